@@ -1,0 +1,76 @@
+"""Headrace: run models in production, composed by configuration from plugins.
+
+Nothing is imported until it is used: ``import headrace`` loads neither numpy nor pydantic nor any
+plugin.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace import errors, hookspecs, keys, policies, testing
+    from headrace._backend import Backend
+    from headrace._config import PipelineConfig
+    from headrace._context import InitContext
+    from headrace._explain import explain
+    from headrace._expression import parse
+    from headrace._options import FilePath, Options, OutputPath
+    from headrace._pipeline import Pipeline, pipe
+    from headrace._registry import register
+    from headrace._storage import KVStorage
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Backend",
+    "FilePath",
+    "InitContext",
+    "KVStorage",
+    "Options",
+    "OutputPath",
+    "Pipeline",
+    "PipelineConfig",
+    "__version__",
+    "errors",
+    "explain",
+    "hookspecs",
+    "keys",
+    "parse",
+    "pipe",
+    "policies",
+    "register",
+    "testing",
+]
+
+_HOME = {
+    "Backend": "headrace._backend",
+    "FilePath": "headrace._options",
+    "InitContext": "headrace._context",
+    "KVStorage": "headrace._storage",
+    "Options": "headrace._options",
+    "OutputPath": "headrace._options",
+    "Pipeline": "headrace._pipeline",
+    "PipelineConfig": "headrace._config",
+    "explain": "headrace._explain",
+    "parse": "headrace._expression",
+    "pipe": "headrace._pipeline",
+    "register": "headrace._registry",
+}
+_MODULES = ("errors", "hookspecs", "keys", "policies", "testing")
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name in _MODULES:
+        return importlib.import_module(f"headrace.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,265 @@
+"""The backend contract: what authors write and what everybody else may rely on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from headrace._options import Options as _Options
+from headrace.errors import (
+    BackendError,
+    BatchRangeError,
+    ContractError,
+    MissingDependencyError,
+    RequestError,
+    SetupError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypeAlias
+
+    from headrace._context import InitContext
+    from headrace.keys import Request
+
+    Outcomes: TypeAlias = "list[Exception | None] | None"
+    """What a batch gives: None when all went well, else one exception or None per item."""
+
+__all__ = ["Backend", "weight_of"]
+
+
+def weight_of(batch: Sequence[Request]) -> int:
+    """Give the weight of a batch: the sum of ``request_size``, 1 where an item has none."""
+    total = 0
+    for request in batch:
+        total += request.get("request_size", 1)
+    return total
+
+
+class Backend:
+    """Something that computes ``result`` from ``data`` for a list of requests.
+
+    Authors subclass it and write `init`, `forward` and `close`; everybody else calls the backend,
+    ``backend(batch)``, which checks state and range and gives one outcome per item. A backend is
+    run by one thread at a time, though not always by the same one unless `owns_thread` is True: it
+    must neither rely on thread-locals or context variables nor leave any changed.
+
+    Attributes:
+        Options: The typed options, a subclass of `headrace.Options`; unknown keys are refused.
+        min, max: The batch range in weights (see ``request_size``), both included; ``max`` None
+            means unbounded. `init` may set them.
+        owns_thread: True when `init`, every `forward` and `close` must run in one thread of the
+            backend's own.
+        rerun: True when `forward` has no side effects, so that the items of a batch that failed
+            may be tried one by one.
+        reads, writes: The keys of a request that `forward` reads and writes; ``"{option}"`` stands
+            for the key that an option names; a TypedDict class may stand for the tuple.
+        takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for
+            any number.
+        phases: How many phases, separated by ``;``, stand in ``[ ]``.
+        prefixes: The flags and keys this container understands before its children: ``"or"``,
+            ``"key="``; ``"*"`` means any positional.
+    """
+
+    Options: ClassVar[type[_Options]] = _Options
+    min: int = 1
+    max: int | None = None
+    owns_thread: ClassVar[bool] = False
+    rerun: ClassVar[bool] = False
+    reads: ClassVar[tuple[str, ...] | type] = ("data",)
+    writes: ClassVar[tuple[str, ...] | type] = ("result",)
+    takes: ClassVar[int | tuple[int, int | None]] = 0
+    phases: ClassVar[int] = 1
+    prefixes: ClassVar[tuple[str, ...]] = ()
+
+    _state: str = "new"
+    _name: str = ""
+    _node: str | None = None
+    _index: int | None = None
+    _pad: bool = False
+    _dependency: Backend | None = None
+
+    # What authors write.
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Do the heavy imports and work. The default does nothing.
+
+        Args:
+            options: An instance of this class's `Options`, validated and frozen.
+            context: Where this instance stands, and what it may use.
+        """
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Write ``result`` into each request of ``batch``.
+
+        The range has been checked and the batch is never empty. The dicts may be changed.
+
+        Returns:
+            None when all went well, else a list with an exception or None per item.
+
+        Raises:
+            Exception: Anything raised fails the whole batch (see `rerun`).
+        """
+        with_dependency = getattr(self, "forward_with_dep", None)
+        if with_dependency is None or self._dependency is None:
+            raise ContractError(
+                f"{type(self).__name__} has no forward"
+                if with_dependency is None
+                else f"{type(self).__name__} was called without its dependency"
+            )
+        outcomes: Outcomes = with_dependency(batch, self._dependency)
+        return outcomes
+
+    def warm_up(self) -> None:
+        """Run once after `init`, before the pipeline is ready. The default does nothing."""
+
+    def describe(self) -> dict[str, Any]:
+        """Give what was really built: provider, precision, shapes. JSON-able."""
+        return {}
+
+    def close(self) -> None:
+        """Give back what `init` took. The default does nothing."""
+
+    # What everybody else calls.
+
+    def __call__(self, batch: Sequence[Request]) -> Outcomes:
+        """Run `forward` on a batch and give one outcome per item.
+
+        Returns:
+            None when all items went well, else one exception or None per item. An item's error is
+            never raised; only a BaseException that is no Exception (Ctrl-C) passes.
+        """
+        if not batch:
+            return None
+        if self._state != "ready":
+            return self._refuse(batch)
+        if self.min > 1 or self.max is not None:
+            refused = self._out_of_range(batch)
+            if refused is not None:
+                return refused
+        try:
+            # A copy of the list: whatever the backend does to it, no item gets lost.
+            outcomes = self.forward(list(batch))
+        except Exception as error:  # noqa: BLE001 - any error of a backend is an outcome
+            return self._after_failure(batch, error)
+        if outcomes is None:
+            return None
+        return self._checked(batch, outcomes)
+
+    def _refuse(self, batch: Sequence[Request]) -> list[Exception | None]:
+        why = {"new": "before init", "closed": "after close", "failed": "after a failed init"}
+        what = f"{self._label()} was called {why.get(self._state, 'while ' + self._state)}"
+        return [self._located(ContractError(what)) for _ in batch]
+
+    def _out_of_range(self, batch: Sequence[Request]) -> list[Exception | None] | None:
+        if self.max == 1:
+            # One item at a time, whatever its weight.
+            weight, fits = len(batch), len(batch) == 1
+        else:
+            weight = weight_of(batch)
+            fits = self.min <= weight and (self.max is None or weight <= self.max)
+        if fits:
+            return None
+        most = "unbounded" if self.max is None else self.max
+        what = f"a batch of weight {weight} is outside the range {self.min} to {most}"
+        return [
+            self._located(BatchRangeError(what, weight=weight, min=self.min, max=self.max))
+            for _ in batch
+        ]
+
+    def _after_failure(self, batch: Sequence[Request], error: Exception) -> list[Exception | None]:
+        if len(batch) == 1 or not self.rerun or self.min > 1:
+            return [self._wrap(error) for _ in batch]
+        outcomes: list[Exception | None] = []
+        for request in batch:
+            request.pop("result", None)
+            try:
+                alone = self.forward([request])
+            except Exception as again:  # noqa: BLE001 - any error of a backend is an outcome
+                outcomes.append(self._wrap(again))
+            else:
+                checked = None if alone is None else self._checked([request], alone)
+                outcomes.append(None if checked is None else checked[0])
+        return outcomes
+
+    def _checked(self, batch: Sequence[Request], outcomes: Any) -> list[Exception | None] | None:
+        """Refuse what is no list of one exception or None per item."""
+        if not isinstance(outcomes, list):
+            wrong = f"returned {type(outcomes).__name__}"
+        elif len(outcomes) != len(batch):
+            wrong = f"returned {len(outcomes)} outcomes for {len(batch)} items"
+        elif any(o is not None and not isinstance(o, Exception) for o in outcomes):
+            wrong = "returned a list that holds something else than exceptions and None"
+        elif all(o is None for o in outcomes):
+            return None
+        else:
+            return [None if o is None else self._wrap(o) for o in outcomes]
+        hint = "forward returns None, or a list with one exception or None per item"
+        return [self._located(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
+
+    def _wrap(self, error: Exception) -> RequestError:
+        """Make an error of its own for one item: a copy of ours, or a BackendError around it."""
+        if isinstance(error, RequestError):
+            return self._located(error.copy())
+        wrapped = BackendError(f"{self._label()} raised {type(error).__name__}: {error}")
+        wrapped.__cause__ = error
+        return self._located(wrapped)
+
+    def _located(self, error: RequestError) -> RequestError:
+        if error.node is None:
+            error.node = self._node
+        if error.backend is None:
+            error.backend = self._label()
+        if error.instance is None:
+            error.instance = self._index
+        return error
+
+    def _label(self) -> str:
+        return self._name or type(self).__name__
+
+    # What the builder calls.
+
+    def _start(self, options: Any, context: InitContext) -> None:
+        """Run `init` once, with errors that say which backend and node failed."""
+        if self._state != "new":
+            raise SetupError(f"{self._label()} was initialised twice", backend=self._label())
+        self._node, self._index = context.node_name, context.instance_index
+        try:
+            self.init(options, context)
+        except (MissingDependencyError, SetupError):
+            self._state = "failed"
+            raise
+        except ImportError as error:
+            self._state = "failed"
+            raise MissingDependencyError(
+                f"{self._label()} needs a library that cannot be imported: {error}",
+                hint="Install it, or look at what `headrace plugins doctor` says.",
+            ) from error
+        except Exception as error:
+            self._state = "failed"
+            raise SetupError(
+                f"{type(error).__name__}: {error}",
+                node=context.node_name,
+                backend=self._label(),
+                instance=context.instance_index,
+            ) from error
+        self._check_range()
+        self._state = "ready"
+
+    def _check_range(self) -> None:
+        least, most = self.min, self.max
+        valid = isinstance(least, int) and least >= 1 and (most is None or isinstance(most, int))
+        if not valid or (most is not None and most < least):
+            self._state = "failed"
+            raise SetupError(
+                f"min={least!r}, max={most!r} is no batch range",
+                node=self._node,
+                backend=self._label(),
+                instance=self._index,
+                hint="min is an int of at least 1, max is None or an int of at least min.",
+            )
+
+    def _stop(self) -> None:
+        """Run `close` once, and only after an `init` that succeeded."""
+        if self._state == "ready":
+            self._state = "closed"
+            self.close()

@@ -1,0 +1,98 @@
+"""The keys of a node, their types and defaults; and the keys that belong to ``[global]`` only."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from headrace._options import Options
+
+__all__ = ["COME_LATER", "EXPRESSION_KEYS", "GLOBAL_KEYS", "NODE_KEYS", "GlobalKeys", "NodeKeys"]
+
+
+class NodeKeys(Options):
+    """The keys that configure a node itself; options of its backends stand beside them."""
+
+    backend: str | None = Field(None, description="The expression of what an instance computes.")
+    instance_num: int = Field(1, ge=1, le=4096, description="How many instances run side by side.")
+    min: int | None = Field(None, ge=1, description="Least weight of a batch.")
+    max: int | None = Field(
+        None, ge=1, description="Greatest weight of a batch; 1 if neither node nor backend says."
+    )
+    batching_timeout: float = Field(
+        0, ge=0, le=1e9, description="How long the oldest request waits for company, milliseconds."
+    )
+    batch_sizes: tuple[int, ...] | None = Field(
+        None, description="The only weights that a batch may have."
+    )
+    pad: bool = Field(False, description="Fill batches that are too small with copies.")
+    queue_size: int = Field(1024, ge=1, description="How many requests may wait.")
+    queue_full: Literal["wait", "reject", "shed_oldest"] = Field(
+        "wait", description="What happens to a request that finds the queue full."
+    )
+    timeout_ms: float | None = Field(
+        None, gt=0, le=1e12, description="Longest time from arrival to the end, milliseconds."
+    )
+    device: str | tuple[str, ...] | None = Field(
+        None, description="The device, or a list that is spread over the instances."
+    )
+    batch_policy: str = Field("greedy", description="The policy that cuts batches.")
+    dispatch_policy: str = Field("best_fit", description="The policy that chooses the instance.")
+    init: str | None = Field(
+        None, description="An expression that is built before the node and never called."
+    )
+    node_entrypoint: str | None = Field(
+        None, description="The expression of the node as a whole, in place of the default."
+    )
+
+    @field_validator("batch_sizes")
+    @classmethod
+    def _sizes(cls, sizes: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if sizes is not None and (not sizes or min(sizes) < 1):
+            raise ValueError("expected at least one size, and sizes of at least 1")
+        return None if sizes is None else tuple(sorted(set(sizes)))
+
+    @field_validator("device")
+    @classmethod
+    def _devices(cls, device: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+        if device == () or device == "":
+            raise ValueError("expected the name of a device, or a list of some")
+        return device
+
+    @model_validator(mode="after")
+    def _ranges(self) -> NodeKeys:
+        least, most, sizes = self.min, self.max, self.batch_sizes
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"min = {least} is above max = {most}")
+        if sizes and most is not None and sizes[-1] > most:
+            raise ValueError(f"the batch size {sizes[-1]} is above max = {most}")
+        if sizes and least is not None and sizes[0] < least:
+            raise ValueError(f"the batch size {sizes[0]} is below min = {least}")
+        return self
+
+
+class GlobalKeys(Options):
+    """The keys of ``[global]`` that configure the pipeline as a whole."""
+
+    entrypoint: str | None = Field(None, description="The expression of the pipeline's front.")
+    threads: int | None = Field(
+        None, ge=1, description="The thread budget; default: the CPUs this process may use."
+    )
+
+
+NODE_KEYS = tuple(NodeKeys.model_fields)
+GLOBAL_KEYS = tuple(GlobalKeys.model_fields)
+EXPRESSION_KEYS = ("backend", "init", "node_entrypoint", "entrypoint")
+"""Keys whose value is an expression: it is parsed first, then its placeholders are replaced."""
+
+_GRAPHS = "It comes with graphs of several nodes."
+COME_LATER = {
+    "next": _GRAPHS,
+    "map": _GRAPHS,
+    "or": _GRAPHS,
+    "each": _GRAPHS,
+    "each_errors": _GRAPHS,
+    "probes": "It comes with the hooks for plugins.",
+}
+"""Keys with a meaning that this version refuses, and what they come with."""

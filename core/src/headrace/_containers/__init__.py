@@ -1,0 +1,1 @@
+"""The backends of core: containers, wiring words and the words of scheduling."""

@@ -1,0 +1,96 @@
+"""Containers that choose one of their children when the pipeline is built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from headrace._backend import Backend
+from headrace._options import Options as _Options
+
+if TYPE_CHECKING:
+    from headrace._backend import Outcomes
+    from headrace._containers.ranges import Range
+    from headrace._context import InitContext
+    from headrace.keys import Request
+
+__all__ = ["Fallback", "ModelLoader"]
+
+
+class Chosen(Backend):
+    """Base of the containers that stand for one child once they are built."""
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Take over the range of the child that was chosen."""
+        (self.child,) = context.children
+        self.min, self.max = self.child.min, self.child.max
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Run the child that was chosen."""
+        return self.child(batch)
+
+
+class ModelLoader(Chosen):
+    """Choose the child by the suffix of the option ``model``: ``ModelLoader[(.onnx)A,(.trt)B]``.
+
+    Options of the children that were not chosen count as known.
+
+    Reads:
+        What the chosen child reads.
+    Writes:
+        What the chosen child writes.
+    Batch:
+        The range of the chosen child.
+
+    Raises:
+        What the chosen child raises.
+    Source:
+        own
+    """
+
+    class Options(_Options):
+        """Options of ModelLoader."""
+
+        model: str = Field(description="The model; its suffix chooses the child.")
+
+    takes = (1, None)
+    prefixes = ("*",)
+
+    @classmethod
+    def combine_ranges(cls, children: list[tuple[str, Range]]) -> Range:
+        """Give the range of the child that was chosen."""
+        return children[0][1]
+
+
+class Fallback(Chosen):
+    """Use the first child that can be built here: ``Fallback[TensorrtTensor,OnnxTensor]``.
+
+    A name that is not installed or not allowed, a missing library, and any error of ``init`` or
+    ``warm_up`` mean: the next one. Wrong options do not. What was chosen, and why not the others,
+    is in ``describe()`` and logged.
+
+    Reads:
+        What the chosen child reads.
+    Writes:
+        What the chosen child writes.
+    Batch:
+        The range of the chosen child.
+
+    Raises:
+        What the chosen child raises; SetupError with every reason when none can be built.
+    Source:
+        own
+    """
+
+    takes = (1, None)
+    reasons: dict[str, str]
+
+    def describe(self) -> dict[str, Any]:
+        """Give the child that was chosen, and why not the others."""
+        return {"chosen": self.child._label(), "not_chosen": dict(self.reasons)}
+
+    @classmethod
+    def combine_ranges(cls, children: list[tuple[str, Range]]) -> Range:
+        """Give the range that holds for whichever child is chosen, as far as the classes tell."""
+        return children[0][1]

@@ -1,0 +1,158 @@
+"""Containers that send each item one way or the other."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from headrace._backend import Backend
+from headrace._containers.calling import caller_of
+from headrace._containers.ranges import branches
+from headrace._options import Options as _Options
+
+if TYPE_CHECKING:
+    from headrace._backend import Outcomes
+    from headrace._containers.ranges import Range
+    from headrace._context import InitContext
+    from headrace.keys import Request
+
+__all__ = ["HasKey", "NotHasKey", "Random"]
+
+
+class _KeyOptions(_Options):
+    """Options of HasKey and NotHasKey."""
+
+    positional = ("key",)
+    key: str = Field(description="The key of the request that decides.")
+
+
+class Branches(Backend):
+    """Base of the containers with a branch for yes and perhaps one for no."""
+
+    takes = (1, 2)
+
+    @classmethod
+    def combine_ranges(cls, children: list[tuple[str, Range]]) -> Range:
+        """Give the range of the branches together."""
+        return branches(children)
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Take over the branches."""
+        children = context.children
+        self.options = options
+        self.min, self.max = branches([(c._label(), (c.min, c.max)) for c in children])
+        self._yes = caller_of(children[0], pad=self._pad)
+        self._no = caller_of(children[1], pad=self._pad) if len(children) > 1 else None
+
+    def says_yes(self, request: Request) -> bool:
+        """Decide for one item."""
+        raise NotImplementedError
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Send each item its way; without a branch for no the others pass."""
+        answers = [self.says_yes(request) for request in batch]
+        outcomes: list[Exception | None] = [None] * len(batch)
+        for branch, answer in ((self._yes, True), (self._no, False)):
+            chosen = [i for i, said in enumerate(answers) if said is answer]
+            if branch is None:
+                for i in chosen:
+                    batch[i]["result"] = batch[i]["data"]
+            elif chosen:
+                some = branch([batch[i] for i in chosen])
+                for position, i in enumerate(chosen):
+                    outcomes[i] = some[position] if some is not None else None
+        return outcomes if any(outcomes) else None
+
+
+class HasKey(Branches):
+    """Send items that have a key to A, the others to B: ``HasKey(mask)[A,B]``.
+
+    Without B the others pass: their ``result`` is their ``data``.
+
+    Reads:
+        {key}: Whether it is there.
+        data: What the branches read.
+    Writes:
+        result: What the branches write.
+    Batch:
+        1 to the smallest max of the branches; a branch with a max of 1 is run item by item.
+
+    Raises:
+        What the branches raise.
+    Source:
+        own
+    """
+
+    Options = _KeyOptions
+    reads = ("{key}", "data")
+
+    def says_yes(self, request: Request) -> bool:
+        """Tell whether the item has the key."""
+        return self.options.key in request
+
+
+class NotHasKey(Branches):
+    """Send items that have no such key to A, the others to B: ``NotHasKey(mask)[A,B]``.
+
+    Without B the others pass: their ``result`` is their ``data``.
+
+    Reads:
+        {key}: Whether it is there.
+        data: What the branches read.
+    Writes:
+        result: What the branches write.
+    Batch:
+        1 to the smallest max of the branches; a branch with a max of 1 is run item by item.
+
+    Raises:
+        What the branches raise.
+    Source:
+        own
+    """
+
+    Options = _KeyOptions
+    reads = ("{key}", "data")
+
+    def says_yes(self, request: Request) -> bool:
+        """Tell whether the item lacks the key."""
+        return self.options.key not in request
+
+
+class Random(Branches):
+    """Send each item to A with probability p, else to B: ``Random(0.5)[A,B]``.
+
+    Without B the others pass: their ``result`` is their ``data``.
+
+    Reads:
+        data: What the branches read.
+    Writes:
+        result: What the branches write.
+    Batch:
+        1 to the smallest max of the branches; a branch with a max of 1 is run item by item.
+
+    Raises:
+        What the branches raise.
+    Source:
+        own
+    """
+
+    class Options(_Options):
+        """Options of Random."""
+
+        positional = ("p",)
+        p: float = Field(ge=0, le=1, description="Probability of the first branch, 0 to 1.")
+        seed: int | None = Field(
+            None, description="Start of the random numbers, for runs that can be repeated."
+        )
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Take over the branches, with random numbers of this instance's own."""
+        super().init(options, context)
+        seed = options.seed
+        self._random = random.Random(seed if seed is None else seed + context.instance_index)  # noqa: S311 - no secret
+
+    def says_yes(self, request: Request) -> bool:
+        """Draw for one item."""
+        return bool(self._random.random() < self.options.p)

@@ -1,0 +1,36 @@
+"""Identity."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace._backend import Backend
+
+if TYPE_CHECKING:
+    from headrace.keys import Request
+
+__all__ = ["Identity"]
+
+
+class Identity(Backend):
+    """Give ``data`` as ``result``, the same object.
+
+    Reads:
+        data: Anything.
+    Writes:
+        result: The same object.
+    Batch:
+        1 or more; items are independent.
+
+    Raises:
+        Nothing.
+    Source:
+        own
+    """
+
+    rerun = True
+
+    def forward(self, batch: list[Request]) -> None:
+        """Set ``result`` to ``data`` in each request."""
+        for request in batch:
+            request["result"] = request["data"]

@@ -1,0 +1,166 @@
+"""S: one backend after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace._backend import Backend
+from headrace._containers.calling import caller_of
+from headrace._containers.ranges import sequence
+from headrace.errors import NoResultError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace._backend import Outcomes
+    from headrace._containers.ranges import Range
+    from headrace._context import InitContext
+    from headrace.keys import Request
+
+__all__ = ["Sequential"]
+
+
+class Sequential(Backend):
+    """Run one backend after the other, the ``result`` of one as ``data`` of the next.
+
+    An item is *ready* at the start and after an element that gave it a ``result``. A plain element
+    takes the ready items, with ``result`` moved to ``data``; items that are not ready fail there.
+    ``(or)X`` takes the items that are not ready, on the ``data`` they have; ``(key=k)X`` the ready
+    ones that have the key ``k``; ``(or,key=k)X`` needs both. Who is passed by stays as it is. An
+    item that is ready at the end without a ``result`` gets its ``data`` as ``result``.
+
+    Reads:
+        data: What the first element reads.
+    Writes:
+        result: What the last element writes.
+    Batch:
+        The largest min and the smallest max of the elements; those with a max of 1 are run item by
+        item and do not count, unless all are.
+
+    Raises:
+        NoResultError: The element before gave an item no ``result``.
+    Source:
+        own
+    """
+
+    takes = (1, None)
+    prefixes = ("or", "key=")
+
+    @classmethod
+    def combine_ranges(cls, children: list[tuple[str, Range]]) -> Range:
+        """Give the range of the elements together."""
+        return sequence(children)
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Take over the children."""
+        children = context.children
+        self.min, self.max = sequence([(c._label(), (c.min, c.max)) for c in children])
+        prefixes = context.prefixes or tuple(((), {}) for _ in children)
+        self._steps = [
+            _Step(child, "or" in positional, named.get("key"), pad=self._pad)
+            for child, (positional, named) in zip(children, prefixes, strict=True)
+        ]
+        self._plain = [step.call for step in self._steps]
+        if any(step.otherwise or step.key is not None for step in self._steps):
+            self._plain = []
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Run the elements one after the other."""
+        if not self._plain:
+            return self._forward_conditional(batch)
+        first = True
+        for index, call in enumerate(self._plain):
+            if not first:
+                for request in batch:
+                    if "result" not in request:
+                        return self._forward_from(index, batch)
+                    request["data"] = request.pop("result")
+            first = False
+            outcomes = call(batch)
+            if outcomes is not None:
+                return self._forward_from(index + 1, batch, outcomes)
+        return None
+
+    def _forward_from(
+        self,
+        index: int,
+        batch: list[Request],
+        outcomes: list[Exception | None] | None = None,
+    ) -> list[Exception | None]:
+        """Go on at an element once an item has failed or has no ``result``."""
+        if outcomes is None:
+            # The items before the first one without a result have been moved on already.
+            outcomes = [None] * len(batch)
+            missing = next(i for i, request in enumerate(batch) if "result" not in request)
+            for request in batch[:missing]:
+                request["result"] = request["data"]
+        return self._run(index, batch, list(outcomes), list(map(_has_result, batch)))
+
+    def _forward_conditional(self, batch: list[Request]) -> Outcomes:
+        outcomes = self._run(0, batch, [None] * len(batch), [True] * len(batch))
+        return outcomes if any(outcomes) else None
+
+    def _run(
+        self,
+        start: int,
+        batch: list[Request],
+        outcomes: list[Exception | None],
+        ready: list[bool],
+    ) -> list[Exception | None]:
+        """Run the elements from ``start`` on the items that have not failed."""
+        for index in range(start, len(self._steps)):
+            step = self._steps[index]
+            taken: list[int] = []
+            for i, request in enumerate(batch):
+                if outcomes[i] is not None or not step.wants(request, ready[i]):
+                    continue
+                if not ready[i] and not step.otherwise:
+                    outcomes[i] = self._nothing_before(index)
+                    continue
+                if not step.otherwise and "result" in request:
+                    request["data"] = request.pop("result")
+                taken.append(i)
+            if not taken:
+                continue
+            some = step.call([batch[i] for i in taken])
+            for position, i in enumerate(taken):
+                if some is not None:
+                    outcomes[i] = some[position]
+                ready[i] = "result" in batch[i]
+        for i, request in enumerate(batch):
+            if outcomes[i] is None and ready[i] and "result" not in request:
+                request["result"] = request["data"]
+        return outcomes
+
+    def _nothing_before(self, index: int) -> NoResultError:
+        before = self._steps[index - 1].child._label()
+        return NoResultError(
+            f"{before} wrote no 'result' for the next element, {self._steps[index].child._label()}",
+            node=self._node,
+            backend=before,
+            instance=self._index,
+        )
+
+
+def _has_result(request: Request) -> bool:
+    return "result" in request
+
+
+class _Step:
+    """One element with its conditions."""
+
+    __slots__ = ("call", "child", "key", "otherwise")
+
+    def __init__(self, child: Backend, otherwise: bool, key: str | None, *, pad: bool) -> None:
+        self.child = child
+        self.call: Callable[[list[Request]], Outcomes] = caller_of(child, pad=pad)
+        self.otherwise = otherwise
+        self.key = key
+
+    def wants(self, request: Request, ready: bool) -> bool:
+        """Tell whether the conditions before the element let an item in."""
+        if self.otherwise and ready:
+            return False
+        if self.key is not None:
+            return self.key in request and (self.otherwise or ready)
+        return True

@@ -1,0 +1,116 @@
+"""What a backend is given at ``init``: where it stands and what it may use."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from headrace.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace._backend import Backend
+
+__all__ = ["InitContext", "Progress", "Shared"]
+
+T = TypeVar("T")
+
+
+class Progress(Protocol):
+    """A progress bar, or the silent one."""
+
+    def __call__(self, done: int) -> None:
+        """Say that ``done`` more units are done."""
+
+
+def _silent(done: int) -> None:
+    """Show nothing."""
+
+
+def _no_progress(total: int | None, unit: str) -> AbstractContextManager[Progress]:
+    return nullcontext(_silent)
+
+
+def _never() -> bool:
+    return False
+
+
+def _no_build(expression: str) -> Backend:
+    raise SetupError(f"there is no pipeline here to build {expression!r} in")
+
+
+class Shared:
+    """One store per node: how one engine or session reaches all its instances.
+
+    Closed with the node: what has a ``close`` method is closed, newest first.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._items: dict[object, Any] = {}
+
+    def get_or_create(self, key: object, factory: Callable[[], T]) -> T:
+        """Give what is stored under ``key``; the first one to ask makes it with ``factory``.
+
+        The others wait until it is made. An error of the factory is raised and stores nothing.
+        """
+        with self._lock:
+            if key not in self._items:
+                self._items[key] = factory()
+            value: T = self._items[key]
+            return value
+
+    def close(self) -> None:
+        """Close what is stored, newest first."""
+        with self._lock:
+            items, self._items = list(self._items.values()), {}
+        for item in reversed(items):
+            close = getattr(item, "close", None)
+            if callable(close):
+                close()
+
+
+@dataclass(frozen=True)
+class InitContext:
+    """Where an instance of a backend stands, and what it may use in ``init``.
+
+    Fields are only ever added.
+
+    Attributes:
+        node_name: The node, ``"main"`` when the configuration has no tables.
+        instance_index: Which of the node's instances this is, from 0.
+        instance_num: How many instances the node has.
+        device: What the node's key ``device`` says for this instance; None when unset.
+        min, max: The node's keys ``min`` and ``max``; None when unset.
+        batch_sizes: The node's key ``batch_sizes``; None when unset.
+        threads: How many threads this instance may use for its computation, at least 1.
+        children: The backends in ``[ ]``, built and initialised, in the order of writing.
+        prefixes: Per child the prefix before it, as (positional, {key: value}).
+        logger: A logger named after the backend.
+        shared: One store per node.
+        progress: ``progress(total, unit)`` gives a context manager; call what it yields with the
+            number of units done.
+        cancelled: Tells whether the caller gave up, so that long work can end early.
+        build: Build a backend from an expression, as ``Reflect`` does; it belongs to this backend,
+            which closes it.
+    """
+
+    node_name: str = "main"
+    instance_index: int = 0
+    instance_num: int = 1
+    device: str | None = None
+    min: int | None = None
+    max: int | None = None
+    batch_sizes: tuple[int, ...] | None = None
+    threads: int = 1
+    children: tuple[Backend, ...] = ()
+    prefixes: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = ()
+    logger: logging.Logger = field(default_factory=lambda: logging.getLogger("headrace.backend"))
+    shared: Shared = field(default_factory=Shared)
+    progress: Callable[[int | None, str], AbstractContextManager[Progress]] = _no_progress
+    cancelled: Callable[[], bool] = _never
+    build: Callable[[str], Backend] = _no_build

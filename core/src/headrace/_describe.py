@@ -1,0 +1,94 @@
+"""Plain data about plans and what was built from them: ``describe()`` and ``explain``."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace._build.builder import BuiltNode
+    from headrace._plan import Element, NodePlan
+
+__all__ = ["describe_element", "describe_node", "plain"]
+
+
+def plain(value: Any) -> Any:
+    """Give a value as JSON can hold it."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(part) for part in value]
+    return repr(value)
+
+
+def describe_element(element: Element, built: dict[int, Any] | None = None) -> dict[str, Any]:
+    """Give one element and all below it.
+
+    Args:
+        element: The element.
+        built: What was built, by the identity of its element; None when nothing was.
+    """
+    options: dict[str, Any] = {}
+    for key, origin in element.origins.items():
+        field = _field(element, key)
+        value = getattr(element.options, field, None) if element.options is not None else None
+        options[key] = {"value": plain(value), "origin": origin}
+    backend = (built or {}).get(id(element))
+    least, most = (backend.min, backend.max) if backend is not None else element.range
+    described = {
+        "name": element.name,
+        "distribution": element.spec.distribution,
+        "version": element.spec.version,
+        "options": options,
+        "range": [least, most],
+        "built": plain(backend.describe()) if backend is not None else {},
+        "children": [describe_element(child, built) for child in element.children],
+    }
+    if element.named is not None:
+        described["instance"] = element.named.name
+    if any(positional or named for positional, named in element.prefixes):
+        described["prefixes"] = [
+            [*map(plain, positional), *(f"{key}={value}" for key, value in named.items())]
+            for positional, named in element.prefixes
+        ]
+    if element.unavailable:
+        described["not_chosen"] = dict(element.unavailable)
+    return described
+
+
+def _field(element: Element, key: str) -> str:
+    for name, field in element.cls.Options.model_fields.items():
+        if (field.alias or name) == key:
+            return name
+    return key
+
+
+def owns_thread(plan: NodePlan) -> bool:
+    """Tell whether each instance of a node is run by a thread of its own."""
+    from headrace._containers.background import BackgroundThread
+
+    root = plan.instance
+    while root is not None:
+        if root.own_thread or root.cls is BackgroundThread:
+            return True
+        root = root.children[0] if root.call.part == "Reflect" and root.children else None
+    return False
+
+
+def describe_node(node: BuiltNode) -> dict[str, Any]:
+    """Give one node as it was built."""
+    scheduler = node.scheduler
+    root = node.plan.backend or node.plan.entry
+    return {
+        "expression": node.plan.expression,
+        "range": [scheduler.min, scheduler.max],
+        "instance_num": len(scheduler.instances),
+        "owns_thread": any(i.thread is not None for i in scheduler.instances),
+        "threads": node.threads,
+        "next": [],
+        "tree": describe_element(root, node.by_element),
+    }

@@ -1,0 +1,129 @@
+"""What a configuration or expression asks for, before anything is built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace._config import PipelineConfig
+from headrace._config.problems import Problems
+from headrace._describe import describe_element, owns_thread, plain
+from headrace._plan import plan_expression
+from headrace._process import usable_cpus
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping
+
+    from headrace._plan import Element, NodePlan, PipelinePlan
+
+__all__ = ["explain", "explain_expression"]
+
+
+def explain(
+    source: str | os.PathLike[str] | Mapping[str, Any] | PipelineConfig,
+    *,
+    allow_import: bool = True,
+) -> dict[str, Any]:
+    """Tell what a configuration asks for; nothing is built and no heavy library is imported.
+
+    Args:
+        source: A dict, the path of a TOML file (a text is always a path), or a configuration.
+        allow_import: Whether the code under ``import`` may run.
+
+    Returns:
+        ``{"headrace", "threads", "asks_for", "nodes": {name: {"expression", "node_expression",
+        "range", "instance_num", "owns_thread", "run_by", "threads", "next", "keys", "tree"}}}``,
+        all of which can be written as JSON. ``keys`` and the ``options`` in ``tree`` hold
+        ``{"value", "origin"}`` per key, with the origin ``inline``, ``node``, ``global``,
+        ``definition`` or ``default``. ``range`` is what the classes tell; ``init`` may narrow it.
+        ``asks_for`` lists the distributions, ``{"distribution", "version", "backends"}``.
+
+    Raises:
+        ConfigError: The configuration is wrong; its ``problems`` are all that is.
+    """
+    config = PipelineConfig.load(source, allow_import=allow_import)
+    plan = config._plan
+    roots = [n.entry for n in plan.nodes.values()]
+    roots += [n.init for n in plan.nodes.values() if n.init is not None]
+    return {
+        "headrace": headrace.__version__,
+        "threads": plan.threads or usable_cpus(),
+        "asks_for": _asks_for(roots),
+        "nodes": {name: _node(plan, plan.nodes[name]) for name in plan.order},
+    }
+
+
+def explain_expression(text: str) -> dict[str, Any]:
+    """Tell what an expression by itself means; options that it needs may be missing.
+
+    Returns:
+        ``{"headrace", "expression", "range", "asks_for", "tree"}``, as `explain` gives them.
+
+    Raises:
+        ConfigError: The expression is wrong.
+    """
+    problems = Problems()
+    element = plan_expression(text, (), problems)
+    problems.raise_if_any()
+    if element is None:
+        raise AssertionError("an expression was refused without a reason")
+    return {
+        "headrace": headrace.__version__,
+        "expression": str(element.call),
+        "range": list(element.range),
+        "asks_for": _asks_for([element]),
+        "tree": describe_element(element),
+    }
+
+
+def _asks_for(roots: Iterable[Element]) -> list[dict[str, Any]]:
+    found: dict[tuple[str, str], set[str]] = {}
+    for root in roots:
+        for element in root.walk():
+            spec = element.spec
+            found.setdefault((spec.distribution, spec.version), set()).add(spec.name)
+    return [
+        {"distribution": distribution, "version": version, "backends": sorted(names)}
+        for (distribution, version), names in sorted(found.items())
+    ]
+
+
+def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
+    total = sum(max(1, n.instance_num) for n in plan.nodes.values())
+    owned = owns_thread(node)
+    keys = node.keys
+    run_by = "own thread" if owned else "runner" if keys.timeout_ms is not None else "caller"
+    root = node.backend or node.entry
+    return {
+        "expression": node.expression,
+        "node_expression": str(node.entry.call),
+        "range": list(_narrowed(root.range, keys.min, keys.max, keys.batch_sizes)),
+        "instance_num": max(1, node.instance_num),
+        "owns_thread": owned,
+        "run_by": run_by,
+        "threads": max(1, (plan.threads or usable_cpus()) // max(1, total)),
+        "next": [],
+        "keys": {
+            key: {"value": plain(getattr(keys, key)), "origin": origin}
+            for key, origin in node.origins.items()
+        },
+        "tree": describe_element(root),
+    }
+
+
+def _narrowed(
+    found: tuple[int, int | None],
+    least: int | None,
+    most: int | None,
+    sizes: tuple[int, ...] | None,
+) -> tuple[int, int | None]:
+    """Give the range of a node: its keys narrow what the classes tell; 1 if neither says a max."""
+    low, high = found
+    if sizes:
+        least = sizes[0] if least is None else least
+        most = sizes[-1] if most is None else most
+    low = max(low, least or 1)
+    if most is not None:
+        high = most if high is None else min(high, most)
+    return low, max(1, low) if high is None else high

@@ -1,0 +1,20 @@
+"""The composition expression: text to tree, tree to text, and its placeholders."""
+
+from __future__ import annotations
+
+from headrace._expression.parser import parse
+from headrace._expression.placeholders import substitute, substitute_text
+from headrace._expression.templates import Template
+from headrace._expression.tree import EMPTY, Args, Call, Span, Value
+
+__all__ = [
+    "EMPTY",
+    "Args",
+    "Call",
+    "Span",
+    "Template",
+    "Value",
+    "parse",
+    "substitute",
+    "substitute_text",
+]

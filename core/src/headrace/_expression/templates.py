@@ -1,0 +1,222 @@
+"""Texts that hold placeholders: how they are cut into pieces and written.
+
+``{node_name}``, ``${NAME}`` and ``${NAME:-default}`` are placeholders. Outside quotes ``$$``,
+``{{`` and ``}}`` are the characters ``$``, ``{`` and ``}``, and a single one is an error. Inside
+quotes ``$``, ``{`` and ``}`` are themselves; only the exact ``{node_name}`` and ``${`` count, and
+``$${`` and ``{{node_name}}`` are the texts ``${`` and ``{node_name}``. What a JSON escape brings
+in is never part of a placeholder. A default holds no placeholder; outside quotes it is made of
+word characters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+from headrace._expression.words import WORD_CHARACTER, escape, has_surrogate
+
+__all__ = [
+    "Piece",
+    "Placeholder",
+    "Template",
+    "TemplateError",
+    "quoted_template",
+    "split_bare",
+    "split_quoted",
+]
+
+_ESCAPES = r'(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))'
+_NAME = r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
+_BARE = re.compile(
+    rf"(?P<plain>{WORD_CHARACTER}+)|(?P<twice>\$\$|\{{\{{|\}}\}})|(?P<node>\{{node_name\}})"
+    rf"|{_NAME}(?::-(?P<default>{WORD_CHARACTER}*))?\}}"
+)
+_QUOTED = (
+    r"(?P<plain>[^\\${{]+|{escapes}+)|(?P<dollar>\$\$\{{)|(?P<brace>\{{\{{node_name\}}\}})"
+    r"|(?P<node>\{{node_name\}})|{name}(?::-(?P<default>{default}))?\}}"
+    r"|(?P<lone>\$(?!\{{)|\{{)"
+)
+_DOUBLE = re.compile(
+    _QUOTED.format(escapes=_ESCAPES, name=_NAME, default=rf"[^\\}}]*(?:{_ESCAPES}[^\\}}]*)*")
+)
+_ESCAPED = re.compile(rf"(?:[^\\]+|{_ESCAPES}+)*")
+_SINGLE = re.compile(_QUOTED.format(escapes=r"\\", name=_NAME, default=r"[^}]*"))
+_INNER = re.compile(r"\$\{|\{node_name")
+
+
+class Placeholder(NamedTuple):
+    """One placeholder: ``name`` None is ``{node_name}``, else an environment variable."""
+
+    name: str | None
+    default: str | None
+
+
+Piece = str | Placeholder
+
+
+class Template(str):
+    """A text with placeholders, in its canonical spelling, quotes included.
+
+    Only `parse` makes it; `substitute` puts the text or value in its place.
+    """
+
+    __slots__ = ()
+
+
+class TemplateError(ValueError):
+    """A text is wrong at ``offset``: of which kind is in ``code``, what to do in ``hint``."""
+
+    def __init__(
+        self, offset: int, message: str, hint: str | None = None, *, code: str = "placeholder"
+    ) -> None:
+        self.offset = offset
+        self.hint = hint
+        self.code = code
+        super().__init__(message)
+
+
+def _wrong(text: str, at: int, *, quoted: bool) -> TemplateError:
+    """Say what is wrong at ``at``, where no piece of a text begins."""
+    character = text[at]
+    if character == "\\":
+        message = f"unknown escape {text[at : at + 2]!r}"
+        hint = "Double quotes have JSON's escapes: \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX."
+        return TemplateError(at, message, hint, code="syntax")
+    literal = f"Write '{character}{character}{'{' if quoted else ''}' for the character itself."
+    if text.startswith("${", at):
+        where = "" if quoted else " (outside quotes a default has word characters only)"
+        return TemplateError(at, f"expected ${{NAME}} or ${{NAME:-default}}{where}", literal)
+    if character == "{":
+        end = text.find("}", at) + 1 or len(text)
+        unknown = f"unknown placeholder {text[at : min(end, at + 40)]!r}"
+        return TemplateError(at, f"{unknown}: only {{node_name}} and ${{NAME}} exist", literal)
+    return TemplateError(at, f"{character!r} belongs to no placeholder", literal)
+
+
+def split_bare(text: str) -> list[Piece]:
+    """Cut a bare word or name into literal texts and placeholders.
+
+    Raises:
+        TemplateError: Something in it is no piece of a word.
+    """
+    pieces: list[Piece] = []
+    at = 0
+    while at < len(text):
+        match = _BARE.match(text, at)
+        if match is None:
+            raise _wrong(text, at, quoted=False)
+        if match.lastgroup == "plain":
+            pieces.append(match[0])
+        elif match.lastgroup == "twice":
+            pieces.append(match[0][0])
+        else:
+            pieces.append(Placeholder(match["name"], match["default"]))
+        at = match.end()
+    return _joined(pieces)
+
+
+def split_quoted(body: str, *, double: bool, literal: bool = False) -> list[Piece]:
+    """Cut what stands between quotes into literal texts and placeholders, escapes decoded.
+
+    With ``literal`` there are no placeholders.
+
+    Raises:
+        TemplateError: An escape or a placeholder is wrong.
+    """
+    if "$" not in body and "{" not in body and "\\" not in body:
+        return [body]
+    if literal:
+        return [_without_placeholders(body, double=double)]
+    pieces: list[Piece] = []
+    run: list[str] = []
+    at = 0
+    while at < len(body):
+        match = (_DOUBLE if double else _SINGLE).match(body, at)
+        if match is None:
+            raise _wrong(body, at, quoted=True)
+        plain = _literal(match)
+        if plain is not None:
+            run.append(plain)
+        else:
+            pieces += [_decoded("".join(run), at, double=double), _placeholder(match, double)]
+            run.clear()
+        at = match.end()
+    return [*pieces, _decoded("".join(run), at, double=double)]
+
+
+def _without_placeholders(body: str, *, double: bool) -> str:
+    match = _ESCAPED.match(body) if double else None
+    if match is not None and match.end() < len(body):
+        raise _wrong(body, match.end(), quoted=True)
+    return _decoded(body, len(body), double=double)
+
+
+def _literal(match: re.Match[str]) -> str | None:
+    """Give the text of a piece, still escaped, or None for a placeholder."""
+    if match["dollar"]:
+        return "${"
+    if match["brace"]:
+        return "{node_name}"
+    literal: str | None = match["plain"] or match["lone"]
+    return literal
+
+
+def _placeholder(match: re.Match[str], double: bool) -> Placeholder:
+    default: str | None = match["default"]
+    if default is None:
+        return Placeholder(match["name"], None)
+    inner = _INNER.search(default)
+    if inner is not None:
+        at = match.start("default") + inner.start()
+        raise TemplateError(at, "a default cannot hold a placeholder")
+    return Placeholder(match["name"], _decoded(default, match.start(), double=double))
+
+
+def _decoded(run: str, at: int, *, double: bool) -> str:
+    """Decode JSON's escapes in a literal run that ends or begins at ``at``."""
+    if not double or "\\" not in run:
+        return run
+    text: str = json.loads(f'"{run}"')
+    if has_surrogate(text):
+        lone = re.search(r"\\u[dD][89a-fA-F]", run)
+        offset = max(0, at - len(run)) + (lone.start() if lone else 0)
+        raise TemplateError(offset, "a lone surrogate cannot be encoded", code="syntax")
+    return text
+
+
+def _joined(pieces: list[Piece]) -> list[Piece]:
+    """Put neighbouring literal texts together."""
+    if all(isinstance(piece, str) for piece in pieces):
+        return ["".join(piece for piece in pieces if isinstance(piece, str))]
+    return pieces
+
+
+def quoted_template(pieces: list[Piece]) -> Template:
+    """Write pieces canonically between double quotes."""
+    out: list[str] = []
+    for piece, following in zip(pieces, [*pieces[1:], ""], strict=True):
+        if isinstance(piece, str):
+            out.append(_chunk(piece, following))
+        elif piece.name is None:
+            out.append("{node_name}")
+        elif piece.default is None:
+            out.append(f"${{{piece.name}}}")
+        else:
+            out.append(f"${{{piece.name}:-{_default(piece.default)}}}")
+    return Template(f'"{"".join(out)}"')
+
+
+def _chunk(text: str, following: Piece) -> str:
+    """Write a literal text so that its last character does not join a placeholder after it."""
+    before_node = isinstance(following, Placeholder) and following.name is None
+    if isinstance(following, Placeholder) and text.endswith("$"):
+        return escape(text[:-1]) + "\\u0024"
+    if before_node and text.endswith("{"):
+        return escape(text[:-1]) + "\\u007b"
+    return escape(text)
+
+
+def _default(text: str) -> str:
+    parts = re.split(r"([${}])", text)
+    return "".join(f"\\u{ord(p):04x}" if p in {"$", "{", "}"} else escape(p) for p in parts)

@@ -1,0 +1,326 @@
+"""The pipeline: what users call."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, overload
+
+from headrace._config import PipelineConfig
+from headrace._core import Core
+from headrace._futures import AsyncOwner, RequestFuture
+from headrace._scheduling.entry import DONE, Entry
+from headrace.errors import InputError, RequestsFailed
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from headrace._scheduling.scheduler import Scheduler
+    from headrace.keys import Request
+
+__all__ = ["Pipeline", "pipe"]
+
+
+def pipe(
+    source: str | os.PathLike[str] | Mapping[str, Any] | PipelineConfig,
+    *,
+    allow_import: bool = True,
+) -> Pipeline:
+    """Build a pipeline; it is warm and accepts requests when this returns.
+
+    Args:
+        source: A dict, the path of a TOML file (a text is always a path), or a configuration.
+        allow_import: Whether the code under ``import`` may run.
+
+    Raises:
+        ConfigError: The configuration is wrong; nothing was built.
+        SetupError: A backend could not be built; what was built is closed again.
+        PluginError: A plugin or a library is missing.
+    """
+    return Pipeline(PipelineConfig.load(source, allow_import=allow_import))
+
+
+class Pipeline:
+    """Backends composed by a configuration; safe to call from any number of threads.
+
+    A request is a dict with ``data``. It is changed in place: ``result`` is written, and ``data``
+    is the caller's object again when the call is over. From call to answer the dict belongs to the
+    pipeline.
+    """
+
+    def __init__(self, config: PipelineConfig, *, _shortcut: bool | None = None) -> None:
+        self._config = config
+        self._core = Core(
+            config._plan, shortcut=_default_shortcut if _shortcut is None else _shortcut
+        )
+        self._only: Scheduler | None = self._core.only
+        self._finalizer = weakref.finalize(self, _dropped, self._core)
+        self._finalizer.atexit = False
+
+    @overload
+    def __call__(
+        self, data: Request, *, timeout: float | None = None, priority: int = 0
+    ) -> Request: ...
+    @overload
+    def __call__(
+        self, data: list[Request], *, timeout: float | None = None, priority: int = 0
+    ) -> list[Request]: ...
+    def __call__(self, data: Any, *, timeout: float | None = None, priority: int = 0) -> Any:
+        """Run one request, or a list of them, and wait.
+
+        Args:
+            data: A request, or a list of requests whose outcomes stay separate.
+            timeout: Seconds from now; holds while queued, between nodes and while running.
+            priority: Greater goes first; equals in order of arrival.
+
+        Returns:
+            ``data``, each request with its ``result``.
+
+        Raises:
+            RequestError: The request failed; see `headrace.errors`.
+            RequestsFailed: Some items of the list failed.
+            ClosedError: The pipeline is closed.
+        """
+        if timeout is None and not priority and self._only is not None and type(data) is dict:
+            self._only.call(data)
+            return data
+        if isinstance(data, list):
+            entries = self._entries(data, timeout, priority)
+            self._run(entries)
+            errors = [entry.error for entry in entries]
+            if any(error is not None for error in errors):
+                raise RequestsFailed(errors)
+            return data
+        (entry,) = self._entries([data], timeout, priority)
+        self._run([entry])
+        if entry.error is not None:
+            raise entry.error
+        return data
+
+    @overload
+    def submit(
+        self, data: Request, *, timeout: float | None = None, priority: int = 0
+    ) -> RequestFuture: ...
+    @overload
+    def submit(
+        self, data: list[Request], *, timeout: float | None = None, priority: int = 0
+    ) -> list[RequestFuture]: ...
+    def submit(self, data: Any, *, timeout: float | None = None, priority: int = 0) -> Any:
+        """Let a request run and come back at once; waits only for room in a full queue.
+
+        Args:
+            data: A request, or a list of requests.
+            timeout: See `__call__`.
+            priority: See `__call__`.
+
+        Returns:
+            A future of the dict, or a list of futures, one per item.
+
+        Raises:
+            ClosedError: The pipeline is closed.
+        """
+        self._core.check_open()
+        single = not isinstance(data, list)
+        futures = []
+        for entry in self._entries([data] if single else data, timeout, priority):
+            future = RequestFuture()
+            entry.owner = future
+            if entry.state == DONE:
+                future.finished(entry)
+            else:
+                scheduler = self._core.scheduler_of(entry)
+                if scheduler is None:
+                    future.finished(entry)
+                else:
+                    future.attach(scheduler, entry)
+                    scheduler.submit(entry, waits_for_room=True)
+            futures.append(future)
+        return futures[0] if single else futures
+
+    @overload
+    async def call_async(
+        self, data: Request, *, timeout: float | None = None, priority: int = 0
+    ) -> Request: ...
+    @overload
+    async def call_async(
+        self, data: list[Request], *, timeout: float | None = None, priority: int = 0
+    ) -> list[Request]: ...
+    async def call_async(
+        self, data: Any, *, timeout: float | None = None, priority: int = 0
+    ) -> Any:
+        """Run one request, or a list of them, without blocking the event loop.
+
+        Args:
+            data: A request, or a list of requests.
+            timeout: See `__call__`.
+            priority: See `__call__`.
+
+        Returns:
+            ``data``, as `__call__` does.
+
+        Raises:
+            RequestError, RequestsFailed, ClosedError: As `__call__` does.
+            asyncio.CancelledError: The task was cancelled; ``abandoned`` is True when a backend
+                still runs on a request.
+        """
+        single = not isinstance(data, list)
+        loop = asyncio.get_running_loop()
+        entries = self._entries([data] if single else data, timeout, priority)
+        waiting: list[tuple[Scheduler, Entry, AsyncOwner]] = []
+        for entry in entries:
+            scheduler = None if entry.state == DONE else self._core.scheduler_of(entry)
+            if scheduler is None:
+                continue
+            owner = AsyncOwner(loop)
+            entry.owner = owner
+            waiting.append((scheduler, entry, owner))
+            scheduler.submit(entry)
+        try:
+            for _, _, owner in waiting:
+                await owner.future
+        except asyncio.CancelledError as error:
+            error.abandoned = _give_up(waiting)  # type: ignore[attr-defined]
+            raise
+        errors = [entry.error for entry in entries]
+        if single:
+            if errors[0] is not None:
+                raise errors[0]
+        elif any(error is not None for error in errors):
+            raise RequestsFailed(errors)
+        return data
+
+    def _entries(self, items: list[Any], timeout: float | None, priority: int) -> list[Entry]:
+        """Make an entry per item; those that are no requests are done, with their error."""
+        deadline = _deadline(timeout)
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise TypeError(f"priority is an int, got {priority!r}")
+        entries: list[Entry] = []
+        seen: set[int] = set()
+        for item in items:
+            entry = Entry(item, None, deadline=deadline, priority=priority)
+            if id(item) in seen:
+                entry.refuse(
+                    InputError(
+                        "this dict stands in the list a second time",
+                        hint="Send a dict of its own per request.",
+                    )
+                )
+            else:
+                seen.add(id(item))
+                self._core.admit(entry)
+            entries.append(entry)
+        return entries
+
+    def _run(self, entries: list[Entry]) -> None:
+        if self._only is not None:
+            self._only.call_many(entries)
+            return
+        groups: dict[Scheduler, list[Entry]] = {}
+        for entry in entries:
+            scheduler = None if entry.state == DONE else self._core.scheduler_of(entry)
+            if scheduler is not None:
+                groups.setdefault(scheduler, []).append(entry)
+        for scheduler, group in groups.items():
+            scheduler.call_many(group)
+
+    def stats(self) -> dict[str, Any]:
+        """Give counts and times since the start, per node; can be written as JSON."""
+        return self._core.statistics()
+
+    def describe(self) -> dict[str, Any]:
+        """Give what was really built, per node; can be written as JSON."""
+        return self._core.describe()
+
+    def reload(self, node: str, changes: Mapping[str, Any], *, timeout: float = 30.0) -> None:
+        """Refuse: instances cannot be exchanged in this version.
+
+        Raises:
+            ClosedError: The pipeline is closed.
+            RuntimeError: Always, otherwise.
+        """
+        self._core.check_open()
+        raise RuntimeError(
+            f"this version cannot exchange the instances of node {node!r} while it runs; "
+            "close the pipeline and build a new one"
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are accepted and each node has a living instance."""
+        return self._core.ready
+
+    @property
+    def config(self) -> PipelineConfig:
+        """The configuration this was built from."""
+        return self._config
+
+    def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
+        """Refuse new requests, let the others end, and close all backends.
+
+        May be called from any thread and more than once. From a thread that runs a batch of this
+        pipeline it refuses new requests and returns at once.
+
+        Args:
+            drain: Whether requests that wait are run; else they fail.
+            timeout: Seconds after which everything that is still open fails with ClosedError. One
+                caller cannot be fetched back: the one whose own thread is inside a ``forward``
+                that hangs.
+        """
+        if not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0:
+            raise ValueError(f"timeout is a number of seconds of at least 0, got {timeout!r}")
+        self._core.close(drain=drain, timeout=timeout)
+
+    def __enter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close(drain=kind is None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a Pipeline cannot be pickled; pickle pipeline.config and build it there")
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {', '.join(self._config.nodes)}: {self._core.state}>"
+
+
+_default_shortcut = True
+"""Whether a caller that finds a node idle skips the queue; tests run a second time without."""
+
+
+def _deadline(timeout: float | None) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout):
+        raise TypeError(f"timeout is a number of seconds or None, got {timeout!r}")
+    if math.isinf(timeout) and timeout > 0:
+        return None
+    return time.monotonic() + max(0.0, timeout)
+
+
+def _give_up(waiting: list[tuple[Scheduler, Entry, AsyncOwner]]) -> bool:
+    """Take back what waits; tell whether a backend still runs on something."""
+    abandoned = False
+    for scheduler, entry, _ in waiting:
+        if not scheduler.cancel(entry):
+            abandoned = scheduler.abandon(entry) or abandoned
+    return abandoned
+
+
+def _dropped(core: Core) -> None:
+    """Close after the last reference is gone: what waits is run, nobody waits for it."""
+    try:
+        threading.Thread(
+            target=core.close, kwargs={"drain": True, "timeout": 30.0}, daemon=True
+        ).start()
+    except RuntimeError:
+        return  # the interpreter ends; its own handler closes the pipeline

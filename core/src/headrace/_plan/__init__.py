@@ -1,0 +1,13 @@
+"""From a configuration to a checked plan: what every name means, with its options and range."""
+
+from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
+from headrace._plan.planner import plan_expression, plan_pipeline
+
+__all__ = [
+    "Element",
+    "Named",
+    "NodePlan",
+    "PipelinePlan",
+    "plan_expression",
+    "plan_pipeline",
+]

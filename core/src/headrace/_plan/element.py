@@ -1,0 +1,152 @@
+"""The plan: a tree of elements per expression, with every name resolved and every option checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace._backend import Backend
+    from headrace._config.nodekeys import NodeKeys
+    from headrace._expression import Call
+    from headrace._options import Options
+    from headrace._registry import BackendSpec
+
+__all__ = ["Element", "Named", "NodePlan", "PipelinePlan", "Prefix", "Range"]
+
+Range = tuple[int, "int | None"]
+"""Least and greatest weight, both included; None for unbounded."""
+
+Prefix = tuple[tuple[Any, ...], dict[str, Any]]
+"""The prefix before a child: positional values and named ones."""
+
+
+@dataclass(eq=False)
+class Element:
+    """One name of an expression, resolved.
+
+    Attributes:
+        name: As written.
+        call: Where it was written.
+        spec, cls: The backend it means. For a name that stands for an instance, those of that
+            instance.
+        options: The checked options.
+        origins: Where the value of each option came from: ``inline``, ``node``, ``global``,
+            ``definition`` or ``default``.
+        phases: The elements in its bracket, by phase.
+        prefixes: Per child, the prefix before it.
+        named: The instance that the name stands for, or None when it means a backend.
+        range: The range as the classes tell, before any ``init``.
+        own_thread: Whether a `BackgroundThread` is put around it.
+        unavailable: Children that cannot be built here and why (`Fallback`), or that were not
+            chosen (`ModelLoader`).
+    """
+
+    name: str
+    call: Call
+    spec: BackendSpec
+    cls: type[Backend]
+    options: Options | None = None
+    origins: dict[str, str] = field(default_factory=dict)
+    phases: list[list[Element]] = field(default_factory=list)
+    prefixes: list[Prefix] = field(default_factory=list)
+    named: Named | None = None
+    range: Range = (1, None)
+    own_thread: bool = False
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def children(self) -> list[Element]:
+        """The elements in its bracket, all phases one after the other."""
+        return [element for phase in self.phases for element in phase]
+
+    def walk(self) -> list[Element]:
+        """Give this element and all below it, parents first."""
+        found, todo = [], [self]
+        while todo:
+            element = todo.pop()
+            found.append(element)
+            todo.extend(reversed(element.children))
+        return found
+
+
+@dataclass(eq=False)
+class Named:
+    """An instance that a name stands for.
+
+    Attributes:
+        name: The name: that of an earlier element of an enclosing ``IoC``, or a registered one.
+        element: What it was built from.
+        registered: Whether the whole pipeline knows it.
+        node: The node that registered it, None for an element of an ``IoC``.
+        index: Which of the node's instances it is, None when it is none of them.
+    """
+
+    name: str
+    element: Element
+    registered: bool = False
+    node: str | None = None
+    index: int | None = None
+
+
+@dataclass(eq=False)
+class NodePlan:
+    """One node.
+
+    Attributes:
+        name: Its name.
+        keys: Its keys, checked.
+        origins: Where each key came from: ``node``, ``global`` or ``default``.
+        init: What is built before it, or None.
+        entry: The whole node.
+        door: What ``node.{node_name}`` means: a registered element, or ``entry`` itself.
+        instance: What an instance is built from, None when the node registers none.
+        instance_num: How many instances it registers.
+    """
+
+    name: str
+    keys: NodeKeys
+    origins: dict[str, str]
+    entry: Element
+    init: Element | None = None
+    door: Element | None = None
+    instance: Element | None = None
+    instance_num: int = 0
+
+    @property
+    def expression(self) -> str:
+        """The expression of an instance, or of the node where it registers none."""
+        root = self.instance or self.entry
+        if self.keys.backend is not None and self.instance is not None:
+            return str(self.backend.call) if self.backend is not None else self.keys.backend
+        return str(root.call)
+
+    @property
+    def backend(self) -> Element | None:
+        """What the key ``backend`` became, or None when nothing reflects it."""
+        for root in (self.instance, self.entry, self.init):
+            for element in root.walk() if root is not None else ():
+                if element.call.part == "Reflect" and element.children:
+                    return element.children[0]
+        return self.instance
+
+
+@dataclass(eq=False)
+class PipelinePlan:
+    """A whole pipeline.
+
+    Attributes:
+        nodes: Per node its plan, in the order in which they are built.
+        order: The names of the nodes in file order.
+        entrypoint: The front that the configuration asks for, None for the default.
+        threads: The thread budget, None for the usable CPUs.
+        registered: What the names of registered instances mean.
+        files: The files that the configuration imports, and what each has registered.
+    """
+
+    nodes: dict[str, NodePlan]
+    order: list[str]
+    entrypoint: Element | None = None
+    threads: int | None = None
+    registered: dict[str, Named] = field(default_factory=dict)
+    files: tuple[tuple[str, dict[str, type[Any]]], ...] = ()

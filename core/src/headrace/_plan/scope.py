@@ -1,0 +1,117 @@
+"""What the planner carries down an expression: names in scope, layers of definitions, the place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace._expression import Call
+    from headrace._plan.element import Named
+
+__all__ = ["MAX_DEPTH", "Graft", "Layer", "Scope", "ScopedArgs"]
+
+MAX_DEPTH = 100
+"""Greatest nesting of anything but ``S`` directly in ``S``."""
+
+
+@dataclass(eq=False)
+class ScopedArgs:
+    """The args written on a definition: ``a=1`` in ``Z(a=1)``, for every backend of Z that has it.
+
+    Attributes:
+        call: Where they were written.
+        layer: The text they were written in.
+        values: By key.
+        used: Keys that some backend of the definition has.
+    """
+
+    call: Call
+    layer: Layer
+    values: dict[str, Any]
+    used: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """The text that an element was written in.
+
+    Attributes:
+        path: The keys that lead to the text, ``main.backend`` or ``define.Z``.
+        file: The file that holds it, None for a dict.
+        base: The folder that relative paths in it start from, as text.
+        depth: 0 for what the user wrote, 1 inside a definition, 2 inside one used there, ...
+        scoped: Args on the definitions around, outermost first.
+    """
+
+    path: str
+    file: str | None = None
+    base: str = "."
+    depth: int = 0
+    scoped: tuple[ScopedArgs, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Graft:
+    """A bracket on its way to the open slot of a definition.
+
+    Attributes:
+        call: The use of the definition, ``Z[...]``.
+        scope: The scope it was written in.
+    """
+
+    call: Call
+    scope: Scope
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """Where the planner stands.
+
+    Attributes:
+        layer: The text it reads.
+        frames: The instances of the enclosing ``IoC``s, outermost first.
+        depth: How deep the nesting is.
+        entry: Whether ``Register`` may stand here: in ``init`` and ``node_entrypoint``.
+        named: Whether this element gets a name, so that it need not be callable as it is.
+        batched: Whether this element stands in ``Batching[...]``.
+        instance: Whether this element is, or is inside, what ``InstancesRegister`` copies.
+        wraps: Whether the outermost ``Reflect`` of an instance may still come.
+        graft: A bracket on its way to the open slot.
+        expanding: The definitions that are being expanded.
+        reflecting: The parameters that are being reflected.
+        lenient: Whether options may be missing, and an open slot empty: a definition by itself.
+    """
+
+    layer: Layer
+    frames: tuple[dict[str, Named], ...] = ()
+    depth: int = 0
+    entry: bool = False
+    named: bool = False
+    batched: bool = False
+    wraps: bool = False
+    graft: Graft | None = None
+    expanding: tuple[str, ...] = ()
+    reflecting: tuple[str, ...] = ()
+    lenient: bool = False
+
+    def within(self, **changes: Any) -> Scope:
+        """Give the scope one level deeper, with changes; what concerns one element is dropped."""
+        plain: dict[str, Any] = {
+            "depth": self.depth + 1,
+            "named": False,
+            "batched": False,
+            "graft": None,
+        }
+        return replace(self, **{**plain, **changes})
+
+    def same(self, **changes: Any) -> Scope:
+        """Give the scope with changes, on the same level."""
+        return replace(self, **changes)
+
+    def lookup(self, name: str) -> Named | None:
+        """Give the instance of an enclosing ``IoC`` that ``name`` stands for, or None."""
+        for frame in reversed(self.frames):
+            if name in frame:
+                return frame[name]
+        return None

@@ -1,0 +1,80 @@
+"""What concerns the process as a whole; the only module with calls that some platforms lack."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import time
+import weakref
+from typing import Any, Protocol
+
+from headrace._scheduling import timer
+
+__all__ = ["EXIT_S", "Closable", "close_at_exit", "usable_cpus"]
+
+EXIT_S = 5.0
+"""How long the end of the interpreter waits for batches that run."""
+
+
+class Closable(Protocol):
+    """Something to close before the interpreter ends."""
+
+    def close(self, *, drain: bool, timeout: float) -> None:
+        """Close, waiting at most ``timeout`` seconds."""
+
+    def busy(self) -> bool:
+        """Tell whether a backend still runs."""
+
+    def after_fork(self) -> None:
+        """Take note that this is a child process, in which no thread of the parent runs."""
+
+
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def usable_cpus() -> int:
+    """Give the number of CPUs that this process may use, at least 1."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    if affinity is not None:
+        return max(1, len(affinity(0)))
+    return max(1, os.cpu_count() or 1)
+
+
+def close_at_exit(closable: Closable) -> None:
+    """Close ``closable`` before the interpreter ends, if it is still there."""
+    _open.add(closable)
+
+
+def _at_exit() -> None:
+    until = time.monotonic() + EXIT_S
+    left = [closable for closable in _open if not closable.busy()]
+    for closable in (*left, *(c for c in list(_open) if c not in left)):
+        closable.close(drain=False, timeout=max(0.0, until - time.monotonic()))
+    if any(closable.busy() for closable in list(_open)):
+        _leave()
+
+
+def _leave() -> None:
+    """End the process although a thread runs native code.
+
+    Going on would destroy the statics of the library under that thread, which aborts the process.
+    """
+    failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(1 if failed is not None else 0)
+
+
+def _in_child() -> None:
+    timer._after_fork()
+    for closable in list(_open):
+        closable.after_fork()
+    _open.clear()
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,69 @@
+"""Names that core itself knows: its own backends, words to come, and who brings well-known ones."""
+
+from __future__ import annotations
+
+__all__ = ["CORE_BACKENDS", "KNOWN_ELSEWHERE", "WORDS_TO_COME"]
+
+_CONTAINERS = "headrace._containers"
+
+CORE_BACKENDS = {
+    "S": f"{_CONTAINERS}.sequential:Sequential",
+    "Sequential": f"{_CONTAINERS}.sequential:Sequential",
+    "Identity": f"{_CONTAINERS}.identity:Identity",
+    "IoC": f"{_CONTAINERS}.wiring:IoC",
+    "DI": f"{_CONTAINERS}.wiring:DI",
+    "Aspect": f"{_CONTAINERS}.wiring:DI",
+    "With": f"{_CONTAINERS}.wiring:With",
+    "Proxy": f"{_CONTAINERS}.wiring:Proxy",
+    "Forward": f"{_CONTAINERS}.wiring:Forward",
+    "Reflect": f"{_CONTAINERS}.wiring:Reflect",
+    "InstanceFromParam": f"{_CONTAINERS}.wiring:InstanceFromParam",
+    "Register": f"{_CONTAINERS}.wiring:Register",
+    "InstancesRegister": f"{_CONTAINERS}.wiring:InstancesRegister",
+    "List": f"{_CONTAINERS}.wiring:List",
+    "BackgroundThread": f"{_CONTAINERS}.background:BackgroundThread",
+    "Batching": f"{_CONTAINERS}.scheduling:Batching",
+    "InstanceDispatcher": f"{_CONTAINERS}.scheduling:InstanceDispatcher",
+    "CatSplit": f"{_CONTAINERS}.cat_split:CatSplit",
+    "ModelLoader": f"{_CONTAINERS}.choice:ModelLoader",
+    "Fallback": f"{_CONTAINERS}.choice:Fallback",
+    "HasKey": f"{_CONTAINERS}.conditions:HasKey",
+    "NotHasKey": f"{_CONTAINERS}.conditions:NotHasKey",
+    "Random": f"{_CONTAINERS}.conditions:Random",
+}
+"""The backends of core and where each class is."""
+
+_SCHEDULING = "It comes with the scheduling words."
+_GRAPHS = "It comes with graphs of several nodes."
+
+WORDS_TO_COME = {
+    "Queue": _SCHEDULING,
+    "Send": _SCHEDULING,
+    "Recv": _SCHEDULING,
+    "Observer": _SCHEDULING,
+    "DagDispatcher": _GRAPHS,
+    "Repost": _GRAPHS,
+    "Loop": _GRAPHS,
+    "Restart": _GRAPHS,
+    "Benchmark": "It comes with the command `headrace bench`.",
+}
+"""Names with a meaning that this version refuses, and what they come with."""
+
+_BY_DISTRIBUTION = {
+    "headrace-cv": (
+        "CropMat CvtColorMat DecodeMat EncodeMat LetterBoxMat Mat2Tensor NMS PerspectiveCropMat "
+        "ResizeMat Tensor2Mat TopLeftResizeMat"
+    ),
+    "headrace-ort": "OnnxTensor",
+    "headrace-torch": (
+        "ArgMaxTensor CatTensor ContiguousTensor CpuTensor CropTensor CvtColorTensor DecodeTensor "
+        "FixTensor GpuTensor ResizeTensor SoftmaxTensor SplitTensor StreamPool SyncTensor "
+        "TorchModule"
+    ),
+    "headrace-trt": "LoadTensorrtEngine Onnx2Tensorrt TensorrtInferTensor TensorrtTensor",
+}
+
+KNOWN_ELSEWHERE = {
+    name: distribution for distribution, names in _BY_DISTRIBUTION.items() for name in names.split()
+}
+"""Names of well-known backends and the distribution to install for each."""

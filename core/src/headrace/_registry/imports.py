@@ -1,0 +1,85 @@
+"""Running the code that a configuration imports: each file and module once per process."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from headrace._registry.registry import registry
+from headrace.errors import PluginLoadError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["run_imports"]
+
+_lock = threading.RLock()
+_files: dict[Path, dict[str, type[Any]]] = {}
+
+
+def run_imports(wanted: list[tuple[str, Path]]) -> tuple[tuple[str, dict[str, type[Any]]], ...]:
+    """Run what ``import`` lists.
+
+    Args:
+        wanted: Each item as written, and the folder it is relative to. An item that ends in
+            ``.py`` or holds a ``/`` is a file, any other one a module.
+
+    Returns:
+        Per file its path and the classes it registered, by name. What a module registers is
+        registered for the process.
+
+    Raises:
+        PluginLoadError: The code cannot be found, or raised.
+    """
+    tables = []
+    for item, base in wanted:
+        if item.endswith(".py") or "/" in item:
+            path = (base / item).resolve()
+            tables.append((str(path), _run_file(path, item)))
+        else:
+            _import_module(item)
+    return tuple(dict(tables).items())
+
+
+def _import_module(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        raise PluginLoadError(
+            f"import = [{name!r}] failed: {type(error).__name__}: {error}",
+            hint="A file ends in .py and is relative to the configuration; a module is on sys.path.",
+        ) from error
+
+
+def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
+    with _lock:
+        if path in _files:
+            return _files[path]
+        if not path.is_file():
+            raise PluginLoadError(
+                f"import = [{item!r}]: no such file: {str(path)!r}",
+                hint="Paths are relative to the file that holds the configuration.",
+            )
+        name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise PluginLoadError(f"import = [{item!r}]: {str(path)!r} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # annotations and pickles of its classes are resolved there
+        table: dict[str, type[Any]] = {}
+        before = registry.record_into(table)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            sys.modules.pop(name, None)
+            raise PluginLoadError(
+                f"import = [{item!r}] failed: {type(error).__name__}: {error}"
+            ) from error
+        finally:
+            registry.record_into(before)
+        _files[path] = table
+        return table

@@ -1,0 +1,315 @@
+"""From a name to the class behind it, without importing anything before it is asked for."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import headrace
+from headrace._registry.catalogue import CORE_BACKENDS, KNOWN_ELSEWHERE, WORDS_TO_COME
+from headrace._registry.discovery import PluginRecord, discover
+from headrace._registry.hooks import call_hook
+from headrace.errors import MissingDependencyError, PluginError, PluginLoadError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from headrace._backend import Backend
+
+__all__ = ["BackendSpec", "Registry", "register", "registry"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+C = TypeVar("C", bound=type)
+
+
+@dataclass(frozen=True)
+class BackendSpec:
+    """One backend that a name may mean.
+
+    Attributes:
+        name: The name without a qualifier.
+        plugin: The qualifier: ``cv``, ``headrace`` for core, or the module that registered it.
+        distribution, version: Who brings it; ``version`` empty when no distribution does.
+        path: Import path ``module:Class``, empty for a registered class.
+        cls: The class, when it was registered.
+    """
+
+    name: str
+    plugin: str
+    distribution: str
+    version: str = ""
+    path: str = ""
+    cls: type[Any] | None = field(default=None, repr=False)
+
+    def load(self) -> type[Backend]:
+        """Import the class.
+
+        Raises:
+            PluginLoadError: Its module cannot be imported, or has no such class.
+            MissingDependencyError: Its module needs a library that is not installed.
+        """
+        if self.cls is not None:
+            return as_backend(self.cls)
+        module, _, attribute = self.path.partition(":")
+        try:
+            found = importlib.import_module(module)
+            for part in attribute.split("."):
+                found = getattr(found, part)
+        except ModuleNotFoundError as error:
+            raise MissingDependencyError(
+                f"the backend {self.name!r} cannot be imported: {error}",
+                distribution=self.distribution,
+                hint=f"Install {error.name!r}, or install {self.distribution} again.",
+            ) from error
+        except Exception as error:
+            raise PluginLoadError(
+                f"the backend {self.name!r} cannot be imported from {self.path!r}: "
+                f"{type(error).__name__}: {error}",
+                distribution=self.distribution,
+                hint="See `headrace plugins doctor`.",
+            ) from error
+        return as_backend(found)
+
+
+def as_backend(cls: Any) -> type[Backend]:
+    """Give ``cls`` if it is a Backend, else a Backend made of a plain class with ``forward``."""
+    from headrace._backend import Backend
+
+    if isinstance(cls, type) and issubclass(cls, Backend):
+        return cls
+    if not isinstance(cls, type) or not (
+        callable(getattr(cls, "forward", None)) or callable(getattr(cls, "forward_with_dep", None))
+    ):
+        raise PluginError(
+            f"{cls!r} is no backend",
+            hint="A backend is a class with a method forward(self, batch).",
+        )
+    with _lock:
+        made = _made.get(cls)
+        if made is None:
+            body = {
+                "__call__": Backend.__call__,
+                "__doc__": cls.__doc__,
+                "__module__": cls.__module__,
+            }
+            made = _made[cls] = type(cls.__name__, (cls, Backend), body)
+    return made
+
+
+_lock = threading.RLock()
+_made: dict[type, type[Backend]] = {}
+
+
+class Registry:
+    """All names of the process: core's, those of installed plugins, and registered ones.
+
+    Attributes:
+        local: Classes registered for the process, by name.
+    """
+
+    def __init__(self) -> None:
+        self.local: dict[str, type[Any]] = {}
+        self.policies: dict[str, type[Any]] = {}
+        self._plugins: list[PluginRecord] | None = None
+        self._recording: dict[int, dict[str, type[Any]]] = {}
+
+    def plugins(self) -> list[PluginRecord]:
+        """Give a record per installed plugin; the first call reads the metadata."""
+        with _lock:
+            if self._plugins is None:
+                self._plugins = discover()
+            return self._plugins
+
+    def refresh(self) -> None:
+        """Forget what was discovered, so that the next question reads the metadata again."""
+        with _lock:
+            self._plugins = None
+
+    def add(self, name: str, cls: type[Any], *, replace: bool) -> None:
+        """Register a class; see `register`."""
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise PluginError(
+                f"{name!r} is no name for a backend",
+                hint="A letter or _, then letters, digits and _ . - /",
+            )
+        if name in CORE_BACKENDS or name in WORDS_TO_COME:
+            raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
+        table = self._table_for(cls)
+        known = table.get(name)
+        if known is not None and known is not cls and not replace:
+            raise PluginError(
+                f"{name!r} is registered already, as {known.__module__}.{known.__qualname__}",
+                hint="Choose another name, or pass replace=True.",
+            )
+        table[name] = cls
+
+    def _table_for(self, cls: type[Any]) -> dict[str, type[Any]]:
+        if isinstance(cls, type) and not callable(getattr(cls, "forward", None)):
+            from headrace.policies import BatchPolicy, DispatchPolicy
+
+            if issubclass(cls, (BatchPolicy, DispatchPolicy)):
+                return self.policies
+        as_backend(cls)
+        return self._recording.get(threading.get_ident(), self.local)
+
+    def record_into(self, table: dict[str, type[Any]] | None) -> dict[str, type[Any]] | None:
+        """Let this thread's registrations go into ``table``; give back where they went before."""
+        me = threading.get_ident()
+        before = self._recording.pop(me, None)
+        if table is not None:
+            self._recording[me] = table
+        return before
+
+    def definitions(self) -> dict[str, tuple[str, str]]:
+        """Give the definitions of all plugins: name to expression and distribution.
+
+        Raises:
+            PluginError: Two plugins define one name.
+        """
+        found: dict[str, tuple[str, str]] = {}
+        for record, answer in call_hook(self.plugins(), "headrace_definitions"):
+            for name, text in answer.items():
+                if name in found:
+                    raise PluginError(
+                        f"{name!r} is defined by {found[name][1]} and by {record.distribution}",
+                        hint="Disable one of them with HEADRACE_PLUGINS.",
+                    )
+                found[name] = (text, record.distribution)
+        return found
+
+    def node_entrypoint(self) -> tuple[str, str] | None:
+        """Give the expression of a node that a plugin sets, with its distribution.
+
+        Raises:
+            PluginError: Two plugins set one.
+        """
+        answers = call_hook(self.plugins(), "headrace_node_entrypoint")
+        if len(answers) > 1:
+            names = " and ".join(record.distribution for record, _ in answers)
+            raise PluginError(
+                f"{names} both set the expression of a node",
+                hint="Disable one of them with HEADRACE_PLUGINS.",
+            )
+        return (answers[0][1], answers[0][0].distribution) if answers else None
+
+    def find(
+        self, name: str, files: Iterable[tuple[str, dict[str, type[Any]]]] = ()
+    ) -> list[BackendSpec]:
+        """Give every backend that ``name``, perhaps ``plugin:Name``, may mean here.
+
+        Args:
+            name: As written in an expression.
+            files: The files that the configuration imports, and what each has registered.
+        """
+        plugin, _, part = name.rpartition(":")
+        candidates = self._candidates(part, files)
+        return [spec for spec in candidates if not plugin or spec.plugin == plugin]
+
+    def _candidates(
+        self, name: str, files: Iterable[tuple[str, dict[str, type[Any]]]]
+    ) -> list[BackendSpec]:
+        if name in CORE_BACKENDS:
+            version = headrace.__version__
+            return [BackendSpec(name, "headrace", "headrace", version, CORE_BACKENDS[name])]
+        found = [
+            BackendSpec(name, path, path, cls=table[name]) for path, table in files if name in table
+        ]
+        if name in self.local:
+            cls = self.local[name]
+            found.append(BackendSpec(name, cls.__module__, cls.__module__, cls=cls))
+            return found
+        found += [
+            BackendSpec(name, r.plugin, r.distribution, r.version, r.backends[name])
+            for r in self.plugins()
+            if r.state == "ok" and name in r.backends
+        ]
+        return found
+
+    def names(self, files: Iterable[tuple[str, dict[str, type[Any]]]] = ()) -> list[str]:
+        """Give every name that may stand in an expression."""
+        names = {*CORE_BACKENDS, *self.local}
+        for _, table in files:
+            names.update(table)
+        for record in self.plugins():
+            if record.state == "ok":
+                names.update(record.backends)
+        return sorted(names)
+
+    def unknown(self, name: str, known: Iterable[str]) -> Problem:
+        """Say why ``name`` is unknown and what to do about it."""
+        _, _, part = name.rpartition(":")
+        if part in WORDS_TO_COME:
+            return Problem(
+                "not_in_this_version",
+                f"{name!r} has a meaning that this version does not have",
+                hint=WORDS_TO_COME[part],
+            )
+        for record in self.plugins():
+            if part in record.backends and record.state != "ok":
+                return Problem(
+                    "plugin_" + record.state,
+                    f"{name!r} comes with {record.distribution} {record.version}, which cannot be "
+                    f"used: {record.reason}",
+                    hint=record.remedy,
+                )
+        installed = {record.distribution for record in self.plugins()}
+        if part in KNOWN_ELSEWHERE and KNOWN_ELSEWHERE[part] not in installed:
+            distribution = KNOWN_ELSEWHERE[part]
+            return Problem(
+                "missing_plugin",
+                f"{name!r} comes with {distribution}, which is not installed",
+                hint=f"Install it: pip install {distribution}",
+            )
+        return Problem(
+            "unknown_backend", f"unknown backend {name!r}", suggestion=nearest(part, known)
+        )
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Give the known name that is most like ``name``, or None when none is like it."""
+    by_lower: dict[str, str] = {}
+    for one in known:
+        by_lower.setdefault(one.lower(), one)
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else None
+
+
+registry = Registry()
+"""The registry of the process."""
+
+
+@overload
+def register(name: str, cls: C, *, replace: bool = False) -> C: ...
+@overload
+def register(name: str, *, replace: bool = False) -> Callable[[C], C]: ...
+@overload
+def register(name: C) -> C: ...
+def register(name: Any, cls: Any = None, *, replace: bool = False) -> Any:
+    """Register a backend or a policy under a name, for the process.
+
+    From a file that a configuration imports, it is seen by configurations that import it only.
+    Also a decorator: ``@headrace.register("Name")``, or ``@headrace.register`` for the class's own
+    name.
+
+    Args:
+        name: A letter or ``_``, then letters, digits and ``_ . - /``.
+        cls: A subclass of `Backend` or of a policy, or a plain class with ``forward``.
+        replace: Whether another class of that name may be replaced; the same one again is no error.
+
+    Returns:
+        The class.
+
+    Raises:
+        PluginError: The name is taken, belongs to core or is none; or the class is no backend.
+    """
+    if isinstance(name, type) and cls is None:
+        return register(name.__name__, name, replace=replace)
+    if cls is None:
+        return lambda decorated: register(name, decorated, replace=replace)
+    with _lock:
+        registry.add(name, cls, replace=replace)
+    return cls

@@ -1,0 +1,1 @@
+"""Gathering requests into batches and handing the batches out to instances."""

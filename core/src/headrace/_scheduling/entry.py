@@ -1,0 +1,127 @@
+"""One request at one node: what waits, runs and gets exactly one outcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    from headrace._scheduling.signal import Signal
+    from headrace._scheduling.timer import Alarm
+    from headrace.keys import Request
+
+__all__ = ["DONE", "NEW", "OUTSIDE", "QUEUED", "RUNNING", "Entry", "Owner", "checked_weight"]
+
+NEW = "new"
+OUTSIDE = "outside"
+"""It waits for room in the queue."""
+QUEUED = "queued"
+RUNNING = "running"
+DONE = "done"
+
+
+class Owner(Protocol):
+    """Whoever waits for the outcome of an entry."""
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether `finished` may run code of the user, which may take any time."""
+
+    def finished(self, entry: Entry) -> None:
+        """Take note of the outcome: called once per entry, without any lock held."""
+
+
+class Entry:
+    """A request that waits at a node or runs there.
+
+    Attributes:
+        request: The dict.
+        data: The caller's object under ``data``, put back before the answer.
+        owner: Whoever waits for the outcome.
+        weight, arrival, deadline, priority: See `headrace.policies.Waiting`.
+        state: One of NEW, OUTSIDE, QUEUED, RUNNING, DONE; changed under the scheduler's lock.
+        error: The outcome once DONE: None for success.
+        room: Wakes a thread that waits until the entry is let into the queue, or is done.
+        alarm: The timer that ends the wait of an entry whose owner does not wait itself.
+    """
+
+    __slots__ = (
+        "alarm",
+        "arrival",
+        "data",
+        "deadline",
+        "error",
+        "owner",
+        "priority",
+        "request",
+        "room",
+        "state",
+        "weight",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        owner: Owner | None,
+        *,
+        weight: int = 1,
+        arrival: float = 0.0,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> None:
+        self.request = request
+        self.data: Any = request.get("data") if isinstance(request, dict) else None
+        self.owner: Owner = owner or NOBODY
+        self.weight = weight
+        self.arrival = arrival
+        self.deadline = deadline
+        self.priority = priority
+        self.state = NEW
+        self.error: BaseException | None = None
+        self.alarm: Alarm | None = None
+        self.room: Signal | None = None
+
+    def refuse(self, error: BaseException) -> None:
+        """Give an entry that never entered its outcome."""
+        self.state = DONE
+        self.error = error
+
+
+class Nobody:
+    """The owner of an entry that has none yet."""
+
+    has_callbacks = False
+
+    def finished(self, entry: Entry) -> None:
+        """Do nothing."""
+
+
+NOBODY = Nobody()
+
+
+def checked_weight(request: Any, node: str) -> int:
+    """Check a request on entry and give its weight.
+
+    Raises:
+        InputError: It is no dict, has no ``data``, or its ``request_size`` is no int of at least 1.
+    """
+    if not isinstance(request, dict):
+        raise InputError(
+            "a request is a dict",
+            expected="a dict with the key 'data'",
+            got=type(request).__name__,
+            node=node,
+        )
+    if "data" not in request:
+        raise InputError("the request has no 'data'", key="data", node=node)
+    weight: Any = request.get("request_size", 1)
+    if type(weight) is not int or weight < 1:
+        raise InputError(
+            "the weight of the request is wrong",
+            key="request_size",
+            expected="an int of at least 1",
+            got=repr(weight),
+            node=node,
+        )
+    return weight

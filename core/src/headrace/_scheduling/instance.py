@@ -1,0 +1,124 @@
+"""One built backend of a node, with the counters that only its current holder changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace._scheduling.timings import Timings
+
+if TYPE_CHECKING:
+    from headrace._backend import Backend
+    from headrace._scheduling.entry import Entry
+    from headrace._scheduling.thread import OwnThread
+
+__all__ = ["FAST_S", "Instance"]
+
+FAST_S = 100e-6
+"""A backend whose mean forward is below this is fast: its times are sampled, and a caller may run
+foreign batches on it for as long in all, since a hand-over to another thread costs about as much."""
+
+_SAMPLED = 15
+"""Mask of the counter of batches: a fast backend has one batch in 16 timed."""
+
+
+class Instance:
+    """An instance as the scheduler holds it; to policies it is a `headrace.policies.InstanceView`.
+
+    Attributes:
+        index, min, max, device: See `headrace.policies.InstanceView`.
+        backend: What is called.
+        thread: The thread that must run it, or None when any may.
+        holder: Whoever claimed the instance (any object); None while it is free. Set under the
+            scheduler's lock.
+        ident: Identifier of the thread that runs it, meaningful while it is held.
+        entries: The entries of the batch that runs, None for a caller's own single request.
+        running_weight: Weight of the batch that runs.
+        direct: How many single requests were run by their own callers, past the queue.
+        queued: How many batches were cut from the queue.
+        failures: How many requests failed here, by code.
+        sizes: How many batches of each number of requests were cut from the queue.
+        forward, waited: Durations of batches, and of the wait of the requests in them.
+        mask: A batch is timed when its number and the mask have no bit in common.
+        mean_s: Moving average of the duration of a batch, in seconds.
+    """
+
+    __slots__ = (
+        "backend",
+        "device",
+        "direct",
+        "entries",
+        "failures",
+        "forward",
+        "holder",
+        "ident",
+        "index",
+        "mask",
+        "max",
+        "mean_s",
+        "min",
+        "queued",
+        "running_weight",
+        "sizes",
+        "thread",
+        "waited",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        backend: Backend,
+        *,
+        least: int = 1,
+        most: int | None = None,
+        device: str | None = None,
+        thread: OwnThread | None = None,
+    ) -> None:
+        self.index = index
+        self.backend = backend
+        self.min = least
+        self.max = most
+        self.device = device
+        self.thread = thread
+        self.holder: object = None
+        self.ident = 0
+        self.entries: list[Entry] | None = None
+        self.running_weight = 0
+        self.direct = 0
+        self.queued = 0
+        self.failures: dict[str, int] = {}
+        self.sizes: dict[int, int] = {}
+        self.forward = Timings()
+        self.waited = Timings()
+        self.mask = 0
+        self.mean_s = FAST_S
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch runs."""
+        return self.holder is not None
+
+    @property
+    def batches(self) -> int:
+        """How many batches have been started."""
+        return self.direct + self.queued
+
+    def timed(self, duration_s: float) -> None:
+        """Take note of the duration of one batch."""
+        self.forward.add(duration_s * 1000)
+        self.mean_s += (duration_s - self.mean_s) * (0.25 if self.forward.count > 1 else 1.0)
+        self.mask = _SAMPLED if self.mean_s < FAST_S else 0
+
+    def failed(self, code: str) -> None:
+        """Count one request that failed here."""
+        self.failures[code] = self.failures.get(code, 0) + 1
+
+    def statistics(self) -> dict[str, Any]:
+        """Give what ``stats()`` shows of one instance."""
+        return {
+            "index": self.index,
+            "device": self.device,
+            "busy": self.busy,
+            "batches": self.batches,
+            "errors": sum(self.failures.values()),
+            "alive": self.thread is None or self.thread.alive,
+        }

@@ -1,0 +1,468 @@
+"""Every error of Headrace, as a tree by who must act.
+
+::
+
+    HeadraceError
+    ├── ConfigError (ValueError)             whoever wrote the configuration or expression
+    ├── PluginError                          whoever installed or wrote a plugin
+    │   ├── PluginLoadError                    it is installed and cannot be imported
+    │   └── MissingDependencyError (ImportError)  a library or a plugin is not installed
+    ├── SetupError                           a backend could not be built: model, device, memory
+    ├── RequestError                         one request failed; the pipeline lives on
+    │   ├── InputError (ValueError)            the sender: this request is wrong
+    │   ├── BackendError                       a backend raised; the original is ``__cause__``
+    │   │   ├── ContractError                    a backend broke the backend contract
+    │   │   └── NoResultError                    a backend wrote no ``result``
+    │   ├── BatchRangeError                    the weight fits no instance
+    │   ├── LimitError                         a loop went on for too long
+    │   ├── RequestNotFoundError (KeyError)    ``KVStorage`` has no such request
+    │   ├── OverloadedError                    the queue is full
+    │   └── DeadlineExceededError (TimeoutError)
+    ├── RequestsFailed                       some items of a list failed
+    └── ClosedError (RuntimeError)           the pipeline was closed
+
+Every class has a stable ``code``, by which ``stats()`` counts. The text is made in the class from
+its attributes: what happened, where, and what to do. Every error can be pickled. A cancelled
+request raises ``concurrent.futures.CancelledError`` or ``asyncio.CancelledError``.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "BackendError",
+    "BatchRangeError",
+    "ClosedError",
+    "ConfigError",
+    "ContractError",
+    "DeadlineExceededError",
+    "HeadraceError",
+    "InputError",
+    "LimitError",
+    "MissingDependencyError",
+    "NoResultError",
+    "OverloadedError",
+    "PluginError",
+    "PluginLoadError",
+    "Problem",
+    "RequestError",
+    "RequestNotFoundError",
+    "RequestsFailed",
+    "SetupError",
+    "code_of",
+]
+
+
+def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    """Make an error again from what ``__reduce__`` gave, without calling its ``__init__``."""
+    error = cls.__new__(cls, *args)
+    cause = state.pop("__cause__", None)
+    error.__dict__.update(state)
+    error.__cause__ = cause
+    return error
+
+
+def _portable(value: Any) -> Any:
+    """Give ``value`` itself if it can be pickled, else a stand-in with the same text."""
+    try:
+        pickle.dumps(value)
+    except Exception:  # noqa: BLE001 - any failure of foreign __reduce__ means the same here
+        if isinstance(value, BaseException):
+            return RuntimeError(f"{type(value).__name__}: {value}")
+        return repr(value)
+    return value
+
+
+class HeadraceError(Exception):
+    """Root of all errors that Headrace raises on purpose."""
+
+    code: ClassVar[str] = "error"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle class, args and attributes; what cannot travel is replaced by its text."""
+        state = {key: _portable(value) for key, value in self.__dict__.items()}
+        if self.__cause__ is not None:
+            state["__cause__"] = _portable(self.__cause__)
+        return _rebuild, (type(self), tuple(_portable(arg) for arg in self.args), state)
+
+    def __str__(self) -> str:
+        return self._text()
+
+    def _text(self) -> str:
+        return " ".join(str(arg) for arg in self.args)
+
+
+def _with_where(what: str, where: Iterable[tuple[str, object]], hint: str | None) -> str:
+    place = ", ".join(f"{kind} {value!r}" for kind, value in where if value is not None)
+    text = f"{what} [{place}]" if place else what
+    return f"{text}\n  {hint}" if hint else text
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong in a configuration or expression.
+
+    Attributes:
+        code: Stable name of the kind of problem, for programs.
+        message: What is wrong and what was expected, in one sentence.
+        file: The file that holds the place, or None for a dict or a bare expression.
+        path: The keys that lead to the place, ``"node.key"``, or None.
+        span: Start and end offset (in characters) inside ``text``, or None.
+        suggestion: The nearest known name, or None.
+        text: The text that ``span`` points into, usually an expression.
+        hint: What to do about it, or None.
+    """
+
+    code: str
+    message: str
+    file: str | None = None
+    path: str | None = None
+    span: tuple[int, int] | None = None
+    suggestion: str | None = None
+    text: str | None = None
+    hint: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the problem as plain data for JSON."""
+        return asdict(self)
+
+    def render(self) -> str:
+        """Give the text for people: place, message, the expression with a caret, suggestion."""
+        place = ": ".join(part for part in (self.file, self.path) if part)
+        lines = [f"{place}: {self.message}" if place else self.message]
+        if self.text is not None and self.span is not None:
+            lines += _caret(self.text, *self.span)
+        if self.suggestion is not None:
+            lines.append(f"  Did you mean {self.suggestion!r}?")
+        if self.hint is not None:
+            lines.append(f"  {self.hint}")
+        return "\n".join(lines)
+
+
+_WINDOW = 100
+"""Longest piece of an expression that an error shows, in characters."""
+
+
+def _caret(text: str, start: int, end: int) -> list[str]:
+    """Show the line of ``text`` that holds ``start`` with carets under [start, end)."""
+    line_start = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
+    line_end = min(
+        (i for i in (text.find("\n", start), text.find("\r", start)) if i >= 0), default=len(text)
+    )
+    first = max(line_start, start - _WINDOW // 2)
+    last = min(line_end, first + _WINDOW)
+    before, after = "…" if first > line_start else "", "…" if last < line_end else ""
+    shown = before + "".join(c if c.isprintable() else " " for c in text[first:last]) + after
+    width = max(1, min(end, last) - start)
+    return [f"    {shown}", f"    {' ' * (len(before) + start - first)}{'^' * width}"]
+
+
+class ConfigError(HeadraceError, ValueError):
+    """A configuration or an expression is wrong; nothing was built.
+
+    Attributes:
+        problems: Everything that is wrong, each with its place.
+    """
+
+    code = "config"
+
+    def __init__(self, problems: Sequence[Problem] | Problem) -> None:
+        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__()
+
+    def _text(self) -> str:
+        if len(self.problems) == 1:
+            return self.problems[0].render()
+        shown = "\n".join(f"{i}. {p.render()}" for i, p in enumerate(self.problems, 1))
+        return f"{len(self.problems)} problems in the configuration\n{shown}"
+
+
+class PluginError(HeadraceError):
+    """A plugin is installed in a state in which it cannot be used.
+
+    Attributes:
+        what: What is wrong.
+        distribution: The distribution that brings the plugin, or None.
+        hint: What to do, or None.
+    """
+
+    code = "plugin"
+
+    def __init__(
+        self, what: str, *, distribution: str | None = None, hint: str | None = None
+    ) -> None:
+        self.what = what
+        self.distribution = distribution
+        self.hint = hint
+        super().__init__(what)
+
+    def _text(self) -> str:
+        return _with_where(self.what, [("distribution", self.distribution)], self.hint)
+
+
+class PluginLoadError(PluginError):
+    """The module of a plugin cannot be imported; the reason is ``__cause__``."""
+
+    code = "plugin_load"
+
+
+class MissingDependencyError(PluginError, ImportError):
+    """A library that a backend needs is not installed; ``hint`` has the install command."""
+
+    code = "missing_dependency"
+
+
+class SetupError(HeadraceError):
+    """A backend could not be initialised; the original error is ``__cause__``.
+
+    Attributes:
+        what: What went wrong.
+        node, backend, instance: Where, each None when unknown.
+        hint: What to do, or None.
+    """
+
+    code = "setup"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        node: str | None = None,
+        backend: str | None = None,
+        instance: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.what = what
+        self.node = node
+        self.backend = backend
+        self.instance = instance
+        self.hint = hint
+        super().__init__(what)
+
+    def _text(self) -> str:
+        where = [("node", self.node), ("backend", self.backend), ("instance", self.instance)]
+        return _with_where(self.what, where, self.hint)
+
+
+class RequestError(HeadraceError):
+    """One request failed; the pipeline and the other requests go on.
+
+    Attributes:
+        what: What went wrong.
+        node, backend, instance: Where, each None when unknown.
+        hint: What to do, or None.
+        abandoned: True when a backend still ran on the request as its caller was freed: that
+            dict must not be used again.
+    """
+
+    code = "request"
+
+    def __init__(
+        self,
+        what: str = "",
+        *,
+        node: str | None = None,
+        backend: str | None = None,
+        instance: int | None = None,
+        hint: str | None = None,
+        abandoned: bool = False,
+    ) -> None:
+        self.what = what
+        self.node = node
+        self.backend = backend
+        self.instance = instance
+        self.hint = hint
+        self.abandoned = abandoned
+        super().__init__(what)
+
+    def _where(self) -> list[tuple[str, object]]:
+        return [("node", self.node), ("backend", self.backend), ("instance", self.instance)]
+
+    def _text(self) -> str:
+        return _with_where(self.what or type(self).__name__, self._where(), self.hint)
+
+    def copy(self) -> RequestError:
+        """Give a new error of the same class and content, so that no two requests share one."""
+        twin: RequestError = _rebuild(type(self), self.args, dict(self.__dict__))
+        twin.__cause__ = self.__cause__
+        return twin
+
+
+class InputError(RequestError, ValueError):
+    """This request is wrong: a key is missing or a value has the wrong type, shape or content.
+
+    Backends raise it, or return it for one item. Besides those of `RequestError`:
+
+    Attributes:
+        key: The key of the request that is wrong, or None.
+        expected: What the key should hold, in words, or None.
+        got: What it holds, in words, or None.
+    """
+
+    code = "input"
+
+    def __init__(
+        self,
+        what: str = "",
+        *,
+        key: str | None = None,
+        expected: str | None = None,
+        got: str | None = None,
+        **where: Any,
+    ) -> None:
+        self.key = key
+        self.expected = expected
+        self.got = got
+        super().__init__(what or "the request is wrong", **where)
+
+    def _text(self) -> str:
+        what = self.what
+        if self.expected is not None:
+            what += f": expected {self.expected}"
+        if self.got is not None:
+            what += f"{',' if self.expected is not None else ':'} got {self.got}"
+        return _with_where(what, [*self._where(), ("key", self.key)], self.hint)
+
+
+class BackendError(RequestError):
+    """A backend raised; the original error is ``__cause__``."""
+
+    code = "backend"
+
+
+class ContractError(BackendError):
+    """A backend broke the backend contract, or a pipeline was called in a way that must hang."""
+
+    code = "contract"
+
+
+class NoResultError(BackendError):
+    """A backend ended without an error and without a ``result`` for this request."""
+
+    code = "no_result"
+
+
+class BatchRangeError(RequestError):
+    """The weight of a request or of a batch is outside what any instance takes.
+
+    Attributes:
+        weight: The weight that was asked for.
+        min, max: The range that is allowed; ``max`` None means unbounded.
+    """
+
+    code = "batch_range"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        weight: int,
+        min: int,  # noqa: A002 - the name of the attribute
+        max: int | None,  # noqa: A002 - the name of the attribute
+        **where: Any,
+    ) -> None:
+        self.weight = weight
+        self.min = min
+        self.max = max
+        super().__init__(what, **where)
+
+
+class LimitError(RequestError):
+    """A loop, restart or repost went on past its limit.
+
+    Attributes:
+        limit: The limit that was reached.
+    """
+
+    code = "limit"
+
+    def __init__(self, what: str, *, limit: int, **where: Any) -> None:
+        self.limit = limit
+        super().__init__(what, **where)
+
+
+class RequestNotFoundError(RequestError, KeyError):
+    """`KVStorage` has no such request.
+
+    Attributes:
+        request_id: The identifier that is unknown.
+    """
+
+    code = "request_not_found"
+
+    def __init__(self, request_id: object) -> None:
+        self.request_id = request_id
+        super().__init__(f"no request {request_id!r} in this storage; add() it first")
+
+
+class OverloadedError(RequestError):
+    """The queue is full and its rule is to refuse.
+
+    Attributes:
+        queue_size: How many requests may wait.
+        waiting: How many did.
+    """
+
+    code = "overloaded"
+
+    def __init__(self, what: str, *, queue_size: int, waiting: int, **where: Any) -> None:
+        self.queue_size = queue_size
+        self.waiting = waiting
+        super().__init__(what, **where)
+
+
+class DeadlineExceededError(RequestError, TimeoutError):
+    """The time that the call or the node allows is over."""
+
+    code = "deadline"
+
+
+class RequestsFailed(HeadraceError):  # noqa: N818 - several requests, each with its own error
+    """Some items of a list failed; the others have their results.
+
+    Attributes:
+        errors: One error, or None for success, per item of the list, in its order.
+    """
+
+    code = "requests_failed"
+
+    def __init__(self, errors: Sequence[BaseException | None]) -> None:
+        self.errors = list(errors)
+        super().__init__()
+
+    def _text(self) -> str:
+        failed = [(i, e) for i, e in enumerate(self.errors) if e is not None]
+        text = f"{len(failed)} of {len(self.errors)} requests failed"
+        if failed:
+            index, error = failed[0]
+            text += f"; the first is item {index}: {type(error).__name__}: {error}"
+        return text
+
+
+class ClosedError(HeadraceError, RuntimeError):
+    """The pipeline is closed, is closing, or belongs to the parent of a forked process.
+
+    Attributes:
+        abandoned: True when a backend still ran on the request as its caller was freed.
+    """
+
+    code = "closed"
+
+    def __init__(self, what: str = "the pipeline is closed", *, abandoned: bool = False) -> None:
+        self.abandoned = abandoned
+        super().__init__(what)
+
+
+def code_of(error: BaseException) -> str:
+    """Give the stable code of any error, as ``stats()`` counts it."""
+    if isinstance(error, HeadraceError):
+        return error.code
+    if type(error).__name__ == "CancelledError":
+        return "cancelled"
+    return "interrupt" if not isinstance(error, Exception) else "backend"

@@ -1,0 +1,532 @@
+"""The composition expression: every clause of its grammar, by hand-made trees."""
+
+import copy
+import pickle
+import sys
+
+import pytest
+
+from headrace._expression import Args, Call, Template, parse, substitute, substitute_text
+from headrace.errors import ConfigError
+
+
+def args(*positional, **named):
+    return Args(positional, tuple(named.items()))
+
+
+def call(name, *children, options=(), prefix=None, **named):
+    phases = (children,) if children else ()
+    return Call(name, Args(tuple(options), tuple(named.items())), phases, prefix=prefix)
+
+
+A, B, C, D = (Call(name) for name in "ABCD")
+
+TREES = {
+    "A": A,
+    "A()": A,
+    "A ( \t)\r\n": A,
+    "_a.b-c/d_1": Call("_a.b-c/d_1"),
+    "cv:ResizeMat": Call("cv:ResizeMat"),
+    "A[B]": call("A", B),
+    " A [ B , C ] ": call("A", B, C),
+    "A[B[C[D]]]": call("A", call("B", call("C", D))),
+    "A[B;C]": Call("A", Args(), ((B,), (C,))),
+    "A[B,C;D;A]": Call("A", Args(), ((B, C), (D,), (A,))),
+    "(or)B": call("B", prefix=args("or")),
+    "(.onnx)B": call("B", prefix=args(".onnx")),
+    "(key=mask)B": call("B", prefix=args(key="mask")),
+    "(or,key=k)B(1)[C]": call("B", C, options=[1], prefix=args("or", key="k")),
+    "S[A,(or)B[C]]": call("S", A, call("B", C, prefix=args("or"))),
+    "HasKey(mask)[A,B]": call("HasKey", A, B, options=["mask"]),
+    "Loop(until=done,limit=10)[A]": call("Loop", A, until="done", limit=10),
+    "A(true,false,none)": call("A", options=[True, False, None]),
+    "A(True,None,FALSE)": call("A", options=["True", "None", "FALSE"]),
+    "A(1,+1,-1,-0,007)": call("A", options=[1, 1, -1, 0, 7]),
+    "A(1.5,1e5,-1e-3,2.0e+1,-0.0)": call("A", options=[1.5, 1e5, -0.001, 20.0, -0.0]),
+    "A(.5,1.,1E5,1e,--1,1.2.3,1_0)": call(
+        "A", options=[".5", "1.", "1E5", "1e", "--1", "1.2.3", "1_0"]
+    ),
+    "A(1x3,.onnx,cuda:0,/a/b,a@b%c~d*+-)": call(
+        "A", options=["1x3", ".onnx", "cuda:0", "/a/b", "a@b%c~d*+-"]
+    ),
+    r'A("a b","","1","true","\n\u00e9\ud83d\ude00\"\\\/")': call(
+        "A", options=["a b", "", "1", "true", '\né\U0001f600"\\/']
+    ),
+    r"A('a b','\n','\"','')": call("A", options=["a b", r"\n", r"\"", ""]),
+    "A('é','\"')": call("A", options=["é", '"']),
+    "A([])": call("A", options=[()]),
+    "A([1,[x,[]],'y'],k=[true])": call("A", options=[(1, ("x", ()), "y")], k=(True,)),
+    "A(B())": call("A", options=[B]),
+    "A(B)": call("A", options=["B"]),
+    "A(B(1))": call("A", options=[call("B", options=[1])]),
+    "A(k=B[C;D])": call("A", k=Call("B", Args(), ((C,), (D,)))),
+    "A(B (x) [C],y)": call("A", options=[call("B", C, options=["x"]), "y"]),
+    "A([B[C],1])": call("A", options=[(call("B", C), 1)]),
+    "A(true())": call("A", options=[Call("true")]),
+    "A(none=1,_x9=2)": call("A", none=1, _x9=2),
+    "A($$,a{{b}})": call("A", options=["$", "a{b}"]),
+    "A('$$ { } {x} $x {{','$${X}','{{node_name}}')": call(
+        "A", options=["$$ { } {x} $x {{", "${X}", "{node_name}"]
+    ),
+    r'A("\u0024{X}")': call("A", options=["${X}"]),
+    "A(" + "9" * 640 + ")": call("A", options=[10**640 - 1]),
+}
+
+
+@pytest.mark.parametrize("text", TREES)
+def test_tree(text):
+    tree = parse(text)
+    assert tree == TREES[text]
+    assert hash(tree) == hash(TREES[text])
+    assert parse(str(tree)) == tree
+    assert str(parse(str(tree))) == str(tree)
+
+
+REFUSED = {
+    "": 0,
+    " \n": 0,
+    "A[]": 1,
+    "A[ ]": 1,
+    "A[,B]": 2,
+    "A[B,]": 3,
+    "A[B,,C]": 4,
+    "A[;B]": 2,
+    "A[B;]": 3,
+    "A[B;;C]": 4,
+    "A[B": 1,
+    "A[B,C[D]": 1,
+    "A[": 1,
+    "A(": 1,
+    "A(b": 1,
+    "A(a=": 1,
+    "A(b,": 1,
+    "A(b,)": 3,
+    "A(,b)": 2,
+    "A([1,])": 4,
+    "A([,1])": 3,
+    "A([1": 2,
+    "A(a=)": 4,
+    "A(a=,b)": 4,
+    "A(=1)": 2,
+    "A(a=b=c)": 5,
+    "A(1a=2)": 2,
+    "A(a.b=2)": 2,
+    "A('a'=2)": 5,
+    "A([a=2])": 4,
+    "A(a=1,a=2)": 6,
+    "A(a=1,b)": 6,
+    "A(a;b)": 3,
+    "A(a b)": 4,
+    'A("a""b")': 5,
+    "A(b)(c)": 4,
+    "A[B](c)": 4,
+    "A[B][C]": 4,
+    "()B": 0,
+    "(a)(b)C": 3,
+    "(a)": 3,
+    "(a)[B]": 3,
+    "A((or)B)": 2,
+    "A]": 1,
+    "A)": 1,
+    "A[B)]": 3,
+    "A(b]": 3,
+    "A,B": 1,
+    "A;B": 1,
+    "A B": 2,
+    "A[B]C": 4,
+    "[A]": 0,
+    "A[[B]]": 2,
+    "A['b']": 2,
+    "A[b=1]": 3,
+    "1x": 0,
+    "A[.x]": 2,
+    "A(1x(2))": 2,
+    "A(cuda:0[B])": 2,
+    "A+B": 0,
+    "a:b:c": 0,
+    ":A": 0,
+    "A<B>": 1,
+    "é": 0,
+    "Aé": 1,
+    "A(é)": 2,
+    "A\u00a0": 1,
+    "\ufeffA": 0,
+    "A(\x00)": 2,
+    "A\x0b": 1,
+    'A("\u200b")': 3,
+    "A('x\u2028')": 4,
+    "A('\u00a0')": 3,
+    "A('\u3164')": 3,
+    "A('\ud800')": 3,
+    'A("a\nb")': 4,
+    "A('a\tb')": 4,
+    'A("\x7f")': 3,
+    "A('b": 2,
+    'A("b\\")': 2,
+    r'A("\x")': 3,
+    r'A("ab\u12")': 5,
+    r'A("\ud800")': 3,
+    r'A("\udc00\ud800")': 3,
+    "A(1e999)": 2,
+    "A(" + "9" * 641 + ")": 2,
+    "A($x)": 2,
+    "A(a$)": 3,
+    "A(})": 2,
+    "A{x}": 1,
+    "A(x{node})": 3,
+    "A(${1})": 2,
+    "A(${X)": 2,
+    "A(${X:-a b})": 2,
+    "A$$": 0,
+    'A("ab${")': 5,
+    'A("${X:-${Y}}")': 8,
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_refused_with_its_place(text):
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    (problem,) = caught.value.problems
+    start, end = problem.span
+    assert start == REFUSED[text]
+    assert start <= end <= len(text)
+    assert problem.text == text
+    assert problem.code in {"syntax", "placeholder"}
+    assert "^" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A[B", "'[' is never closed"),
+        ("A[B", "ended after 3 characters"),
+        ("A(a=1,a=2)", "'a=1' and 'a=2'"),
+        ("A[B](c)", "A(c)[B]"),
+        ("A[B x]", "expected ',', ';' or ']'"),
+        ("A[]", "empty brackets"),
+        ("A[1]", "expected a name"),
+        ('A("\u200b")', r"\u200b"),
+        ("A({x})", "{node_name}"),
+        ("A,B", "S[A,B]"),
+    ],
+)
+def test_refusal_says_what_was_expected(text, words):
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, b"A", 1, A, ["A"]])
+def test_only_text_is_parsed(value):
+    with pytest.raises(TypeError):
+        parse(value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("A(1)", "A(1.0)"),
+        ("A(1)", "A(true)"),
+        ("A(1)", "A('1')"),
+        ("A(0.0)", "A(-0.0)"),
+        ("A(none)", "A('none')"),
+        ("A(b)", "A(b())"),
+        ("A([b])", "A(b)"),
+        ("A[B,C]", "A[B;C]"),
+        ("(b)A", "A(b)"),
+        ("A(${X})", "A('${X}')"),
+        ("A(${X})", "A('$${X}')"),
+        ("cv:A", "A"),
+    ],
+)
+def test_unequal(one, other):
+    assert parse(one) != parse(other)
+
+
+def test_blanks_quotes_and_places_do_not_count():
+    assert parse("A(b, c=1)[ D ]") == parse("A('b',c=1)[D]")
+    assert len({parse("A[B]"), parse(" A[B]"), call("A", B)}) == 1
+    assert parse("A") != "A"
+
+
+def test_canonical_text():
+    tree = parse(" ( or ) A ( 'b' , 'c d' , k = [ 1 , \"2\" ] ) [ B ( ) , C ; D ] ")
+    assert str(tree) == '(or)A(b,"c d",k=[1,"2"])[B,C;D]'
+    assert repr(tree) == f"parse({str(tree)!r})"
+    assert repr(tree.args) == '<Args (b,"c d",k=[1,"2"])>'
+
+
+def test_places():
+    text = " (or)A(b, k = [1]) [ B , C(x[D]) ]"
+    tree = parse(text)
+
+    def shown(span):
+        return text[slice(*span)]
+
+    assert tree.text is text
+    assert shown(tree.span) == text.strip()
+    assert shown(tree.name_span) == "A"
+    assert shown(tree.prefix.span) == "(or)"
+    assert shown(tree.args.span) == "(b, k = [1])"
+    assert [shown(span) for span in tree.args.spans] == ["b", "k = [1]"]
+    assert shown(tree.args.span_of(0)) == "b"
+    assert shown(tree.args.span_of("k")) == "k = [1]"
+    last = tree.children[1]
+    assert shown(last.span) == "C(x[D])"
+    assert shown(last.args.positional[0].span) == "x[D]"
+    assert last.args.positional[0].text is text
+    assert parse(" A() ").span == (1, 4)
+    assert A.span is None
+    assert args(1).span_of(0) is None
+
+
+def test_attributes():
+    tree = parse("cv:R(1,a=2)[A;B,C]")
+    assert (tree.name, tree.plugin, tree.part) == ("cv:R", "cv", "R")
+    assert (A.plugin, A.part, A.prefix, A.phases, A.children) == (None, "A", None, (), ())
+    assert tree.children == (A, B, C)
+    assert tree.args.positional == (1,)
+    assert tree.args.named == (("a", 2),)
+    assert tree.args.mapping == {"a": 2}
+    assert len(tree.args) == 2
+    placeholder = parse("${P:-cv}:R")
+    assert (placeholder.plugin, placeholder.part) == ("${P:-cv}", "R")
+    assert parse("${P:-cv}").plugin is None
+
+
+def test_frozen_and_replaced():
+    tree = parse("A(1)[B]")
+    with pytest.raises(AttributeError):
+        tree.name = "B"
+    with pytest.raises(AttributeError):
+        del tree.args.named
+    assert tree.replace(name="C") == parse("C(1)[B]")
+    assert tree.replace(name="C").span == tree.span
+    assert tree.args.replace(positional=(1, 2)) == args(1, 2)
+    assert tree.args.replace(positional=(2,)).spans == tree.args.spans
+    assert tree == parse("A(1)[B]")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Call("1a"),
+        lambda: Call("a b"),
+        lambda: Call("A", phases=((),)),
+        lambda: Call("A", prefix=Args()),
+        lambda: args(float("inf")),
+        lambda: args(float("nan")),
+        lambda: args(10**640),
+        lambda: args("\ud800"),
+        lambda: args(Call("A", prefix=args(1))),
+        lambda: Args((), (("a", 1), ("a", 2))),
+        lambda: Args((), (("1a", 1),)),
+    ],
+)
+def test_no_tree_that_cannot_be_written(make):
+    with pytest.raises(ValueError):  # noqa: PT011 - each has its own words
+        make()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: args([1]), lambda: args(b"x"), lambda: Call("A", (1,)), lambda: args((1, {}))]
+)
+def test_no_tree_of_other_types(make):
+    with pytest.raises(TypeError):
+        make()
+
+
+N = 100_000
+DEEP = {
+    "brackets": "A[" * N + "B" + "]" * N,
+    "lists": "A(" + "[" * N + "]" * N + ")",
+    "options": "A(k=" * N + "1" + ")" * N,
+    "prefixes": "(a)A[" * N + "B" + "]" * N,
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_any_depth(kind):
+    tree = parse(DEEP[kind])
+    assert str(tree) == DEEP[kind]
+    assert tree == parse(DEEP[kind])
+    assert hash(tree) == hash(parse(DEEP[kind]))
+    assert len(repr(tree)) > N
+    assert pickle.loads(pickle.dumps(tree)) == tree
+    assert copy.deepcopy(tree) == copy.copy(tree) == tree
+    assert substitute(tree, node_name="n", environ={}) is tree
+
+
+@pytest.mark.parametrize("opener", ["A[", "A(", "A(k=[", "("])
+def test_any_depth_refused(opener):
+    with pytest.raises(ConfigError) as caught:
+        parse(opener * N)
+    assert len(str(caught.value)) < 1000
+
+
+def test_digit_limit_of_the_interpreter_does_not_matter():
+    if not hasattr(sys, "set_int_max_str_digits"):
+        pytest.skip("this interpreter has no limit")
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(640)
+    try:
+        tree = parse("A(-" + "9" * 640 + ")")
+        assert parse(str(tree)) == tree
+    finally:
+        sys.set_int_max_str_digits(before)
+
+
+def test_pickle_keeps_args_and_placeholders():
+    tree = parse("A(${X}/y,'${Y:-a b} z')")
+    again = pickle.loads(pickle.dumps(tree))
+    assert again == tree
+    assert isinstance(again.args.positional[0], Template)
+    assert pickle.loads(pickle.dumps(tree.args)) == tree.args
+    assert again.text[slice(*again.args.spans[0])] == "${X}/y"
+
+
+ENVIRON = {
+    "M": "8",
+    "WORD": "resnet",
+    "PATH_": "/my models/é",
+    "LIST": "[1,x]",
+    "CALL": "S[A,B]",
+    "SELF": "${M}",
+    "NODE": "{node_name}",
+    "EMPTY": "",
+    "QUOTE": '"',
+    "TRUE": "true",
+    "HUGE": "1e999",
+    "BAD": "\udc80",
+}
+
+SUBSTITUTED = {
+    "A(max=${M})": call("A", max=8),
+    "A(x${M},1${M},-${M}.5)": call("A", options=["x8", 18, -8.5]),
+    "A('${M}',\"${M}\")": call("A", options=["8", "8"]),
+    "A(${TRUE})": call("A", options=[True]),
+    "A(model=${MODEL:-resnet})": call("A", model="resnet"),
+    "A(${EMPTY:-1},${EMPTY},'${EMPTY}')": call("A", options=[1, "", ""]),
+    "A(${NONE:-},${NONE:-7})": call("A", options=["", 7]),
+    "A(${PATH_},${PATH_}/x.onnx)": call("A", options=["/my models/é", "/my models/é/x.onnx"]),
+    "A(${LIST},'${LIST}')": call("A", options=[(1, "x"), "[1,x]"]),
+    "A(${CALL})": call("A", options=[call("S", A, B)]),
+    "A(${SELF},'${SELF}',x${SELF})": call("A", options=["${M}", "${M}", "x${M}"]),
+    "A(${NODE},'${NODE}')": call("A", options=["{node_name}", "{node_name}"]),
+    "A(${QUOTE},'a${QUOTE}b')": call("A", options=['"', 'a"b']),
+    "A({node_name},{node_name}.0,'{node_name} {x}')": call("A", options=["n1", "n1.0", "n1 {x}"]),
+    "F[node.{node_name}]": call("F", Call("node.n1")),
+    "{node_name}[${WORD}.${M}]": call("n1", Call("resnet.8")),
+    "${WORD}:B": Call("resnet:B"),
+    "${CALL}": call("S", A, B),
+    "A([[${M}],B(${M})[C]])": call("A", options=[((8,), call("B", C, options=[8]))]),
+    "(${WORD})A": call("A", prefix=args("resnet")),
+    "A($$${M},{{${M}}},'$${M}','{{node_name}}')": call(
+        "A", options=["$8", "{8}", "${M}", "{node_name}"]
+    ),
+    r"""A("${NONE:-a b\"\u007d}",'${NONE:-a "b"}')""": call("A", options=['a b"}', 'a "b"']),
+    r'A("\u0024{M} \u0024${M}")': call("A", options=["${M} $8"]),
+}
+
+
+@pytest.mark.parametrize("text", SUBSTITUTED)
+def test_substituted(text):
+    tree = substitute(parse(text), node_name="n1", environ=ENVIRON)
+    assert tree == SUBSTITUTED[text]
+    assert parse(str(tree)) == tree
+    assert substitute(tree, node_name="n2", environ={}) is tree
+    again = parse(str(parse(text)))
+    assert substitute(again, node_name="n1", environ=ENVIRON) == tree
+
+
+def test_node_name_is_always_text():
+    tree = substitute(parse("A({node_name},1{node_name})"), node_name="e5", environ={})
+    assert tree == call("A", options=["e5", "1e5"])
+    tree = substitute(parse("A({node_name})"), node_name="true", environ={})
+    assert tree == call("A", options=["true"])
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("A(${NONE})", 2),
+        ("A[B(x,k=[1,'${NONE}'])]", 6),
+        ("A[B${NONE}]", 2),
+        ("A[${CALL}]", 2),
+        ("A[x${PATH_}]", 2),
+        ("A[x${SELF}]", 2),
+        ("A(${HUGE})", 2),
+        ("A(${BAD})", 2),
+        ("${NONE}", 0),
+    ],
+)
+def test_not_substituted(text, start):
+    with pytest.raises(ConfigError) as caught:
+        substitute(parse(text), node_name="n", environ=ENVIRON)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.span[0], problem.text) == ("placeholder", start, text)
+
+
+def test_all_placeholder_problems_in_order():
+    with pytest.raises(ConfigError) as caught:
+        substitute(parse("A(${X},{node_name})[B(${Y}),${Z}]"), node_name=None, environ={})
+    assert [p.span[0] for p in caught.value.problems] == [2, 7, 22, 28]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"A({'${M}' * N})",
+        f"{'${M}' * N}",
+        f"A[B${{{'x' * N}}}]",
+        f"A({'k' * N}=)",
+        f"A({'k' * N}=1,{'k' * N}=2)",
+        f"A({'k' * N}=1,2)",
+        f"A({'1' * N})",
+        f"A[{'1' * N}]",
+        f"A({{{'x' * N}}})",
+    ],
+)
+def test_long_texts_are_cut_in_errors(text):
+    with pytest.raises(ConfigError) as caught:
+        substitute(parse(text), node_name="n", environ={"M": "1"})
+    assert len(str(caught.value)) < 1000
+
+
+def test_expression_from_the_environment_that_is_wrong():
+    with pytest.raises(ConfigError, match=r"in the value of \$\{E\}: '\[' is never closed"):
+        substitute(parse("${E}"), node_name="n", environ={"E": "A[B"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("${WORD}/x ${NONE:-a b}", "resnet/x a b"),
+        ("$$ $x $$$${M}", "$ $x $${M}"),
+        ("{node_name} {{x}} {}", "{node_name} {{x}} {}"),
+        ("${SELF}", "${M}"),
+        ("", ""),
+    ],
+)
+def test_text(text, expected):
+    assert substitute_text(text, ENVIRON) == expected
+
+
+def test_text_of_a_node():
+    assert substitute_text("{node_name} {{x}} ${M} $$", ENVIRON, "n1") == "n1 {x} 8 $"
+
+
+@pytest.mark.parametrize(
+    ("text", "node", "starts"),
+    [
+        ("a ${NONE} ${", None, [2, 10]),
+        ("${a b}", None, [0]),
+        ("${A:-${B}}", None, [0]),
+        ("a {x}", "n", [2, 4]),
+    ],
+)
+def test_text_refused(text, node, starts):
+    with pytest.raises(ConfigError) as caught:
+        substitute_text(text, ENVIRON, node)
+    assert [p.span[0] for p in caught.value.problems][: len(starts)] == starts

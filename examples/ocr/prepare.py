@@ -1,0 +1,216 @@
+"""Make what the example needs: the recogniser, pictures of lines with known text, a broken one.
+
+Everything goes into one folder, ``made/`` beside this file unless ``--into`` says otherwise:
+
+- ``models/rec.onnx`` and ``models/charset.txt``: copied out of the installed ``rapidocr``
+- ``lines/``: pictures of one line each, drawn with the fonts found here, and cut out of the
+  scanned page that comes with scikit-image
+- ``expected.tsv``: file name, tab, the text that is in the picture
+- ``broken/``: two good pictures and one that was cut off in the middle
+
+Nothing is downloaded, and a second run makes the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).resolve().parent
+
+AnyFont: TypeAlias = "ImageFont.FreeTypeFont | ImageFont.ImageFont"
+
+FONT_FOLDERS = (
+    "/usr/share/fonts",
+    "/usr/local/share/fonts",
+    "~/.local/share/fonts",
+    "/System/Library/Fonts",
+    "/Library/Fonts",
+    "C:/Windows/Fonts",
+)
+LATIN_FONTS = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono", "LiberationSerif-Regular", "Arial")
+CJK_FONTS = (
+    *("NotoSansCJK-Regular", "NotoSerifCJK-Regular", "NotoSansSC-Regular", "uming", "simsun"),
+    *("wqy-microhei", "wqy-zenhei", "PingFang", "STHeiti Light", "msyh", "SourceHanSansSC-Regular"),
+)
+
+
+class Line(NamedTuple):
+    """A line to draw: its text, the height of its letters in pixels, and how it is stored."""
+
+    text: str
+    size: int
+    suffix: str
+    noise: float = 0.0
+    dark: bool = False
+
+
+LATIN_LINES = (
+    Line("The quick brown fox jumps over the lazy dog", 32, ".png"),
+    Line("A headrace brings water to the turbine", 24, ".jpg", 6),
+    Line("0123456789", 40, ".png"),
+    Line("Invoice No. 2024-00173", 28, ".webp", 4),
+    Line("Total: $1,234.56 (incl. 19% VAT)", 30, ".jpg", 8),
+    Line("WARNING! High voltage", 44, ".png", 10, dark=True),
+    Line("https://example.org/search?q=ocr&page=2", 26, ".png"),
+    Line("jane.doe@example.org", 22, ".jpg", 5),
+    Line("Flight LH 454 departs at 10:35 from gate B27", 28, ".webp", 6, dark=True),
+    Line("Yes", 36, ".png"),
+    Line("for i in range(10): print(i * i)", 26, ".jpg"),
+    Line("Is this the real life? Is this just fantasy?", 34, ".jpg", 12),
+)
+CJK_LINES = (
+    Line("今天天气很好", 36, ".png"),
+    Line("文字识别的例子", 30, ".jpg", 6),
+    Line("北京2024年", 40, ".webp"),
+)
+
+PAGE_SIZE = (384, 191)
+PAGE_LINES = (
+    ((2, 11, 296, 35), "Region-based segmentation"),
+    ((2, 46, 382, 66), "Let us first determine markers of the coins and the"),
+    ((2, 64, 382, 84), "background. These markers are pixels that we can label"),
+    ((2, 81, 382, 103), "unambiguously as either object or background. Here,"),
+    ((2, 98, 382, 120), "the markers are found at the two extreme parts of the"),
+    ((2, 115, 176, 138), "histogram of grey values:"),
+    ((14, 167, 246, 190), ">>> markers = np.zeros_like(coins)"),
+)
+"""Where lines are on scikit-image's ``page.png`` (left, top, right, bottom), and what they say."""
+
+
+def copy_model(folder: Path) -> None:
+    """Copy rapidocr's recogniser to ``folder``, with the characters it knows as a text file."""
+    import onnxruntime
+
+    source = max(package_folder("rapidocr").glob("models/*rec*.onnx"), default=None)
+    if source is None:
+        raise SystemExit("The installed rapidocr has no recogniser inside; install rapidocr>=3.10.")
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, folder / "rec.onnx")
+    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    characters = session.get_modelmeta().custom_metadata_map["character"].split("\n")
+    (folder / "charset.txt").write_bytes("".join(f"{c}\n" for c in characters).encode("utf-8"))
+    print(f"{folder}: {source.name} as rec.onnx, {len(characters):,} characters")
+
+
+def package_folder(name: str) -> Path:
+    """Give the folder of an installed package without importing it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise SystemExit(f"{name} is not installed: pip install -r {HERE / 'requirements.txt'}")
+    return Path(spec.origin).parent
+
+
+def find_fonts() -> dict[str, Path]:
+    """Find the fonts here, and those that matplotlib brings, by lower-case name without suffix."""
+    folders = [Path(folder).expanduser() for folder in FONT_FOLDERS]
+    if importlib.util.find_spec("matplotlib") is not None:
+        folders.append(package_folder("matplotlib") / "mpl-data" / "fonts")
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+            if path.suffix.lower() in {".ttf", ".otf", ".ttc"}:
+                found.setdefault(path.stem.lower(), path)
+    return found
+
+
+def has_glyphs(font: Path, text: str) -> bool:
+    """Tell whether ``font`` draws each character of ``text`` as itself, not as a missing one."""
+    drawer = ImageFont.truetype(str(font), 32)
+    missing = bytes(drawer.getmask("\U0010fffe"))
+    return all(bytes(drawer.getmask(character)) != missing for character in text)
+
+
+def draw(line: Line, font: AnyFont, seed: int) -> Image.Image:
+    """Draw a line, with grain that looks like a camera's."""
+    left, top, right, bottom = font.getbbox(line.text)
+    margin = line.size // 5 + 2
+    size = (int(right - left) + 4 * margin, int(bottom - top) + 2 * margin)
+    paper, ink = ((40, 44, 52), (240, 236, 210)) if line.dark else ((250, 248, 244), (24, 20, 36))
+    picture = Image.new("RGB", size, paper)
+    at = (2 * margin - left, margin - top)
+    ImageDraw.Draw(picture).text(at, line.text, font=font, fill=ink)
+    grain = np.random.default_rng(seed).normal(0.0, line.noise, (size[1], size[0], 3))
+    return Image.fromarray(np.clip(np.asarray(picture) + grain, 0, 255).astype(np.uint8))
+
+
+def drawn_lines() -> Iterator[tuple[str, str, Image.Image]]:
+    """Give name, text and picture of all lines that the fonts of this machine can draw."""
+    fonts = find_fonts()
+    chinese = "".join(line.text for line in CJK_LINES)
+    latin = [name for name in LATIN_FONTS if name.lower() in fonts]
+    cjk = [
+        name
+        for name in CJK_FONTS
+        if name.lower() in fonts and has_glyphs(fonts[name.lower()], chinese)
+    ]
+    if not cjk:
+        print("no font with Chinese characters found: no Chinese lines")
+    for number, line in enumerate(LATIN_LINES, 1):
+        # This font is inside Pillow: it is there on every machine.
+        picture = draw(line, ImageFont.load_default(line.size), number)
+        yield f"default-{number:02}{line.suffix}", line.text, picture
+    for name, lines in [(name, LATIN_LINES) for name in latin] + [(n, CJK_LINES) for n in cjk[:1]]:
+        for number, line in enumerate(lines, 1):
+            picture = draw(line, ImageFont.truetype(str(fonts[name.lower()]), line.size), number)
+            yield f"{name.replace(' ', '')}-{number:02}{line.suffix}", line.text, picture
+
+
+def page_lines() -> Iterator[tuple[str, str, Image.Image]]:
+    """Give name, text and picture of the lines on the scanned page inside scikit-image."""
+    page = Image.open(package_folder("skimage") / "data" / "page.png")
+    if page.size != PAGE_SIZE:
+        print("scikit-image's page.png is another one than expected: no lines from it")
+        return
+    for number, (box, text) in enumerate(PAGE_LINES, 1):
+        yield f"page-{number:02}.png", text, page.crop(box)
+
+
+def make_lines(folder: Path) -> None:
+    """Write the pictures to ``folder``, and what they say to ``expected.tsv`` beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    expected = []
+    for name, text, picture in (*drawn_lines(), *page_lines()):
+        save(picture, folder / name)
+        expected.append(f"{name}\t{text}\n")
+    table = folder.with_name("expected.tsv")
+    table.write_bytes("".join(sorted(expected)).encode("utf-8"))
+    print(f"{folder}: {len(expected)} pictures; what they say: {table}")
+
+
+def save(picture: Image.Image, path: Path) -> None:
+    """Store a picture without the colour profile that the scanned page has, which is faulty."""
+    picture.save(path, icc_profile=None, quality=85)
+
+
+def make_broken(folder: Path) -> None:
+    """Write two good pictures to ``folder``, and between them one that ends in the middle."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, line in (("1-good.jpg", LATIN_LINES[0]), ("3-good.jpg", LATIN_LINES[1])):
+        save(draw(line, ImageFont.load_default(line.size), 0), folder / name)
+    whole = (folder / "1-good.jpg").read_bytes()
+    (folder / "2-cut-off.jpg").write_bytes(whole[: len(whole) // 4])
+    print(f"{folder}: 3 pictures, one of them cut off")
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description="Make the recogniser's files and the pictures.")
+    parser.add_argument("--into", type=Path, default=HERE / "made", metavar="DIR")
+    into: Path = parser.parse_args().into
+    copy_model(into / "models")
+    make_lines(into / "lines")
+    make_broken(into / "broken")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""OpenCV's own threads: a knob of the whole process, turned here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from headrace.errors import SetupError
+
+__all__ = ["THREADS_VARIABLE", "limit_opencv_threads"]
+
+THREADS_VARIABLE = "HEADRACE_CV_THREADS"
+"""Environment variable: how many threads OpenCV may use inside one call, at least 1."""
+
+_lock = threading.Lock()
+_is_limited = False
+
+
+def limit_opencv_threads() -> None:
+    """Set the number of threads OpenCV uses inside one call; only the first call does anything.
+
+    The default is 1: the threads of the pipelines already run side by side, and OpenCV's on top
+    of them would only compete.
+
+    Raises:
+        SetupError: The environment variable holds something else than a whole number above 0.
+    """
+    global _is_limited
+    with _lock:
+        if _is_limited:
+            return
+        text = os.environ.get(THREADS_VARIABLE, "1")
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
+            raise SetupError(
+                f"{THREADS_VARIABLE}={text!r} is no number of threads",
+                hint="Set it to a whole number of at least 1, or unset it (the default is 1).",
+            )
+        import cv2
+
+        cv2.setNumThreads(int(text))
+        _is_limited = True

@@ -1,0 +1,76 @@
+"""`DecodeMat`: from a file in memory to an image."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+import headrace
+from headrace_cv._per_image import PerImage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.keys import Request
+
+__all__ = ["DecodeMat"]
+
+
+class DecodeMat(PerImage):
+    """Decode a JPEG, PNG or WebP file to an image in OpenCV's order: blue, green, red.
+
+    Grey files give three equal channels, an alpha channel is dropped (not blended), 16 bits per
+    channel become 8, of an animation the first picture is taken. Size and completeness are checked
+    in the file's structure before the decoder reserves memory: a file that is cut off is refused.
+
+    Reads:
+        data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array: one JPEG, PNG or WebP file.
+
+    Writes:
+        result: ``uint8 [H, W, 3]``, a new array.
+        color: ``"bgr"``.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` is missing or of another type or format, exceeds a limit, or the file
+            is cut off or broken.
+
+    Source:
+        Own; the decoders are those of OpenCV's ``imdecode``, the checks those of
+        `headrace_cv.check_image_file`.
+    """
+
+    class Options(headrace.Options):
+        """The limits, and whether EXIF data count."""
+
+        max_pixels: int = Field(
+            default=100_000_000,
+            ge=1,
+            le=1 << 30,
+            description="Largest picture, in pixels (width x height); read in the header.",
+        )
+        max_bytes: int | None = Field(
+            default=None, ge=1, description="Longest file, in bytes; none means any length."
+        )
+        exif_orientation: bool = Field(
+            default=True,
+            description="Turn and mirror the picture as its EXIF data ask (true or false).",
+        )
+
+    writes = ("result", "color")
+    expected = "a JPEG, PNG or WebP file as bytes"
+
+    def build(self, options: Any) -> Callable[[Any], Any]:
+        """Give `headrace_cv.decode_image` with the options filled in."""
+        from headrace_cv.image_files import decode_image
+
+        return functools.partial(decode_image, **options.model_dump())
+
+    def one(self, request: Request) -> None:
+        """Decode one file and say the order of its channels."""
+        super().one(request)
+        request["color"] = "bgr"

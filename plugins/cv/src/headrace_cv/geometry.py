@@ -1,0 +1,85 @@
+"""`ResizeMat`: an image in another size."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+import headrace
+from headrace_cv._per_image import PerImage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+__all__ = ["ResizeMat"]
+
+
+class ResizeMat(PerImage):
+    """Resize an image to a height and a width, or to one of them with its aspect ratio kept.
+
+    A side that is not given follows from the other one: the exact value rounded to the nearest
+    integer, halves up, at least 1 pixel. Pixel centres lie at half coordinates, for ``nearest``
+    too. ``cubic`` and ``lanczos`` overshoot at edges: ``float32`` values may leave their range.
+    To shrink a lot, ``area`` averages where the others skip pixels.
+
+    Reads:
+        data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``.
+
+    Writes:
+        result: Same dtype and number of dimensions, ``[resize_h, resize_w, C]`` or
+            ``[resize_h, resize_w]``: a new array, or ``data`` itself when it has the size already.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` is missing or no such image, or so long and thin that the free side
+            would exceed 32767 pixels.
+
+    Source:
+        OpenCV's ``resize``; ``nearest`` is own: the pixel that holds the centre.
+    """
+
+    class Options(headrace.Options):
+        """The size, and how pixels between pixels are computed."""
+
+        resize_h: int | None = Field(
+            default=None,
+            ge=1,
+            le=32_767,
+            description="Height of the result, in pixels; none keeps the aspect ratio.",
+        )
+        resize_w: int | None = Field(
+            default=None,
+            ge=1,
+            le=32_767,
+            description="Width of the result, in pixels; none keeps the aspect ratio.",
+        )
+        interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = Field(
+            default="linear", description="How values between pixels are computed (a name)."
+        )
+
+        positional = ("resize_h", "resize_w")
+
+        @model_validator(mode="after")
+        def _a_side_is_given(self) -> Self:
+            if self.resize_h is None and self.resize_w is None:
+                raise ValueError("resize_h, resize_w or both must be given")
+            return self
+
+    expected = "an image: uint8 or float32 [H, W, C] or [H, W]"
+
+    def build(self, options: Any) -> Callable[[Any], Any]:
+        """Give `headrace_cv.resize_image` with the options filled in."""
+        from headrace_cv.images import resize_image
+
+        return functools.partial(
+            resize_image,
+            height=options.resize_h,
+            width=options.resize_w,
+            interpolation=options.interpolation,
+        )

@@ -1,0 +1,213 @@
+"""What a JPEG, PNG or WebP file says about itself, read without decoding it.
+
+Decoders are generous: some give a partly grey picture for a file that was cut off, and all of them
+reserve the memory that a forged header asks for. So a file is walked from its first to its last
+part before a decoder sees it: it must be one of the three formats, name its size, and be whole.
+Needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from typing import Any, NamedTuple
+
+from headrace.errors import InputError
+
+__all__ = ["MAX_PARTS", "MAX_SCANS", "ImageHeader", "check_image_file", "view_of_bytes"]
+
+MAX_PARTS = 100_000
+"""Most segments or chunks in one file; real files stay far below."""
+
+MAX_SCANS = 500
+"""Most scans in one JPEG file. Each costs a pass over the picture; encoders write about ten."""
+
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+class ImageHeader(NamedTuple):
+    """What a file says about its picture.
+
+    Attributes:
+        format: ``"jpeg"``, ``"png"`` or ``"webp"``.
+        width, height: In pixels, as stored: before any rotation that EXIF asks for.
+    """
+
+    format: str
+    width: int
+    height: int
+
+
+def view_of_bytes(data: Any) -> memoryview:
+    """Look at ``data`` as a contiguous row of bytes, without a copy where that is possible.
+
+    Args:
+        data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array.
+
+    Raises:
+        InputError: ``data`` is none of these.
+    """
+    expected = "bytes, bytearray, memoryview or a 1-D uint8 array"
+    try:
+        view = memoryview(data)
+    except (TypeError, ValueError, BufferError):
+        got = "None" if data is None else type(data).__name__
+        raise InputError("this is no file in memory", expected=expected, got=got) from None
+    if view.ndim != 1 or view.format not in ("B", "c"):
+        got = f"{type(data).__name__} of format {view.format!r} and shape {list(view.shape or ())}"
+        raise InputError("this is no file in memory", expected=expected, got=got)
+    return view if view.contiguous and view.format == "B" else memoryview(view.tobytes())
+
+
+def check_image_file(data: Any) -> ImageHeader:
+    """Check that ``data`` is one whole JPEG, PNG or WebP file, and give its format and size.
+
+    JPEG is walked to its end-of-image marker, PNG to its IEND chunk (with the checksums of the
+    chunks that matter), WebP to the end of its RIFF container. What follows is not looked at.
+    JPEG and WebP have no checksums: damage in the middle of their data is not noticed here.
+
+    Args:
+        data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array.
+
+    Raises:
+        InputError: The format is another one, or the file is cut off or broken.
+
+    Source:
+        ITU-T T.81 annex B (JPEG); PNG specification, third edition, section 5; WebP container
+        specification, RFC 9649 sections 2 and 3, and RFC 6386 section 9.1.
+    """
+    view = view_of_bytes(data)
+    start = bytes(view[:12])
+    if start[:3] == b"\xff\xd8\xff":
+        header = _walk_jpeg(view)
+    elif start[:8] == _PNG_SIGNATURE:
+        header = _walk_png(view)
+    elif start[:4] == b"RIFF" and start[8:] == b"WEBP":
+        header = _walk_webp(view)
+    else:
+        got = f"{len(view)} bytes that start with {start!r}" if start else "0 bytes"
+        raise InputError(
+            "the image format is not recognised", expected="a JPEG, PNG or WebP file", got=got
+        )
+    if header.width == 0 or header.height == 0:
+        raise _broken(header.format, f"its header says {header.width} x {header.height} pixels")
+    return header
+
+
+def _broken(kind: str, why: str) -> InputError:
+    return InputError(f"the {_NAMES[kind]} file is broken", expected="a whole file", got=why)
+
+
+def _cut_off(kind: str, view: memoryview, missing: str) -> InputError:
+    why = f"{len(view)} bytes that end before {missing}"
+    return InputError(f"the {_NAMES[kind]} file is cut off", expected="a whole file", got=why)
+
+
+_NAMES = {"jpeg": "JPEG", "png": "PNG", "webp": "WebP"}
+
+# A JPEG marker that is no restart marker, no stuffed zero and no fill byte.
+_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+_TEM, _SOI, _EOI, _SOS = 0x01, 0xD8, 0xD9, 0xDA
+_SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+
+
+def _walk_jpeg(view: memoryview) -> ImageHeader:
+    header: ImageHeader | None = None
+    scans, at = 0, 2
+    for _ in range(MAX_PARTS):
+        found = _MARKER.search(view, at)
+        if found is None:
+            raise _cut_off("jpeg", view, "the end-of-image marker")
+        at = found.end()
+        marker = view[at - 1]
+        if marker == _EOI:
+            if header is None or not scans:
+                raise _broken("jpeg", "an end-of-image marker before any picture")
+            return header
+        if marker in (_TEM, _SOI):
+            continue
+        end = _segment_end(view, at, marker)
+        if marker in _SOF:
+            if header is not None or end < at + 8:
+                raise _broken("jpeg", "two frame headers, or one that is too short")
+            height, width = struct.unpack_from(">HH", view, at + 3)
+            header = ImageHeader("jpeg", width, height)
+        scans += marker == _SOS
+        if scans > MAX_SCANS:
+            raise _broken("jpeg", f"more than {MAX_SCANS} scans")
+        at = end
+    raise _broken("jpeg", f"more than {MAX_PARTS} segments")
+
+
+def _segment_end(view: memoryview, at: int, marker: int) -> int:
+    length = int.from_bytes(view[at : at + 2], "big")
+    if at + 2 > len(view) or at + length > len(view):
+        raise _cut_off("jpeg", view, f"the end of segment {marker:#04x}")
+    if length < 2:
+        raise _broken("jpeg", f"segment {marker:#04x} has no length")
+    return at + length
+
+
+def _walk_png(view: memoryview) -> ImageHeader:
+    header: ImageHeader | None = None
+    has_pixels, at = False, len(_PNG_SIGNATURE)
+    for _ in range(MAX_PARTS):
+        if at + 12 > len(view):
+            raise _cut_off("png", view, "the IEND chunk")
+        length, kind = struct.unpack_from(">I4s", view, at)
+        end = at + 12 + length
+        if end > len(view):
+            raise _cut_off("png", view, f"the end of chunk {kind!r}")
+        # An upper-case first letter: a chunk without which the picture cannot be read.
+        if not kind[0] & 0x20:
+            (checksum,) = struct.unpack_from(">I", view, end - 4)
+            if zlib.crc32(view[at + 4 : end - 4]) != checksum:
+                raise _broken("png", f"a wrong checksum in chunk {kind!r}")
+        if (kind == b"IHDR") != (header is None) or (header is None and length != 13):
+            raise _broken("png", f"chunk {kind!r} where it cannot stand")
+        if header is None:
+            width, height = struct.unpack_from(">II", view, at + 8)
+            header = ImageHeader("png", width, height)
+        has_pixels |= kind == b"IDAT"
+        if kind == b"IEND":
+            if not has_pixels:
+                raise _broken("png", "no chunk with pixels")
+            return header
+        at = end
+    raise _broken("png", f"more than {MAX_PARTS} chunks")
+
+
+def _walk_webp(view: memoryview) -> ImageHeader:
+    header: ImageHeader | None = None
+    whole = 8 + int.from_bytes(view[4:8], "little")
+    if whole > len(view):
+        raise _cut_off("webp", view, f"byte {whole}, which the header says is the last")
+    has_pixels, at = False, 12
+    for _ in range(MAX_PARTS):
+        if at + 8 > whole:
+            if header is None or not has_pixels:
+                raise _broken("webp", "no chunk with pixels")
+            return header
+        kind, length = struct.unpack_from("<4sI", view, at)
+        end = at + 8 + length
+        if end > whole:
+            raise _broken("webp", f"chunk {kind!r} is longer than the file")
+        has_pixels |= kind in (b"VP8 ", b"VP8L", b"ANMF")
+        if header is None:
+            header = ImageHeader("webp", *_webp_size(kind, bytes(view[at + 8 : at + 18])))
+        at = end + (length & 1)
+    raise _broken("webp", f"more than {MAX_PARTS} chunks")
+
+
+def _webp_size(kind: bytes, start: bytes) -> tuple[int, int]:
+    """Give width and height from the first 10 bytes of a WebP file's first chunk."""
+    if kind == b"VP8X" and len(start) == 10:
+        return 1 + int.from_bytes(start[4:7], "little"), 1 + int.from_bytes(start[7:10], "little")
+    if kind == b"VP8L" and len(start) >= 5 and start[0] == 0x2F:
+        bits = int.from_bytes(start[1:5], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    if kind == b"VP8 " and start[3:6] == b"\x9d\x01\x2a" and len(start) == 10:
+        width, height = struct.unpack("<HH", start[6:10])
+        return width & 0x3FFF, height & 0x3FFF
+    raise _broken("webp", f"a first chunk {kind!r} without a picture size")

@@ -1,0 +1,172 @@
+"""Images as numpy arrays: resize, convert colour.
+
+An image is ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``. No function
+changes its input. Where nothing is to be done the input itself is returned, not a copy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = [
+    "COLORS",
+    "IMAGE",
+    "MAX_SIDE",
+    "as_image",
+    "convert_color",
+    "resize_image",
+]
+
+IMAGE = "uint8 or float32 [H, W, C] with C from 1 to 4, or [H, W], no side empty"
+"""What an image is, in the words of the errors."""
+
+MAX_SIDE = 32_767
+"""Longest side that `resize_image` makes, in pixels: OpenCV counts some of them in 16 bits."""
+
+_INTERPOLATIONS = {
+    "linear": cv2.INTER_LINEAR,
+    "cubic": cv2.INTER_CUBIC,
+    "area": cv2.INTER_AREA,
+    "lanczos": cv2.INTER_LANCZOS4,
+}
+
+COLORS = {"rgb": 3, "bgr": 3, "gray": 1}
+"""The colour orders, and how many channels each has."""
+
+_CONVERSIONS = {
+    ("rgb", "bgr"): cv2.COLOR_RGB2BGR,
+    ("rgb", "gray"): cv2.COLOR_RGB2GRAY,
+    ("bgr", "rgb"): cv2.COLOR_BGR2RGB,
+    ("bgr", "gray"): cv2.COLOR_BGR2GRAY,
+    ("gray", "rgb"): cv2.COLOR_GRAY2RGB,
+    ("gray", "bgr"): cv2.COLOR_GRAY2BGR,
+}
+
+
+def as_image(data: Any) -> NDArray[Any]:
+    """Give ``data`` as a numpy image; arrays of other libraries come through DLPack or the like.
+
+    Raises:
+        InputError: ``data`` is no array, or not ``uint8`` or ``float32`` of shape ``[H, W, C]``
+            with C from 1 to 4 or ``[H, W]``, or has an empty side.
+    """
+    image = data if type(data) is np.ndarray else _from_other_library(data)
+    wrong = (
+        image is None
+        or image.ndim not in (2, 3)
+        or (image.dtype != np.uint8 and image.dtype != np.float32)
+        or image.size == 0
+        or (image.ndim == 3 and image.shape[2] > 4)
+    )
+    if image is None or wrong:
+        raise InputError("this is no image", expected=IMAGE, got=_in_words(data, image))
+    return image
+
+
+def _from_other_library(data: Any) -> NDArray[Any] | None:
+    try:
+        if isinstance(data, (np.ndarray, memoryview)):
+            return np.asarray(data)
+        if hasattr(data, "__dlpack__"):
+            return np.from_dlpack(data)
+        if hasattr(data, "__array__"):
+            return np.asarray(data)
+    except (TypeError, ValueError, RuntimeError, BufferError, AttributeError):
+        pass
+    return None
+
+
+def _in_words(data: Any, image: NDArray[Any] | None) -> str:
+    if image is not None:
+        return f"{image.dtype} {list(image.shape)}"
+    return "None" if data is None else type(data).__name__
+
+
+def resize_image(
+    image: Any,
+    height: int | None = None,
+    width: int | None = None,
+    *,
+    interpolation: str = "linear",
+) -> NDArray[Any]:
+    """Resize an image; dtype and number of dimensions are kept.
+
+    Pixel centres lie at half coordinates. A side that is None follows from the other one, so that
+    the aspect ratio is kept: the exact value rounded to the nearest integer, halves up, at least 1.
+
+    Args:
+        image: See the module. Returned itself when it has the size already.
+        height: The height of the result in pixels, 1 to `MAX_SIDE`; None if ``width`` is given.
+        width: The width of the result in pixels, 1 to `MAX_SIDE`; None if ``height`` is given.
+        interpolation: ``"nearest"``, ``"linear"``, ``"cubic"``, ``"area"`` or ``"lanczos"``.
+
+    Raises:
+        InputError: ``image`` is none, or so long that the free side would exceed `MAX_SIDE`.
+        ValueError: Both sides are None.
+    """
+    source = as_image(image)
+    old_height, old_width = source.shape[:2]
+    if height is None:
+        if width is None:
+            raise ValueError("height and width are both None")
+        height = max(1, (2 * old_height * width + old_width) // (2 * old_width))
+    elif width is None:
+        width = max(1, (2 * old_width * height + old_height) // (2 * old_height))
+    if (height, width) == (old_height, old_width):
+        return source
+    if max(height, width) > MAX_SIDE:
+        raise InputError(
+            "the image is too long and thin to keep its aspect ratio",
+            expected=f"sides of at most {MAX_SIDE} pixels after resizing",
+            got=f"{old_height} x {old_width} pixels, which become {height} x {width}",
+        )
+    if interpolation == "nearest":
+        # OpenCV's versions differ in which pixel is nearest, and some fail beyond 32767.
+        return source.take(_nearest(old_height, height), 0).take(_nearest(old_width, width), 1)
+    resized = cv2.resize(source, (width, height), interpolation=_INTERPOLATIONS[interpolation])
+    return resized.reshape((height, width, *source.shape[2:]))
+
+
+def _nearest(old: int, new: int) -> NDArray[np.int64]:
+    """Give, for each of ``new`` pixels, the one of ``old`` pixels that holds its centre."""
+    return (2 * np.arange(new, dtype=np.int64) + 1) * old // (2 * new)
+
+
+def convert_color(image: Any, source: str, target: str) -> NDArray[Any]:
+    """Convert between ``"rgb"``, ``"bgr"`` and ``"gray"``; the result is always ``[H, W, C]``.
+
+    Grey is ``[H, W, 1]``, 0.299 red + 0.587 green + 0.114 blue.
+
+    Args:
+        image: See the module, with the channels of ``source``. When nothing is to be converted it
+            is returned itself (``[H, W]`` as a view with a channel axis).
+        source: The order of the channels of ``image``.
+        target: The order of the channels of the result.
+
+    Raises:
+        InputError: ``image`` is none, or has not the channels of ``source``.
+
+    Source:
+        ITU-R BT.601 for grey, as in OpenCV's ``cvtColor``.
+    """
+    pixels = as_image(image)
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    if pixels.shape[2] != COLORS[source]:
+        raise InputError(
+            f"the image is not {source}",
+            expected=f"{COLORS[source]} channel(s), as its color is {source!r}",
+            got=f"{pixels.dtype} {list(pixels.shape)}",
+        )
+    if source == target:
+        return pixels
+    converted = cv2.cvtColor(pixels, _CONVERSIONS[source, target])
+    return converted.reshape((*pixels.shape[:2], COLORS[target]))

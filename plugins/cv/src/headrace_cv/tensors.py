@@ -1,0 +1,92 @@
+"""From images to what networks read: planar float tensors, normalised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+
+from headrace.errors import InputError
+from headrace_cv.images import as_image
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["Normalization", "image_to_tensor"]
+
+
+class Normalization:
+    """``(x * scale - mean) / std`` as one factor and one offset, made once for many images.
+
+    Args:
+        scale: Multiplied first; None means 1.
+        mean: Subtracted then, one number or one per channel; None means 0.
+        std: Divided by last, one number or one per channel, not 0; None means 1.
+
+    Attributes:
+        channels: How many channels an image must have; None means any number.
+    """
+
+    def __init__(
+        self,
+        scale: float | None = None,
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+    ) -> None:
+        counts = {len(v) for v in (mean, std) if v is not None and not isinstance(v, (int, float))}
+        if len(counts) > 1:
+            raise ValueError("mean and std have different lengths")
+        self.channels = next(iter(counts), None)
+        divisor = np.asarray(1.0 if std is None else std, np.float64).reshape(-1, 1, 1)
+        if not divisor.all():
+            raise ValueError("std is 0")
+        subtracted = np.asarray(0.0 if mean is None else mean, np.float64).reshape(-1, 1, 1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._factor = ((1.0 if scale is None else scale) / divisor).astype(np.float32)
+            self._offset = (-subtracted / divisor).astype(np.float32)
+        if not (np.isfinite(self._factor).all() and np.isfinite(self._offset).all()):
+            raise ValueError("scale / std or mean / std is too large for float32")
+        self._scales = bool((self._factor != 1).any())
+        self._shifts = bool((self._offset != 0).any())
+
+    def apply(self, tensor: NDArray[np.float32]) -> None:
+        """Normalise ``tensor``, ``float32 [C, H, W]``, in place; too large becomes infinite."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self._scales:
+                tensor *= self._factor
+            if self._shifts:
+                tensor += self._offset
+
+
+_UNCHANGED = Normalization()
+
+
+def image_to_tensor(image: Any, normalization: Normalization = _UNCHANGED) -> NDArray[np.float32]:
+    """Turn an image into a new contiguous ``float32 [C, H, W]``.
+
+    Args:
+        image: See `headrace_cv.images`; ``[H, W]`` gives C = 1.
+        normalization: What happens to the values; the default leaves them as they are.
+
+    Raises:
+        InputError: ``image`` is none, or has another number of channels than ``normalization``.
+    """
+    pixels = as_image(image)
+    height, width = pixels.shape[:2]
+    channels = 1 if pixels.ndim == 2 else pixels.shape[2]
+    if normalization.channels not in (None, channels):
+        raise InputError(
+            "mean and std do not fit the image",
+            expected=f"{normalization.channels} channel(s), one per value of mean and std",
+            got=f"{pixels.dtype} {list(pixels.shape)}",
+        )
+    tensor = np.empty((channels, height, width), np.float32)
+    # Splitting first and converting plane by plane is faster than one strided pass.
+    planes = [pixels.reshape(height, width)] if channels == 1 else cv2.split(pixels)
+    for channel, plane in enumerate(planes):
+        tensor[channel] = plane
+    normalization.apply(tensor)
+    return tensor

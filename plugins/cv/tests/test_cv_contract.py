@@ -1,0 +1,294 @@
+"""What holds for all backends of this plugin: light import, wrong input, threads, documents."""
+
+import os
+import subprocess
+import sys
+import threading
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_cv
+from headrace.errors import InputError
+from headrace_cv.color import CvtColorMat
+from headrace_cv.decode import DecodeMat
+from headrace_cv.geometry import ResizeMat
+from headrace_cv.tensor import Mat2Tensor
+
+OPTIONS = {
+    DecodeMat: {},
+    ResizeMat: {"resize_h": 8, "resize_w": 6},
+    CvtColorMat: {"color": "rgb"},
+    Mat2Tensor: {"scale": 0.5},
+}
+ON_IMAGES = [ResizeMat, CvtColorMat, Mat2Tensor]
+README = Path(__file__).parent.parent / "README.md"
+PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
+
+
+def python(program, **environment):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+def test_importing_the_backends_loads_neither_opencv_nor_numpy():
+    program = """
+import sys, headrace_cv, headrace_cv.color, headrace_cv.decode, headrace_cv.geometry
+import headrace_cv.tensor
+headrace_cv.geometry.ResizeMat.Options(resize_h=4)
+headrace_cv.tensor.Mat2Tensor.Options(mean=[1, 2, 3])
+headrace_cv.check_image_file
+print([name for name in ("cv2", "numpy") if name in sys.modules])
+"""
+    done = python(program)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_every_public_name_exists_and_is_listed():
+    assert dir(headrace_cv) == sorted(headrace_cv.__all__)
+    for name in headrace_cv.__all__:
+        assert getattr(headrace_cv, name).__name__ == name
+    with pytest.raises(AttributeError):
+        headrace_cv.nothing  # noqa: B018
+
+
+def test_every_backend_has_its_entry_point():
+    listed = PYPROJECT.read_text("utf-8").split('headrace.backends"]\n')[1].split("\n\n")[0]
+    expected = {f'{c.__name__} = "{c.__module__}:{c.__name__}"' for c in OPTIONS}
+    assert set(listed.splitlines()) == expected
+
+
+def test_installed_entry_points_lead_to_the_backends():
+    found = {e.name: e for e in entry_points(group="headrace.backends")}
+    for backend_class in OPTIONS:
+        assert found[backend_class.__name__].load() is backend_class
+
+
+@pytest.mark.parametrize("backend_class", OPTIONS)
+def test_every_backend_says_what_it_is(backend_class):
+    for section in ("Reads:", "Writes:", "Batch:", "Raises:", "Source:"):
+        assert section in backend_class.__doc__
+    assert (backend_class.min, backend_class.max) == (1, None)
+    assert not backend_class.owns_thread
+    assert set(backend_class.Options.positional) <= set(backend_class.Options.model_fields)
+    for field in backend_class.Options.model_fields.values():
+        assert field.description
+
+
+@pytest.mark.parametrize("backend_class", ON_IMAGES)
+@pytest.mark.parametrize(
+    ("data", "got"),
+    [
+        (None, "None"),
+        ("text", "str"),
+        (b"bytes", "bytes"),
+        (7, "int"),
+        ([[1, 2], [3, 4]], "list"),
+        (np.zeros((0, 4, 3), np.uint8), "uint8 [0, 4, 3]"),
+        (np.zeros((4, 0), np.uint8), "uint8 [4, 0]"),
+        (np.zeros((4, 4, 0), np.uint8), "uint8 [4, 4, 0]"),
+        (np.zeros((4, 4, 5), np.uint8), "uint8 [4, 4, 5]"),
+        (np.zeros((1, 4, 4, 3), np.uint8), "uint8 [1, 4, 4, 3]"),
+        (np.zeros(4, np.uint8), "uint8 [4]"),
+        (np.zeros((4, 4, 3)), "float64 [4, 4, 3]"),
+        (np.zeros((4, 4, 3), np.uint16), "uint16 [4, 4, 3]"),
+        (np.zeros((4, 4, 3), bool), "bool [4, 4, 3]"),
+        (np.zeros((4, 4, 3), ">f4"), ">f4 [4, 4, 3]"),
+        (np.zeros((4, 4, 3), object), "object [4, 4, 3]"),
+        (np.float32(3), "float32 []"),
+    ],
+)
+def test_what_is_no_image_is_refused(kit, backend_class, data, got):
+    backend = kit.ready(backend_class, **OPTIONS[backend_class])
+    with pytest.raises(InputError) as caught:
+        kit.run(backend, data=data, color="bgr")
+    assert (caught.value.key, caught.value.got) == ("data", got)
+    assert "uint8 or float32 [H, W, C]" in caught.value.expected
+    assert caught.value.backend == backend_class.__name__
+
+
+@pytest.mark.parametrize("backend_class", OPTIONS)
+def test_missing_data_is_named(kit, backend_class):
+    backend = kit.ready(backend_class, **OPTIONS[backend_class])
+    with pytest.raises(InputError) as caught:
+        kit.run(backend, color="bgr")
+    assert (caught.value.key, caught.value.got) == ("data", "nothing")
+
+
+class OfAnotherLibrary:
+    """An array that is no numpy array."""
+
+    def __init__(self, image):
+        self.image = image
+
+
+class ThroughDLPack(OfAnotherLibrary):
+    def __dlpack__(self, **how):
+        return self.image.__dlpack__(**how)
+
+    def __dlpack_device__(self):
+        return self.image.__dlpack_device__()
+
+
+class ThroughArray(OfAnotherLibrary):
+    def __array__(self, dtype=None, copy=None):
+        return self.image
+
+
+class OnAnotherDevice(OfAnotherLibrary):
+    def __dlpack__(self, **how):
+        raise BufferError("on a device")
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+
+@pytest.mark.parametrize("backend_class", ON_IMAGES)
+def test_arrays_of_other_libraries_are_read(kit, backend_class):
+    image = kit.smooth_image(10, 12)
+    backend = kit.ready(backend_class, **OPTIONS[backend_class])
+    expected = kit.run(backend, data=image, color="bgr")["result"]
+    for wrap in (ThroughDLPack, ThroughArray, memoryview, lambda a: a.view(np.ma.MaskedArray)):
+        result = kit.run(backend, data=wrap(image), color="bgr")["result"]
+        assert type(result) is np.ndarray
+        assert (result == expected).all()
+    with pytest.raises(InputError) as caught:
+        kit.run(backend, data=OnAnotherDevice(image), color="bgr")
+    assert caught.value.got == "OnAnotherDevice"
+
+
+def test_an_unexpected_error_fails_its_item_alone(kit):
+    class Picky(ResizeMat):
+        def one(self, request):
+            if request["data"] == "boom":
+                raise RuntimeError("boom")
+            request["result"] = 1
+
+    batch = [{"data": 1}, {"data": "boom"}, {"data": 2}]
+    outcomes = kit.ready(Picky, resize_h=1)(batch)
+    assert [getattr(o, "code", None) for o in outcomes] == [None, "backend", None]
+    assert isinstance(outcomes[1].__cause__, RuntimeError)
+
+
+def test_many_threads_get_what_one_gets(kit):
+    files = [kit.encode(kit.smooth_image(20 + i, 30), "baseline jpeg") for i in range(8)]
+    chain = [kit.ready(c, **OPTIONS[c]) for c in OPTIONS]
+
+    def through(data):
+        request = {"data": data}
+        for backend in chain:
+            assert backend([request]) is None
+            request["data"] = request.pop("result")
+        return request["data"]
+
+    alone = [through(data) for data in files]
+    together = [None] * 8
+    start = threading.Barrier(8)
+
+    def work(index):
+        start.wait()
+        for _ in range(10):
+            together[index] = through(files[index])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((a == b).all() for a, b in zip(alone, together, strict=True))
+
+
+START = """
+import headrace
+from headrace_cv.tensor import Mat2Tensor
+def start():
+    backend = Mat2Tensor()
+    backend._start(Mat2Tensor.Options(), headrace.InitContext())
+start()
+import cv2
+print(cv2.getNumThreads())
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "threads"), [({}, "1"), ({"HEADRACE_CV_THREADS": "2"}, "2")]
+)
+def test_the_threads_of_opencv_are_limited(environment, threads):
+    done = python("import os\nos.environ.setdefault('X', '')\n" + START, **environment)
+    assert (done.stdout.strip(), done.stderr) == (threads, "")
+
+
+def test_the_threads_of_opencv_are_set_only_once():
+    done = python(START + "cv2.setNumThreads(3)\nstart()\nprint(cv2.getNumThreads())")
+    assert (done.stdout.split(), done.stderr) == (["1", "3"], "")
+
+
+@pytest.mark.parametrize("value", ["", "many", "0", "-1", "1.5", "²", "9" * 30])
+def test_a_wrong_number_of_threads_is_a_clear_error(value):
+    done = python(START, HEADRACE_CV_THREADS=value)
+    last = done.stderr.strip().splitlines()[-2:]
+    assert done.returncode == 1
+    assert "SetupError" in last[0]
+    assert f"HEADRACE_CV_THREADS={value!r}" in last[0]
+    assert "at least 1" in last[1]
+
+
+def test_the_plain_functions_leave_the_threads_alone():
+    program = """
+import cv2
+cv2.setNumThreads(3)
+import numpy, headrace_cv
+headrace_cv.resize_image(numpy.zeros((4, 4), "uint8"), 2)
+print(cv2.getNumThreads())
+"""
+    assert python(program, HEADRACE_CV_THREADS="1").stdout == "3\n"
+
+
+def readme_table():
+    """The table of backends and options as it must stand in the README."""
+    lines = ["| backend | option | default | meaning |", "|---|---|---|---|"]
+    for backend_class in OPTIONS:
+        name = f"`{backend_class.__name__}`"
+        for key, field in backend_class.Options.model_fields.items():
+            default = "required" if field.is_required() else f"`{str(field.default).lower()}`"
+            lines.append(f"| {name} | `{key}` | {default} | {field.description} |")
+            name = ""
+    return "\n".join(lines)
+
+
+def test_the_readme_lists_every_option():
+    assert readme_table() in README.read_text("utf-8"), f"put this there:\n{readme_table()}"
+
+
+def programs():
+    return [part.split("```")[0] for part in README.read_text("utf-8").split("```python\n")[1:]]
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_the_programs_of_the_readme_run(number):
+    assert len(programs()) == 2
+    if "headrace.pipe" in programs()[number]:
+        pytest.importorskip("headrace._pipeline")
+    done = python(programs()[number])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == "(3, 224, 224) float32"
+
+
+def test_a_pipeline_runs_all_backends(kit):
+    pytest.importorskip("headrace._pipeline")
+    config = {"backend": "S[DecodeMat,ResizeMat(8,6),CvtColorMat,Mat2Tensor]", "color": "rgb"}
+    with headrace.pipe({**config, "max": 4}) as pipe:
+        request = {"data": kit.encode(np.full((4, 4, 3), (1, 2, 3), np.uint8))}
+        pipe(request)
+        assert request["result"].shape == (3, 8, 6)
+        assert (request["result"][:, 0, 0] == (3, 2, 1)).all()
+        with pytest.raises(InputError):
+            pipe({"data": b"bad"})

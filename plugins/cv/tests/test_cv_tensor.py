@@ -1,0 +1,114 @@
+"""`Mat2Tensor` against the formula, computed value by value in double precision."""
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from headrace.errors import InputError
+from headrace_cv import Normalization, image_to_tensor
+from headrace_cv.tensor import Mat2Tensor
+
+
+def noise(*shape, dtype=np.uint8):
+    return np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
+
+
+def slow_tensor(image, scale=1.0, mean=0.0, std=1.0):
+    image = image.reshape(*image.shape[:2], -1)
+    height, width, channels = image.shape
+    result = np.zeros((channels, height, width))
+    for c in range(channels):
+        m = mean[c] if isinstance(mean, list) else mean
+        s = std[c] if isinstance(std, list) else std
+        for y in range(height):
+            for x in range(width):
+                result[c, y, x] = (float(image[y, x, c]) * scale - m) / s
+    return result
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("shape", [(5, 7), (5, 7, 1), (5, 7, 2), (5, 7, 3), (5, 7, 4)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scale": 1 / 255},
+        {"mean": 127.5, "std": 127.5},
+        {"scale": 1 / 255, "mean": 0.5},
+        {"std": 58.0},
+        {"scale": 2, "std": -3},
+    ],
+)
+def test_the_result_is_the_formula_plane_by_plane(kit, dtype, shape, options):
+    image = noise(*shape, dtype=dtype)
+    result = kit.run(kit.ready(Mat2Tensor, **options), data=image)["result"]
+    assert result.dtype == np.float32
+    assert result.flags.c_contiguous
+    assert result.flags.owndata
+    np.testing.assert_allclose(result, slow_tensor(image, **options), rtol=1e-5, atol=1e-5)
+    assert (image == noise(*shape, dtype=dtype)).all()
+
+
+def test_without_options_the_values_are_exactly_those_of_the_image(kit):
+    image = noise(6, 4, 3)
+    result = kit.run(kit.ready(Mat2Tensor), data=image)["result"]
+    assert (result == image.transpose(2, 0, 1)).all()
+
+
+def test_each_channel_has_its_own_mean_and_std(kit):
+    options = {"scale": 1 / 255, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    image = noise(6, 4, 3)
+    result = kit.run(kit.ready(Mat2Tensor, **options), data=image)["result"]
+    np.testing.assert_allclose(result, slow_tensor(image, **options), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"mean": [1, 2, 3]}, {"std": [1]}, {"std": [1, 2, 3, 4]}])
+def test_a_list_that_does_not_fit_the_channels_is_refused(kit, options):
+    with pytest.raises(InputError) as caught:
+        kit.run(kit.ready(Mat2Tensor, **options), data=noise(5, 7, 2))
+    assert caught.value.key == "data"
+    assert caught.value.got == "uint8 [5, 7, 2]"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"std": 0},
+        {"std": [1, 0, 1]},
+        {"mean": []},
+        {"mean": [1, 2], "std": [1, 2, 3]},
+        {"mean": [1, 2, 3, 4, 5]},
+        {"scale": float("nan")},
+        {"scale": float("inf")},
+        {"mean": [1, float("inf")]},
+        {"scale": True},
+        {"mean": "red"},
+    ],
+)
+def test_wrong_options_are_refused(options):
+    with pytest.raises(ValidationError):
+        Mat2Tensor.Options(**options)
+
+
+@pytest.mark.parametrize(
+    "values", [{"std": 0}, {"mean": (1, 2), "std": (1, 2, 3)}, {"scale": 1e300}, {"std": 1e-300}]
+)
+def test_a_wrong_normalization_is_refused(values):
+    with pytest.raises(ValueError, match=r"std|float32"):
+        Normalization(**values)
+
+
+def test_what_is_too_large_becomes_infinite_without_a_warning():
+    image = np.full((2, 2, 3), 3e38, np.float32)
+    assert np.isinf(image_to_tensor(image, Normalization(scale=10))).all()
+
+
+def test_the_result_never_shares_memory_with_the_image():
+    for image in (noise(3, 4, dtype=np.float32), noise(3, 4, 1, dtype=np.float32)):
+        assert not np.shares_memory(image_to_tensor(image), image)
+
+
+@pytest.mark.parametrize("view", [lambda a: a[:, ::-1], lambda a: a[::2], lambda a: a[..., ::-1]])
+def test_views_are_read_as_they_look(view):
+    image = view(noise(20, 30, 3))
+    assert (image_to_tensor(image) == image.transpose(2, 0, 1)).all()

@@ -1,0 +1,234 @@
+"""`OnnxTensor`: its contract. ONNX Runtime and numpy are first imported in `init`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import InputError, SetupError
+from headrace_ort.options import OnnxOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.keys import Request
+    from headrace_ort.items import Item
+    from headrace_ort.signature import Signature
+
+__all__ = ["OnnxTensor"]
+
+
+class OnnxTensor(headrace.Backend):
+    """Run an ONNX model with ONNX Runtime on a batch of requests.
+
+    Reads:
+        data: The input of a model with one input; with several, the keys named like them; the
+            option ``inputs`` names others. An array of the input's dtype, of a rank one below the
+            input's (one sample) or of its rank (``request_size`` rows). Scalar inputs: a scalar.
+    Writes:
+        result: The array of the only output, or a dict of arrays by output name; without batch
+            axis where the request brought one sample. New memory, the request's own.
+    Batch:
+        1 or more where the batch axis is dynamic, else what the model is fixed to. Rows are
+        concatenated. Requests with different values of a scalar input run apart.
+
+    Raises:
+        InputError: A key is missing; dtype, rank, axes or number of rows do not fit; or
+            ``ragged = "refuse"`` and the sample's shape is not that of the batch's first.
+        BackendError: ONNX Runtime refused the run, or an output has no batch axis.
+    Source:
+        own; sessions and providers as in the Python API of ONNX Runtime.
+    """
+
+    Options = OnnxOptions
+    rerun = True
+    reads = ("data",)
+    writes = ("result",)
+
+    _session: Any = None
+    _run_options: Any = None
+    _signature: Signature
+    _keys: dict[str, str]
+    _options: OnnxOptions
+    _built: dict[str, Any]
+
+    def init(self, options: OnnxOptions, context: headrace.InitContext) -> None:
+        """Make the session, or take the one the node's instances share, and read its signature."""
+        try:
+            self._build(options, context)
+        except SetupError as error:
+            error.node, error.backend = context.node_name, self._label()
+            error.instance = context.instance_index
+            raise
+
+    def _build(self, options: OnnxOptions, context: headrace.InitContext) -> None:
+        import onnxruntime
+
+        from headrace_ort import collate, providers, session, signature
+
+        chosen = providers.choose_providers(
+            options.providers, context.device, options.provider_options
+        )
+        on_cpu = [name for name, _ in chosen] == [providers.CPU]
+        threads = options.intra_op_threads or context.threads
+        spinning = context.instance_num == 1 if options.spinning is None else options.spinning
+        share = options.share_session
+        if share is None:
+            share = on_cpu and threads == 1
+        log_level = options.log_level or ("fatal" if on_cpu else "error")
+
+        def make() -> Any:
+            return session.make_session(
+                options.model,
+                chosen,
+                intra_op_threads=threads,
+                spinning=spinning,
+                graph_optimization=options.graph_optimization,
+                session_config=options.session_config,
+                log_level=log_level,
+            )
+
+        if share:
+            about = options.model.stat()
+            key = ("headrace_ort", str(options.model.resolve()), about.st_mtime_ns, about.st_size)
+            how = (chosen, threads, spinning, options.graph_optimization, log_level)
+            self._session = context.shared.get_or_create(
+                (*key, repr(how), repr(sorted(options.session_config.items()))), make
+            )
+        else:
+            self._session = make()
+        self._run_options = session.run_options(log_level)
+        self._options = options
+        self._signature = signature.read_signature(
+            self._session, outputs=options.outputs, unbatched=options.unbatched
+        )
+        self._keys = _keys(self._signature, options.inputs)
+        if options.ragged == "pad":
+            collate.check_padding(self._signature.inputs, options.pad_value)
+        self._set_range()
+        self._built = {
+            "onnxruntime": onnxruntime.__version__,
+            "model": str(options.model),
+            "providers": list(self._session.get_providers()),
+            "intra_op_threads": threads,
+            "spinning": spinning,
+            "shared_session": share,
+        }
+
+    def _set_range(self) -> None:
+        rows = self._signature.rows
+        if self._signature.one_at_a_time:
+            self.min, self.max = 1, 1
+        elif rows is not None:
+            self.min, self.max = rows, rows
+
+    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Run the model on all requests that are right."""
+        from headrace_ort.collate import group_items
+        from headrace_ort.items import read_item
+
+        outcomes: list[Exception | None] = [None] * len(batch)
+        items: list[Item] = []
+        places: list[int] = []
+        for place, request in enumerate(batch):
+            try:
+                items.append(read_item(request, self._signature, self._keys))
+            except InputError as error:
+                outcomes[place] = error
+            else:
+                places.append(place)
+        ragged = self._options.ragged
+        for group in group_items(items, self._signature.inputs, by_shape=ragged == "group"):
+            members = group if ragged != "refuse" else self._alike(group, items, places, outcomes)
+            results = self._run([items[i] for i in members])
+            for i, result in zip(members, results, strict=True):
+                batch[places[i]]["result"] = result
+        return outcomes if len(places) < len(batch) or any(outcomes) else None
+
+    def _alike(
+        self,
+        group: Sequence[int],
+        items: Sequence[Item],
+        places: Sequence[int],
+        outcomes: list[Exception | None],
+    ) -> list[int]:
+        """Give the members of a group that have the shape of its first; the others fail."""
+        from headrace_ort.collate import refuse_ragged
+
+        if len(group) == 1:
+            return list(group)
+        keys = {port.name: self._keys[port.name] for port in self._signature.inputs if port.batched}
+        members = []
+        for i in group:
+            error = refuse_ragged(items[group[0]], items[i], keys)
+            if error is None:
+                members.append(i)
+            else:
+                outcomes[places[i]] = error
+        return members
+
+    def _run(self, items: Sequence[Item]) -> list[Any]:
+        """Run items that fit together and give the result of each."""
+        from headrace_ort.collate import concatenate, split_outputs
+        from headrace_ort.session import run_session
+
+        signature, options = self._signature, self._options
+        pad_value = options.pad_value if options.ragged == "pad" else None
+        feeds = {}
+        for port in signature.inputs:
+            arrays = [item.arrays[port.name] for item in items]
+            feeds[port.name] = (
+                concatenate(
+                    arrays,
+                    port,
+                    rows=signature.rows,
+                    pad_value=pad_value,
+                    pad_multiple=options.pad_multiple,
+                )
+                if port.batched
+                else arrays[0]
+            )
+        names = [port.name for port in signature.outputs]
+        outputs = run_session(self._session, names, feeds, self._run_options)
+        results = split_outputs(outputs, items, signature)
+        if len(names) == 1:
+            return [result[0] for result in results]
+        return [dict(zip(names, result, strict=True)) for result in results]
+
+    def warm_up(self) -> None:
+        """Run once on zeros, where the model tells all shapes and takes nothing but numbers."""
+        from headrace_ort.collate import zeros_for
+        from headrace_ort.session import run_session
+
+        feeds = zeros_for(self._signature)
+        if feeds is not None:
+            names = [port.name for port in self._signature.outputs]
+            run_session(self._session, names, feeds, self._run_options)
+
+    def describe(self) -> dict[str, Any]:
+        """Give providers, threads, batch size and the signature of what was built."""
+        signature = self._signature
+        inputs = {
+            port.name: {"key": self._keys[port.name], **port.describe()}
+            for port in signature.inputs
+        }
+        outputs = {port.name: port.describe() for port in signature.outputs}
+        batch = {"batch": signature.rows, "one_at_a_time": signature.one_at_a_time}
+        return {**self._built, **batch, "inputs": inputs, "outputs": outputs}
+
+    def close(self) -> None:
+        """Drop the session; a shared one lives until the node's last instance drops it."""
+        self._session = self._run_options = None
+
+
+def _keys(signature: Signature, inputs: dict[str, str]) -> dict[str, str]:
+    """Give the key of the request for each input."""
+    names = [port.name for port in signature.inputs]
+    for name in inputs:
+        if name not in names:
+            raise SetupError(
+                f"`inputs` names {name!r}, which the model does not have",
+                hint=f"It has: {', '.join(names)}.",
+            )
+    alone = {names[0]: "data"} if len(names) == 1 else {name: name for name in names}
+    return {**alone, **inputs}

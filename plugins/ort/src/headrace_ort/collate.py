@@ -1,0 +1,201 @@
+"""From items to the arrays of one run, and from its outputs to one result per item."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import BackendError, InputError, SetupError
+from headrace_ort.items import numpy_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from headrace_ort.items import Item
+    from headrace_ort.signature import Port, Signature
+
+__all__ = [
+    "check_padding",
+    "concatenate",
+    "group_items",
+    "refuse_ragged",
+    "split_outputs",
+    "zeros_for",
+]
+
+
+def group_items(
+    items: Sequence[Item], ports: Sequence[Port], *, by_shape: bool = False
+) -> list[list[int]]:
+    """Group items that can share a run: equal values for what the run takes once.
+
+    Args:
+        items: The items.
+        ports: The inputs of the model.
+        by_shape: Whether their samples must also be of one shape.
+
+    Returns:
+        Positions in ``items``: groups in the order of their first item, ascending inside.
+    """
+    if len(items) == 1:
+        return [[0]]
+    whole = [port.name for port in ports if not port.batched]
+    batched = [port.name for port in ports if port.batched] if by_shape else []
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for position, item in enumerate(items):
+        key: tuple[object, ...] = tuple(_value_of(item.arrays[name]) for name in whole)
+        key += tuple(item.arrays[name].shape[1:] for name in batched)
+        groups.setdefault(key, []).append(position)
+    return list(groups.values())
+
+
+def _value_of(array: NDArray[Any]) -> tuple[object, ...]:
+    content = tuple(array.ravel()) if array.dtype == object else array.tobytes()
+    return array.shape, content
+
+
+def refuse_ragged(first: Item, item: Item, keys: Mapping[str, str]) -> InputError | None:
+    """Give the error of an item whose samples are of another shape than the first one's."""
+    for name, key in keys.items():
+        expected, got = first.arrays[name].shape[1:], item.arrays[name].shape[1:]
+        if expected != got:
+            return InputError(
+                "the samples of this batch differ in shape",
+                key=key,
+                expected=f"{list(expected)}, as its first",
+                got=f"{list(got)}",
+                hint="ragged = 'pad' pads them to one shape, ragged = 'group' runs them apart.",
+            )
+    return None
+
+
+def concatenate(
+    arrays: Sequence[NDArray[Any]],
+    port: Port,
+    *,
+    rows: int | None = None,
+    pad_value: float | None = None,
+    pad_multiple: int = 1,
+) -> NDArray[Any]:
+    """Put the rows of several arrays below each other.
+
+    Args:
+        arrays: Arrays of the port's rank and dtype, each with its batch axis.
+        port: The input they are for.
+        rows: How many rows the result must have: the last one is repeated as often as needed.
+        pad_value: Fill each dynamic axis at its end with this value, up to the longest; None:
+            the arrays are of one shape.
+        pad_multiple: With ``pad_value``: further up to a multiple of this.
+
+    Returns:
+        A new array, or the only one of ``arrays`` where there is nothing to add.
+    """
+    missing = 0 if rows is None else rows - sum(len(array) for array in arrays)
+    if pad_value is not None:
+        arrays = _padded(arrays, port, pad_value, pad_multiple)
+    if missing > 0:
+        arrays = [*arrays, np.repeat(arrays[-1][-1:], missing, axis=0)]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _padded(
+    arrays: Sequence[NDArray[Any]], port: Port, value: float, multiple: int
+) -> Sequence[NDArray[Any]]:
+    shape = tuple(
+        fixed if fixed is not None else -(-max(lengths) // multiple) * multiple
+        for fixed, *lengths in zip(
+            port.shape[1:], *(array.shape[1:] for array in arrays), strict=True
+        )
+    )
+    if all(array.shape[1:] == shape for array in arrays):
+        return arrays
+    whole = np.full((sum(map(len, arrays)), *shape), value, numpy_dtype(port))
+    start = 0
+    for array in arrays:
+        stop = start + len(array)
+        corner = (slice(start, stop), *map(slice, array.shape[1:]))
+        whole[corner] = array
+        start = stop
+    return [whole]
+
+
+def check_padding(ports: Sequence[Port], value: float) -> None:
+    """Refuse a value that an input with dynamic axes cannot be padded with.
+
+    Raises:
+        SetupError: The input holds strings, or a dtype that ``value`` does not fit.
+    """
+    for port in ports:
+        if not port.batched or None not in port.shape[1:]:
+            continue
+        dtype = numpy_dtype(port)
+        if dtype.kind == "f":
+            continue
+        if dtype.kind == "b":
+            fits = value in (0, 1)
+        else:
+            fits = dtype.kind in "iu" and value == int(value)
+            fits = fits and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+        if not fits:
+            raise SetupError(
+                f"input {port.name!r} is {port.text()}: it cannot be padded with {value}"
+            )
+
+
+def zeros_for(signature: Signature) -> dict[str, NDArray[Any]] | None:
+    """Give inputs of zeros for a run of the smallest batch.
+
+    Returns:
+        None where the model does not tell enough: a dynamic axis besides the batch, an input
+        without batch axis (whose value may matter), or strings.
+    """
+    feeds = {}
+    for port in signature.inputs:
+        if not port.batched or None in port.shape[1:] or numpy_dtype(port).kind == "O":
+            return None
+        shape = (signature.rows or 1, *(n for n in port.shape[1:] if n is not None))
+        feeds[port.name] = np.zeros(shape, numpy_dtype(port))
+    return feeds
+
+
+def split_outputs(
+    outputs: Sequence[NDArray[Any]], items: Sequence[Item], signature: Signature
+) -> list[list[NDArray[Any]]]:
+    """Give each item its rows of every output, in memory of its own.
+
+    Args:
+        outputs: The outputs of a run, in the order of ``signature.outputs``.
+        items: The items the run was made of, in order.
+        signature: What the model gives.
+
+    Returns:
+        Per item its arrays; without batch axis where the item was one sample.
+
+    Raises:
+        BackendError: An output does not have the rows of the batch.
+    """
+    total = signature.rows or sum(item.rows for item in items)
+    results: list[list[NDArray[Any]]] = [[] for _ in items]
+    for port, output in zip(signature.outputs, outputs, strict=True):
+        if port.batched and (output.ndim == 0 or len(output) != total):
+            raise BackendError(
+                f"output {port.name!r} is {list(output.shape)} for a batch of {total} rows",
+                hint="If it has no batch axis, name it in `unbatched`.",
+            )
+        start = 0
+        for item, result in zip(items, results, strict=True):
+            stop = start + item.rows
+            result.append(_rows_of(output, start, stop, item.sample) if port.batched else output)
+            start = stop
+    return results
+
+
+def _rows_of(output: NDArray[Any], start: int, stop: int, sample: bool) -> NDArray[Any]:
+    rows: NDArray[Any] = output[start:stop]
+    if len(rows) < len(output):
+        # A slice would keep all rows alive as long as one of them.
+        rows = rows.copy()
+    return rows.reshape(rows.shape[1:]) if sample else rows

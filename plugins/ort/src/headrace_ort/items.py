@@ -1,0 +1,188 @@
+"""The arrays of one request: read, converted where nothing is lost, and checked."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import InputError
+from headrace_ort.signature import STRING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from headrace_ort.signature import Port, Signature
+
+__all__ = ["Item", "as_array", "numpy_dtype", "read_item"]
+
+_WIDENS = {"b": "b", "i": "iuf", "u": "iuf", "f": "f", "U": "O"}
+"""Kinds of dtypes that a kind of Python number may become."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """What one request brings to a run.
+
+    Attributes:
+        arrays: An array per input; the batched ones have their batch axis.
+        rows: Length of the batch axis.
+        sample: True when the request brought one sample without batch axis.
+    """
+
+    arrays: Mapping[str, NDArray[Any]]
+    rows: int
+    sample: bool
+
+
+def numpy_dtype(port: Port) -> np.dtype[Any]:
+    """Give the dtype of the arrays of a port."""
+    return _dtype_of(port.dtype)
+
+
+@functools.cache
+def _dtype_of(name: str) -> np.dtype[Any]:
+    return np.dtype(object if name == STRING else name)
+
+
+def read_item(request: Mapping[str, Any], signature: Signature, keys: Mapping[str, str]) -> Item:
+    """Read the inputs of a model from a request.
+
+    Args:
+        request: A request; ``request_size`` (default 1) is the number of rows it must have.
+        signature: What the model takes.
+        keys: The key of the request for each input name.
+
+    Raises:
+        InputError: A key is missing, or its value has another dtype or shape than the model's.
+    """
+    size = request.get("request_size", 1)
+    arrays: dict[str, NDArray[Any]] = {}
+    sample: bool | None = None
+    for port in signature.inputs:
+        key = keys[port.name]
+        if key not in request:
+            raise InputError("the request lacks a key", key=key, expected=_accepts(port))
+        array = as_array(request[key], port, key)
+        _check_axes(array, port, key)
+        if port.batched:
+            alone = array.ndim == len(port.shape) - 1
+            if sample is not None and alone is not sample:
+                raise InputError(
+                    "some inputs of this request have a batch axis, others have none",
+                    key=key,
+                    expected=port.text(sample=sample),
+                    got=_text_of(array),
+                )
+            sample = alone
+            array = _with_rows(array, port, key, size)
+        arrays[port.name] = array
+    return Item(arrays, size, bool(sample))
+
+
+def as_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
+    """Give ``value`` as an array of the port's dtype, without ever converting an array's dtype.
+
+    Python numbers, strings and lists of them carry no dtype: they get the port's, unless that
+    would change a value. Anything else numpy or DLPack can read must have the port's dtype.
+
+    Raises:
+        InputError: ``value`` is no array, or one of another dtype.
+    """
+    wanted = numpy_dtype(port)
+    if type(value) is np.ndarray and value.dtype == wanted and wanted.kind != "O":
+        return value
+    try:
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            array = np.from_dlpack(value)
+        else:
+            array = np.asarray(value)
+    except Exception as error:  # a foreign array may raise anything
+        raise InputError(
+            f"this is nothing numpy can read ({error})",
+            key=key,
+            expected=_accepts(port),
+            got=type(value).__name__,
+        ) from error
+    if array.dtype.kind == "U" and wanted.kind == "O":
+        return array.astype(object)
+    if array.dtype != wanted and _is_plain(value):
+        converted = _widened(array, wanted)
+        if converted is not None:
+            return converted
+    fits = array.dtype == wanted
+    if fits and wanted.kind == "O":
+        fits = all(isinstance(text, str) for text in array.ravel())
+    if not fits:
+        raise InputError(
+            "wrong dtype", key=key, expected=_accepts(port), got=_text_of(array, type(value))
+        )
+    return array
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether ``value`` is a Python number or string, or a list of them, without a dtype."""
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return isinstance(value, (bool, int, float, str, list, tuple)) and not hasattr(value, "dtype")
+
+
+def _widened(array: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any] | None:
+    if array.size and wanted.kind not in _WIDENS.get(array.dtype.kind, ""):
+        return None
+    if array.size and wanted.kind in "iu":
+        bounds = np.iinfo(wanted)
+        if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
+            return None
+    try:
+        with np.errstate(over="raise"):
+            return array.astype(wanted)
+    except FloatingPointError:
+        return None
+
+
+def _with_rows(array: NDArray[Any], port: Port, key: str, size: int) -> NDArray[Any]:
+    """Give the array with its batch axis, which must be ``size`` long."""
+    rows = 1 if array.ndim < len(port.shape) else array.shape[0]
+    most = port.shape[0]
+    if rows != size:
+        raise InputError(
+            "the number of rows is not `request_size`",
+            key=key,
+            expected=f"{size} {'row' if size == 1 else 'rows'}",
+            got=f"{rows} in {_text_of(array)}",
+        )
+    if most is not None and rows > most:
+        raise InputError(
+            f"the model takes {most} rows at once", key=key, expected=port.text(), got=f"{rows}"
+        )
+    return array if array.ndim == len(port.shape) else array[None]
+
+
+def _check_axes(array: NDArray[Any], port: Port, key: str) -> None:
+    """Refuse another rank than the port's (or one below, where it has a batch axis) and axes."""
+    missing = len(port.shape) - array.ndim
+    if missing != 0 and not (port.batched and missing == 1):
+        raise InputError("wrong rank", key=key, expected=_accepts(port), got=_text_of(array))
+    first = 1 if port.batched else 0
+    lengths = array.shape[first - missing :]
+    if any(
+        fixed is not None and length != fixed
+        for length, fixed in zip(lengths, port.shape[first:], strict=True)
+    ):
+        raise InputError("wrong shape", key=key, expected=_accepts(port), got=_text_of(array))
+
+
+def _accepts(port: Port) -> str:
+    if not port.batched:
+        return port.text()
+    return f"{port.text(sample=True)} (one sample) or {port.text()} (`request_size` rows)"
+
+
+def _text_of(array: NDArray[Any], kind: type | None = None) -> str:
+    text = f"{array.dtype} [{', '.join(map(str, array.shape))}]"
+    return text if kind is None or kind is np.ndarray else f"{text} from {kind.__name__}"

@@ -1,0 +1,79 @@
+"""The options of `OnnxTensor`."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+import headrace
+
+__all__ = ["OnnxOptions"]
+
+
+class OnnxOptions(headrace.Options):
+    """Options of `OnnxTensor`."""
+
+    positional: ClassVar[tuple[str, ...]] = ("model",)
+
+    model: headrace.FilePath = Field(description="The ONNX (or .ort) file.")
+    providers: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        None,
+        description="Execution providers in order, with or without the ending ExecutionProvider, "
+        "in any case; default: of the node's `device`: unset or cpu → cpu, cuda:N → cuda.",
+    )
+    provider_options: dict[str, dict[str, str | int | float | bool]] = Field(
+        {}, description="Options of the providers, by provider name, as ONNX Runtime names them."
+    )
+    inputs: dict[str, str] = Field(
+        {},
+        description="Key of the request per input name; default: `data` for the only input, else "
+        "the input's name.",
+    )
+    outputs: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        None, description="Names of the outputs to give; default: all."
+    )
+    unbatched: tuple[str, ...] = Field(
+        (),
+        description="Names of inputs and outputs whose first axis is not the batch axis; requests "
+        "are then run one at a time.",
+    )
+    ragged: Literal["refuse", "pad", "group"] = Field(
+        "refuse",
+        description="Samples of different shapes in one batch: refuse those unlike the first, pad "
+        "all to the largest, or run those of one shape together.",
+    )
+    pad_value: float = Field(0.0, description="What ragged = pad fills with, at the end of axes.")
+    pad_multiple: int = Field(
+        1,
+        ge=1,
+        description="With ragged = pad: lengths of dynamic axes are rounded up to a multiple of "
+        "this number of elements.",
+    )
+    intra_op_threads: int | None = Field(
+        None,
+        ge=1,
+        description="Threads of one run, including the caller's; default: this instance's share "
+        "of the pipeline's `threads`.",
+    )
+    spinning: bool | None = Field(
+        None,
+        description="Whether idle threads of the pool keep their core busy; default: only where "
+        "the node has one instance.",
+    )
+    share_session: bool | None = Field(
+        None,
+        description="Whether the node's instances run one session, with one copy of the weights; "
+        "default: on the CPU with one thread each.",
+    )
+    graph_optimization: Literal["disabled", "basic", "extended", "all"] = Field(
+        "all", description="Level of ONNX Runtime's graph optimisation."
+    )
+    session_config: dict[str, str] = Field(
+        {}, description="Further entries of ONNX Runtime's session configuration; they win."
+    )
+    log_level: Literal["verbose", "info", "warning", "error", "fatal"] | None = Field(
+        None,
+        description="What ONNX Runtime itself prints to stderr; default: fatal on the CPU, where "
+        "every error is raised, else error.",
+    )

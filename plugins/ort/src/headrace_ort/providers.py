@@ -1,0 +1,129 @@
+"""Execution providers: from the names a user writes to what ONNX Runtime is given, and back."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING
+
+import onnxruntime as ort
+
+from headrace.errors import MissingDependencyError, SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["CPU", "ON_CUDA", "check_providers", "choose_providers"]
+
+CPU = "CPUExecutionProvider"
+ON_CUDA = (
+    "CUDAExecutionProvider",
+    "TensorrtExecutionProvider",
+    "NvTensorRTRTXExecutionProvider",
+)
+"""Providers whose option ``device_id`` means the number in ``cuda:N``."""
+
+_SUFFIX = "executionprovider"
+
+
+def choose_providers(
+    names: Sequence[str] | None = None,
+    device: str | None = None,
+    options: Mapping[str, Mapping[str, str | int | float | bool]] | None = None,
+) -> list[tuple[str, dict[str, str]]]:
+    """Give the providers in order, by their full names, each with its options.
+
+    Args:
+        names: With or without the ending "ExecutionProvider", in any case; None means: of
+            ``device``.
+        device: None or ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. ``N`` becomes the ``device_id`` of
+            the CUDA and TensorRT providers that have none in ``options``.
+        options: Provider options by provider name (written like ``names``).
+
+    Returns:
+        What `make_session` takes.
+
+    Raises:
+        SetupError: A name is unknown or doubled, options belong to no provider of the list, or
+            ``device`` is none of the above (and ``names`` is None).
+        MissingDependencyError: The installed ONNX Runtime has no such provider.
+    """
+    index = _cuda_index(device)
+    if names is None:
+        if device is not None and device.lower() != "cpu" and index is None:
+            raise SetupError(
+                f"device {device!r} says no ONNX Runtime provider",
+                hint="Write device = 'cpu' or 'cuda:0', or name the providers in `providers`.",
+            )
+        names = ["cpu"] if index is None else ["cuda"]
+    chosen = [_full_name(name) for name in names]
+    doubled = sorted({name for name in chosen if chosen.count(name) > 1})
+    if doubled:
+        raise SetupError(f"provider named twice: {', '.join(doubled)}")
+    _refuse_missing(chosen)
+    given = {_full_name(name): dict(values) for name, values in (options or {}).items()}
+    for name in given:
+        if name not in chosen:
+            raise SetupError(f"provider_options for {name}, which `providers` does not name")
+    result = []
+    for name in chosen:
+        values = {key: _text(value) for key, value in given.get(name, {}).items()}
+        if index is not None and name in ON_CUDA:
+            values.setdefault("device_id", str(index))
+        result.append((name, values))
+    return result
+
+
+def check_providers(asked: Sequence[str], real: Sequence[str]) -> None:
+    """Refuse a session that runs on something else than what was asked for.
+
+    Raises:
+        SetupError: A provider of ``asked`` is not among the ``real`` ones of the session.
+    """
+    lost = [name for name in asked if name not in real]
+    if lost:
+        raise SetupError(
+            f"{', '.join(lost)} could not be created; ONNX Runtime would run on {', '.join(real)}",
+            hint="Its libraries (CUDA, cuDNN, TensorRT) are missing, do not fit or see no device;"
+            " log_level = 'warning' prints the reason.",
+        )
+
+
+def _cuda_index(device: str | None) -> int | None:
+    match = re.fullmatch(r"cuda(?::(\d+))?", (device or "").lower())
+    return None if match is None else int(match[1] or 0)
+
+
+def _full_name(name: str) -> str:
+    """Give the full name of a provider that ONNX Runtime knows, installed here or not."""
+    known = [*ort.get_all_providers(), *ort.get_available_providers()]
+    short: dict[str, str] = {full.lower().removesuffix(_SUFFIX): full for full in known}
+    wanted = name.strip().lower().removesuffix(_SUFFIX)
+    if wanted not in short:
+        near = difflib.get_close_matches(wanted, short, n=1)
+        raise SetupError(
+            f"ONNX Runtime {ort.__version__} knows no provider {name!r}",
+            hint=f"Did you mean {near[0]!r}?" if near else f"It knows: {', '.join(sorted(short))}.",
+        )
+    return short[wanted]
+
+
+def _refuse_missing(chosen: Sequence[str]) -> None:
+    available = ort.get_available_providers()
+    missing = [name for name in chosen if name not in available]
+    if not missing:
+        return
+    if any(name in ON_CUDA for name in missing):
+        install = '`pip install "headrace-ort[gpu]"` brings the CUDA and TensorRT providers'
+    else:
+        install = "Install the build of ONNX Runtime that has it"
+    raise MissingDependencyError(
+        f"{', '.join(missing)} is not in the installed ONNX Runtime {ort.__version__},"
+        f" which has {', '.join(available)}",
+        distribution="headrace-ort",
+        hint=f"{install}; only one of onnxruntime and its variants may be installed at a time.",
+    )
+
+
+def _text(value: str | float | bool) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)

@@ -1,0 +1,128 @@
+"""ONNX Runtime sessions: one call that makes what was asked for, or says why not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import onnxruntime as ort
+
+from headrace.errors import SetupError
+from headrace_ort.providers import CPU, check_providers
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["LEVELS", "SEVERITIES", "make_session", "run_options", "run_session"]
+
+LEVELS: Final[Mapping[str, Any]] = {
+    "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+"""Graph optimisation levels by name."""
+
+SEVERITIES: Final[Mapping[str, int]] = {
+    "verbose": 0,
+    "info": 1,
+    "warning": 2,
+    "error": 3,
+    "fatal": 4,
+}
+"""Levels of ONNX Runtime's own log by name."""
+
+_NO_FALLBACK = "session.disable_cpu_ep_fallback"
+_SPINNING = "session.intra_op.allow_spinning"
+
+
+def make_session(
+    model: str | os.PathLike[str] | bytes,
+    providers: Sequence[tuple[str, Mapping[str, str]]] = ((CPU, {}),),
+    *,
+    intra_op_threads: int = 1,
+    spinning: bool = True,
+    graph_optimization: str = "all",
+    session_config: Mapping[str, str] | None = None,
+    log_level: str = "fatal",
+) -> Any:
+    """Make an ``InferenceSession`` that runs on the providers that were asked for, or fail.
+
+    Nothing falls back silently: a provider that cannot be created is an error, so is (unless
+    ``providers`` names the CPU too, or ``session_config`` says otherwise) a node that would run on
+    the CPU instead, and a provider that fails during a run fails that run.
+
+    Args:
+        model: The path of the model, or its bytes.
+        providers: What `choose_providers` gives.
+        intra_op_threads: Threads one operator may use; 1 runs in the calling thread, without pool.
+        spinning: Whether idle pool threads keep their core busy, which answers sooner.
+        graph_optimization: A key of `LEVELS`.
+        session_config: Further entries of the session's configuration; they win.
+        log_level: A key of `SEVERITIES`: what ONNX Runtime itself prints to stderr.
+
+    Returns:
+        The session; its ``run`` may be called from several threads at once.
+
+    Raises:
+        SetupError: ONNX Runtime cannot load the model, or not on these providers.
+    """
+    names = [name for name, _ in providers]
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = intra_op_threads
+    options.inter_op_num_threads = 1
+    options.graph_optimization_level = LEVELS[graph_optimization]
+    options.log_severity_level = SEVERITIES[log_level]
+    config = {_SPINNING: "1" if spinning else "0"}
+    if CPU not in names:
+        config[_NO_FALLBACK] = "1"
+    config.update(session_config or {})
+    label = f"a model of {len(model)} bytes" if isinstance(model, bytes) else str(model)
+    try:
+        for key, value in config.items():
+            options.add_session_config_entry(key, value)
+        session = ort.InferenceSession(
+            model if isinstance(model, bytes) else str(model),
+            sess_options=options,
+            providers=[(name, dict(values)) for name, values in providers],
+            enable_fallback=0,
+        )
+    except Exception as error:  # its error classes share no base but Exception
+        raise SetupError(
+            f"ONNX Runtime {ort.__version__} cannot load {label}: {_reason(error)}",
+            hint=_hint(str(error)),
+        ) from error
+    check_providers(names, session.get_providers())
+    return session
+
+
+def run_options(log_level: str = "fatal") -> Any:
+    """Make the options of a run: errors that are raised are not printed as well."""
+    options = ort.RunOptions()
+    options.log_severity_level = SEVERITIES[log_level]
+    return options
+
+
+def run_session(
+    session: Any, names: Sequence[str], feeds: Mapping[str, Any], options: Any
+) -> list[Any]:
+    """Run a session once and give its outputs ``names`` in order."""
+    outputs: list[Any] = session.run(list(names), dict(feeds), options)
+    return outputs
+
+
+def _reason(error: Exception) -> str:
+    """Give the sentence of ONNX Runtime's error, without its prefix."""
+    text = str(error).strip()
+    return text.removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
+
+
+def _hint(text: str) -> str | None:
+    lower = text.lower()
+    if "external data" in lower:
+        return "The weights are in a second file, which must lie beside the model."
+    if "protobuf" in lower or "no graph" in lower:
+        return "The file is no ONNX model, or only a part of one."
+    if "fallback to" in lower and "cpu" in lower:
+        return "Name 'cpu' last in `providers` to let it run the nodes that the others lack."
+    return None

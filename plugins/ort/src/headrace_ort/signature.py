@@ -1,0 +1,173 @@
+"""What a model takes and gives: names, shapes, dtypes, and which axis is the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["STRING", "Port", "Signature", "read_signature"]
+
+STRING: Final = "str"
+"""The dtype of string tensors, which numpy holds as arrays of ``str`` objects."""
+
+_DTYPES: Final[Mapping[str, str]] = {
+    "float": "float32",
+    "double": "float64",
+    "string": STRING,
+    **{
+        name: name
+        for name in (
+            *("float16", "bool"),
+            *("int8", "int16", "int32", "int64"),
+            *("uint8", "uint16", "uint32", "uint64"),
+        )
+    },
+}
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input or output of a model.
+
+    Attributes:
+        name: Its name in the model.
+        dtype: The name of its numpy dtype; `STRING` for strings.
+        shape: An int per fixed axis, None per dynamic one; ``()`` for a scalar and for an output
+            of which the model tells no shape.
+        batched: True when its first axis is the batch axis.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    batched: bool
+
+    def text(self, *, sample: bool = False) -> str:
+        """Give ``float32 [*, 3, 48, *]``; of one sample, without the batch axis, if ``sample``."""
+        axes = self.shape[1:] if sample else self.shape
+        return f"{self.dtype} [{', '.join('*' if n is None else str(n) for n in axes)}]"
+
+    def describe(self) -> dict[str, Any]:
+        """Give dtype, shape and whether there is a batch axis. JSON-able."""
+        return {"dtype": self.dtype, "shape": list(self.shape), "batched": self.batched}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """All inputs, and the outputs that are wanted, in order.
+
+    Attributes:
+        inputs: Every input that a run must be given.
+        outputs: The outputs of a run.
+        rows: The batch size the model is fixed to, or None.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    rows: int | None
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether requests cannot share a run: an array belongs to the run as a whole.
+
+        A scalar input does not count: requests with equal scalars can.
+        """
+        return any(not port.batched and port.shape for port in self.inputs) or any(
+            not port.batched for port in self.outputs
+        )
+
+
+def read_signature(
+    session: Any, *, outputs: Sequence[str] | None = None, unbatched: Iterable[str] = ()
+) -> Signature:
+    """Read the signature of a session.
+
+    The first axis is the batch axis: of all inputs that have an axis, except those named in
+    ``unbatched``, and those whose first axis is fixed while another input's is dynamic (or fixed
+    to 1). An output has none if it is named, or if its first axis is fixed to something else than
+    the batch.
+
+    Args:
+        session: An ``onnxruntime.InferenceSession``.
+        outputs: Names of the outputs wanted, in order; None means all.
+        unbatched: Names of inputs and outputs without batch axis.
+
+    Raises:
+        SetupError: An unknown name, a type numpy cannot hold, or no batch axis.
+    """
+    takes, gives = list(session.get_inputs()), list(session.get_outputs())
+    named = frozenset(unbatched)
+    _refuse_unknown("unbatched", named, [*takes, *gives])
+    by_name = {node.name: node for node in gives}
+    if outputs is not None:
+        _refuse_unknown("outputs", outputs, gives)
+        gives = [by_name[name] for name in outputs]
+    first = {
+        node.name: _axis(node.shape[0]) for node in takes if node.shape and node.name not in named
+    }
+    if not first:
+        raise SetupError(
+            f"the model has no input with a batch axis; its inputs: {_listed(takes)}",
+            hint="An input without a declared shape counts as a scalar: export it with shapes.",
+        )
+    rows = _batch_of(first, takes)
+    return Signature(
+        tuple(_port(node, node.name in first and first[node.name] == rows) for node in takes),
+        tuple(_port(node, node.name not in named and _leads(node, rows)) for node in gives),
+        rows,
+    )
+
+
+def _batch_of(first: Mapping[str, int | None], nodes: Sequence[Any]) -> int | None:
+    """Choose between the first axes of the inputs: a dynamic one, else 1, else the only one."""
+    lengths = set(first.values())
+    if None in lengths:
+        return None
+    if 1 in lengths:
+        return 1
+    if len(lengths) > 1:
+        raise SetupError(
+            f"the inputs have no common batch axis: {_listed(nodes)}",
+            hint="Name those without one in `unbatched`.",
+        )
+    return lengths.pop()
+
+
+def _leads(node: Any, rows: int | None) -> bool:
+    """Tell whether the first axis of an output is, or may be, the batch."""
+    length = _axis(node.shape[0]) if node.shape else None
+    return length is None or length == rows
+
+
+def _axis(length: object) -> int | None:
+    return length if isinstance(length, int) and length > 0 else None
+
+
+def _port(node: Any, batched: bool) -> Port:
+    kind = node.type.removeprefix("tensor(").removesuffix(")")
+    if not node.type.startswith("tensor(") or kind not in _DTYPES:
+        raise SetupError(
+            f"{node.name!r} is a {node.type}, which numpy cannot hold",
+            hint=f"Supported are tensors of {', '.join(sorted(_DTYPES))}; leave an output out by"
+            " naming the others in `outputs`.",
+        )
+    return Port(node.name, _DTYPES[kind], tuple(map(_axis, node.shape)), batched)
+
+
+def _listed(nodes: Iterable[Any]) -> str:
+    return ", ".join(f"{node.name} {list(node.shape)}" for node in nodes)
+
+
+def _refuse_unknown(option: str, names: Iterable[str], nodes: Sequence[Any]) -> None:
+    known = [node.name for node in nodes]
+    for name in names:
+        if name not in known:
+            raise SetupError(
+                f"`{option}` names {name!r}, which the model does not have",
+                hint=f"It has: {', '.join(known)}.",
+            )

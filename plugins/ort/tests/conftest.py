@@ -1,0 +1,58 @@
+"""Small models made on the spot, and ready backends that are closed at the end."""
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import headrace
+from headrace_ort import OnnxTensor
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Write a model of (op, inputs, outputs, attributes) nodes and give its path."""
+
+    def write(nodes, inputs, outputs, weights=(), name="model.onnx", **saving):
+        graph = helper.make_graph(
+            [helper.make_node(op, list(a), list(b), **attrs) for op, a, b, attrs in nodes],
+            "graph",
+            [helper.make_tensor_value_info(*port) for port in inputs],
+            [helper.make_tensor_value_info(*port) for port in outputs],
+            [onnx.numpy_helper.from_array(array, key) for key, array in weights],
+        )
+        opset = [helper.make_opsetid("", 17)]
+        model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+        path = tmp_path / name
+        onnx.save(model, str(path), **saving)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def one_to_one(save):
+    """A model of one node with one input and one output of the same type and shape."""
+
+    def write(shape, op="Identity", dtype=TensorProto.FLOAT, out_shape=None, **attrs):
+        out = shape if out_shape is None else out_shape
+        return save([(op, ["x"], ["y"], attrs)], [("x", dtype, shape)], [("y", dtype, out)])
+
+    return write
+
+
+@pytest.fixture
+def start():
+    """Give ready backends: ``start(model, context={...}, **options)``."""
+    started = []
+
+    def make(model, context=None, **options):
+        backend = OnnxTensor()
+        context = headrace.InitContext(**{"threads": 1, **(context or {})})
+        backend._start(OnnxTensor.Options(model=model, **options), context)
+        backend.warm_up()
+        started.append(backend)
+        return backend
+
+    yield make
+    for backend in started:
+        backend._stop()

@@ -1,0 +1,390 @@
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rapidocr
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto as T
+
+import headrace
+from headrace.errors import BackendError, BatchRangeError, InputError
+
+OCR_MODELS = Path(rapidocr.__file__).parent / "models"
+
+
+def results(backend, batch):
+    assert backend(batch) is None
+    return [request["result"] for request in batch]
+
+
+@pytest.fixture
+def matmul(save):
+    weights = np.arange(12, dtype=np.float32).reshape(4, 3)
+    path = save(
+        [("MatMul", ["x", "w"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 4])],
+        [("y", T.FLOAT, ["n", 3])],
+        [("w", weights)],
+    )
+    return path, weights
+
+
+@pytest.fixture
+def concat(save):
+    """Two inputs side by side, and their sum."""
+    return save(
+        [("Concat", ["a", "b"], ["both"], {"axis": 1}), ("Add", ["a", "b"], ["sum"], {})],
+        [("a", T.FLOAT, ["n", 2]), ("b", T.FLOAT, ["n", 2])],
+        [("both", T.FLOAT, ["n", 4]), ("sum", T.FLOAT, ["n", 2])],
+    )
+
+
+@pytest.fixture
+def pooled(save):
+    """A convolution along the width, then the sum of all of it: zeros at the end add nothing."""
+    return save(
+        [
+            ("Conv", ["x", "w"], ["c"], {}),
+            ("ReduceSum", ["c", "axes"], ["y"], {"keepdims": 0}),
+        ],
+        [("x", T.FLOAT, ["n", 1, "width"])],
+        [("y", T.FLOAT, ["n", 1])],
+        [("w", np.float32([[[2.0]]])), ("axes", np.int64([2]))],
+    )
+
+
+def test_samples_are_stacked_and_results_have_no_batch_axis(start, matmul):
+    path, weights = matmul
+    samples = [np.float32([k, 1, 2, 3]) for k in range(5)]
+    for sample, result in zip(
+        samples, results(start(path), [{"data": s} for s in samples]), strict=True
+    ):
+        assert result.shape == (3,)
+        np.testing.assert_allclose(result, sample @ weights)
+
+
+def test_rows_are_concatenated_with_samples_and_keep_their_axis(start, matmul):
+    path, weights = matmul
+    rows = np.arange(8, dtype=np.float32).reshape(2, 4)
+    batch = [{"data": rows[0]}, {"data": rows, "request_size": 2}, {"data": rows[:1]}]
+    got = results(start(path), batch)
+    assert [array.shape for array in got] == [(3,), (2, 3), (1, 3)]
+    np.testing.assert_allclose(got[1], rows @ weights)
+    np.testing.assert_allclose(got[2], rows[:1] @ weights)
+
+
+def test_results_own_their_memory(start, one_to_one):
+    backend = start(one_to_one(["n", 2]))
+    batch = [{"data": np.float32([k, k])} for k in range(4)]
+    got = results(backend, batch)
+    for array in got:
+        owner = array if array.base is None else array.base
+        assert getattr(owner, "nbytes", array.nbytes) == array.nbytes
+        array += 100
+    assert got[3].tolist() == [103, 103]
+    assert batch[3]["data"].tolist() == [3, 3]
+    alone = np.float32([1, 2])
+    (result,) = results(backend, [{"data": alone}])
+    assert not np.shares_memory(result, alone)
+
+
+def test_several_inputs_read_the_keys_named_like_them(start, concat):
+    batch = [{"data": None, "a": np.float32([k, k]), "b": np.float32([1, 2])} for k in range(3)]
+    got = results(start(concat), batch)
+    assert list(got[2]) == ["both", "sum"]
+    assert got[2]["both"].tolist() == [2, 2, 1, 2]
+    assert got[2]["sum"].tolist() == [3, 4]
+
+
+def test_inputs_and_outputs_can_be_renamed_and_picked(start, concat):
+    request = {"data": np.float32([1, 2]), "mask": np.float32([3, 4])}
+    names = {"inputs": {"a": "data", "b": "mask"}}
+    assert results(start(concat, outputs=["sum"], **names), [dict(request)])[0].tolist() == [4, 6]
+    (both,) = results(start(concat, outputs=["sum", "both"], **names), [dict(request)])
+    assert list(both) == ["sum", "both"]
+
+
+def test_a_bad_item_fails_alone(start, matmul):
+    good = np.ones(4, np.float32)
+    batch = [
+        {"data": good},
+        {"data": np.ones(5, np.float32)},
+        {},
+        {"data": good.astype(np.float64)},
+        {"data": np.ones((1, 1, 4), np.float32)},
+        {"data": good},
+    ]
+    outcomes = start(matmul[0])(batch)
+    assert [type(outcome) for outcome in outcomes[1:5]] == [InputError] * 4
+    assert outcomes[0] is None
+    assert outcomes[5] is None
+    assert batch[0]["result"].tolist() == batch[5]["result"].tolist()
+    assert not any("result" in request for request in batch[1:5])
+    shape, missing, dtype, rank = outcomes[1:5]
+    assert {error.key for error in outcomes[1:5]} == {"data"}
+    assert shape.expected.startswith("float32 [4] (one sample) or float32 [*, 4]")
+    assert shape.got == "float32 [5]"
+    assert missing.got is None
+    assert dtype.got == "float64 [4]"
+    assert rank.expected == shape.expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"), [((3, 4), 2), ((3, 4), 1), ((4,), 2), ((0, 4), 1)], ids=str
+)
+def test_the_number_of_rows_must_be_request_size(start, matmul, shape, size):
+    (error,) = start(matmul[0])([{"data": np.ones(shape, np.float32), "request_size": size}])
+    assert isinstance(error, InputError)
+    assert "request_size" in error.what
+
+
+def test_inputs_of_one_request_have_the_axis_all_or_none(start, concat):
+    request = {"data": 0, "a": np.ones(2, np.float32), "b": np.ones((1, 2), np.float32)}
+    (error,) = start(concat)([request])
+    assert error.key == "b"
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        (T.FLOAT16, np.float16),
+        (T.DOUBLE, np.float64),
+        (T.INT64, np.int64),
+        (T.UINT8, np.uint8),
+        (T.BOOL, np.bool_),
+    ],
+)
+def test_every_dtype_passes_unchanged_and_no_other_is_taken(start, one_to_one, kind, dtype):
+    backend = start(one_to_one(["n", 2], dtype=kind))
+    (result,) = results(backend, [{"data": np.array([0, 1], dtype)}])
+    assert result.dtype == dtype
+    (error,) = backend([{"data": np.array([0, 1], np.float32)}])
+    assert (error.key, error.got) == ("data", "float32 [2]")
+
+
+def test_strings(start, one_to_one):
+    backend = start(one_to_one(["n"], dtype=T.STRING))
+    got = results(
+        backend,
+        [{"data": "é"}, {"data": ["a", "b"], "request_size": 2}, {"data": np.array(["c"])}],
+    )
+    assert [array.tolist() for array in got] == ["é", ["a", "b"], ["c"]]
+    bad = [{"data": b"x"}, {"data": np.array([b"x"], object)}, {"data": 3}]
+    assert all(isinstance(error, InputError) for error in backend(bad))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (T.FLOAT, [1, 2], [1.0, 2.0]),
+        (T.FLOAT, (0.5, 2), [0.5, 2.0]),
+        (T.UINT8, [1, 255], [1, 255]),
+        (T.UINT8, [1, 256], None),
+        (T.INT64, [0.5, 1], None),
+        (T.INT64, [True, False], None),
+        (T.FLOAT16, [1e6, 0.0], None),
+        (T.FLOAT, [np.float64(1), np.float64(2)], None),
+        (T.FLOAT, [[1], [1, 2]], None),
+        (T.FLOAT, {"a": 1}, None),
+        (T.FLOAT, None, None),
+    ],
+    ids=str,
+)
+def test_lists_get_the_dtype_only_where_nothing_is_lost(start, one_to_one, kind, value, expected):
+    request = {"data": value}
+    outcome = start(one_to_one(["n", 2], dtype=kind))([request])
+    if expected is None:
+        assert isinstance(outcome[0], InputError)
+        assert outcome[0].key == "data"
+    else:
+        assert request["result"].tolist() == expected
+
+
+def test_arrays_come_in_through_dlpack_and_array_protocols(start, one_to_one):
+    class OnlyDlpack:
+        def __init__(self, array):
+            self.__dlpack__ = array.__dlpack__
+            self.__dlpack_device__ = array.__dlpack_device__
+
+    class Broken:
+        def __array__(self, dtype=None, copy=None):
+            raise RuntimeError("this one lies on another device")
+
+    class OnlyArray:
+        def __array__(self, dtype=None, copy=None):
+            return np.float32([3, 4])
+
+    backend = start(one_to_one(["n", 2]))
+    batch = [{"data": OnlyDlpack(np.float32([1, 2]))}, {"data": Broken()}, {"data": OnlyArray()}]
+    outcomes = backend(batch)
+    assert "another device" in outcomes[1].what
+    assert batch[0]["result"].tolist() == [1, 2]
+    assert batch[2]["result"].tolist() == [3, 4]
+
+
+def test_a_fixed_batch_sets_the_range_and_is_filled_up_when_items_fail(start, one_to_one):
+    backend = start(one_to_one([4, 2]))
+    assert (backend.min, backend.max) == (4, 4)
+    batch = [{"data": np.float32([k, k])} for k in range(4)]
+    batch[1] = {"data": np.float32([1])}
+    outcomes = backend(batch)
+    assert [outcome is None for outcome in outcomes] == [True, False, True, True]
+    assert [batch[k]["result"].tolist() for k in (0, 2, 3)] == [[0, 0], [2, 2], [3, 3]]
+    refused = backend([{"data": np.float32([1, 2])}])
+    assert isinstance(refused[0], BatchRangeError)
+
+
+def test_a_model_fixed_to_one_row_takes_one_item_at_a_time(start, one_to_one):
+    backend = start(one_to_one([1, 2]))
+    assert (backend.min, backend.max) == (1, 1)
+    assert results(backend, [{"data": np.float32([1, 2])}])[0].shape == (2,)
+    (error,) = backend([{"data": np.ones((2, 2), np.float32), "request_size": 2}])
+    assert isinstance(error, InputError)
+
+
+def test_requests_with_different_scalars_run_apart(start, save):
+    path = save(
+        [("Mul", ["x", "by"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 2]), ("by", T.FLOAT, [])],
+        [("y", T.FLOAT, ["n", 2])],
+    )
+    batch = [{"data": 0, "x": np.float32([k, 1]), "by": float(k % 2)} for k in range(5)]
+    batch[2]["by"] = np.float32([1])
+    outcomes = start(path)(batch)
+    assert outcomes[2].key == "by"
+    expected = [[0, 0], [1, 1], None, [3, 1], [0, 0]]
+    for request, value in zip(batch, expected, strict=True):
+        assert value is None or request["result"].tolist() == value
+
+
+def test_arrays_without_batch_axis_make_requests_run_one_at_a_time(start, save):
+    path = save(
+        [("Add", ["x", "bias"], ["y"], {}), ("Reshape", ["x", "shape"], ["flat"], {})],
+        [("x", T.FLOAT, ["n", 2]), ("bias", T.FLOAT, [2])],
+        [("y", T.FLOAT, ["n", 2]), ("flat", T.FLOAT, ["m"])],
+        [("shape", np.int64([-1]))],
+    )
+    backend = start(path, unbatched=["flat"])
+    assert backend.max == 1
+    request = {"data": 0, "x": np.float32([0, 5]), "bias": np.float32([1, 1])}
+    (result,) = results(backend, [request])
+    assert result["y"].tolist() == [1, 6]
+    assert result["flat"].tolist() == [0, 5]
+    (error,) = start(path)([request])
+    assert isinstance(error, BackendError)
+    assert "unbatched" in error.hint
+
+
+def widths(*lengths):
+    return [{"data": np.full((1, n), n, np.float32)} for n in lengths]
+
+
+def test_ragged_items_are_refused_padded_or_grouped(start, pooled):
+    batch = widths(3, 5, 3)
+    outcomes = start(pooled)(batch)
+    assert isinstance(outcomes[1], InputError)
+    assert outcomes[1].key == "data"
+    assert "ragged" in outcomes[1].hint
+    assert [batch[k]["result"].tolist() for k in (0, 2)] == [[18], [18]]
+    for ragged in ("pad", "group"):
+        got = results(start(pooled, ragged=ragged), widths(3, 5, 3))
+        assert [array.tolist() for array in got] == [[18], [50], [18]]
+    assert results(start(pooled), widths(5))[0].tolist() == [50]
+
+
+def test_padding_has_a_value_and_a_multiple(start, one_to_one):
+    backend = start(one_to_one(["n", 2, "w"]), ragged="pad", pad_value=-1, pad_multiple=4)
+    batch = [{"data": np.zeros((2, n), np.float32)} for n in (1, 5)]
+    short, long = results(backend, batch)
+    assert short[0].tolist() == [0] + [-1] * 7
+    assert long[1].tolist() == [0] * 5 + [-1] * 3
+    assert results(backend, [{"data": np.zeros((2, 4), np.float32)}])[0].shape == (2, 4)
+
+
+def test_what_onnx_runtime_refuses_is_a_backend_error_and_prints_nothing(start, save, capfd):
+    path = save(
+        [("Gather", ["table", "x"], ["y"], {})],
+        [("x", T.INT64, ["n", 1])],
+        [("y", T.FLOAT, ["n", 1])],
+        [("table", np.float32([10, 20]))],
+    )
+    batch = [{"data": np.int64([k])} for k in (0, 7, 1)]
+    outcomes = start(path)(batch)
+    assert isinstance(outcomes[1], BackendError)
+    assert "indices" in str(outcomes[1].__cause__)
+    assert batch[2]["result"].tolist() == [20]
+    assert capfd.readouterr() == ("", "")
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.one_of(st.none(), st.integers(1, 4)), min_size=1, max_size=8), st.data())
+def test_a_batch_equals_its_items_one_by_one(start, matmul, sizes, data):
+    backend = start(matmul[0])
+    numbers = st.floats(-8, 8, width=16)
+    batch = []
+    for size in sizes:
+        values = data.draw(st.lists(numbers, min_size=4 * (size or 1), max_size=4 * (size or 1)))
+        array = np.float32(values)
+        batch.append(
+            {"data": array}
+            if size is None
+            else {"data": array.reshape(size, 4), "request_size": size}
+        )
+    alone = [results(backend, [dict(request)])[0] for request in batch]
+    for one, together in zip(alone, results(backend, batch), strict=True):
+        np.testing.assert_array_equal(one, together)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        ("ch_ppocr_mobile_v2.0_cls_mobile.onnx", (3, 48, 192)),
+        ("PP-OCRv6_rec_small.onnx", (3, 48, 96)),
+    ],
+)
+def test_a_real_model_gives_the_same_in_a_batch(start, model, shape):
+    backend = start(OCR_MODELS / model)
+    rng = np.random.default_rng(7)
+    samples = [rng.uniform(-1, 1, shape).astype(np.float32) for _ in range(4)]
+    together = results(backend, [{"data": sample} for sample in samples])
+    for sample, result in zip(samples, together, strict=True):
+        (alone,) = results(backend, [{"data": sample}])
+        np.testing.assert_allclose(alone, result, atol=1e-4)
+        assert abs(float(result.sum(axis=-1).mean()) - 1) < 1e-3
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_two_instances_in_two_threads_agree_with_one(start, matmul, share):
+    path, weights = matmul
+    shared = headrace.InitContext().shared
+    backends = [
+        start(
+            path,
+            {"shared": shared, "instance_num": 2, "instance_index": i},
+            share_session=share,
+        )
+        for i in range(2)
+    ]
+    assert (backends[0]._session is backends[1]._session) is share
+    alone = start(path)
+    samples = np.random.default_rng(1).normal(size=(200, 4)).astype(np.float32)
+    expected = [results(alone, [{"data": sample}])[0] for sample in samples]
+    np.testing.assert_allclose(expected, samples @ weights, atol=1e-5)
+    barrier, got = threading.Barrier(2), [[], []]
+
+    def work(i):
+        barrier.wait()
+        for sample in samples:
+            request = {"data": sample}
+            backends[i]([request])
+            got[i].append(request.get("result"))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in got:
+        np.testing.assert_array_equal(result, expected)

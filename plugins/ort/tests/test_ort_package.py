@@ -1,0 +1,60 @@
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import headrace_ort
+from headrace_ort import OnnxTensor
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def run(code, **where):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, **where
+    )
+
+
+def test_the_module_with_the_backend_loads_no_heavy_library():
+    code = (
+        "import sys, headrace_ort; headrace_ort.OnnxTensor.Options;"
+        "print(sorted({'onnxruntime', 'numpy'} & set(sys.modules)))"
+    )
+    done = run(code)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_all_names_resolve_and_are_listed():
+    assert sorted(headrace_ort.__all__) == headrace_ort.__all__ == dir(headrace_ort)
+    for name in headrace_ort.__all__:
+        assert getattr(headrace_ort, name) is not None
+    assert not hasattr(headrace_ort, "nonsense")
+
+
+def test_the_readme_lists_every_option_with_its_default():
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", README, re.MULTILINE)
+    fields = OnnxTensor.Options.model_fields
+    assert [name for name, _, _ in rows] == list(fields)
+    for name, default, text in rows:
+        field = fields[name]
+        assert text == field.description.replace("|", "\\|")
+        if field.is_required():
+            assert default == "required"
+        else:
+            value = field.default
+            assert ast.literal_eval(default.strip("`")) == value
+
+
+def test_the_programs_of_the_readme_run(tmp_path):
+    programs = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert programs
+    for program in programs:
+        done = run(program, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_docstring_has_all_sections():
+    for section in ("Reads", "Writes", "Batch", "Raises", "Source"):
+        assert f"\n    {section}:\n" in OnnxTensor.__doc__

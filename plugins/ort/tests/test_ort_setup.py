@@ -1,0 +1,264 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pydantic
+import pytest
+import rapidocr
+from onnx import TensorProto as T
+
+import headrace
+from headrace.errors import MissingDependencyError, SetupError
+from headrace_ort import OnnxTensor, check_providers, choose_providers, make_session
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+OCR_MODEL = Path(rapidocr.__file__).parent / "models" / "ch_ppocr_mobile_v2.0_cls_mobile.onnx"
+
+
+@pytest.fixture
+def has_cuda(monkeypatch):
+    """Let ONNX Runtime say that it has the CUDA and TensorRT providers."""
+    names = ["TensorrtExecutionProvider", CUDA, CPU]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
+
+
+def test_the_model_must_exist_when_options_are_validated(tmp_path):
+    with pytest.raises(pydantic.ValidationError, match="no such file"):
+        OnnxTensor.Options(model=tmp_path / "missing.onnx")
+
+
+@pytest.mark.parametrize("content", ["random", "empty", "half"])
+def test_a_broken_file_is_a_setup_error_that_names_it(start, tmp_path, capfd, content):
+    data = {
+        "random": np.random.default_rng(3).bytes(1000),
+        "empty": b"",
+        "half": OCR_MODEL.read_bytes()[:200_000],
+    }[content]
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(data)
+    with pytest.raises(SetupError) as caught:
+        start(path, {"node_name": "classify", "instance_index": 2, "instance_num": 3})
+    error = caught.value
+    assert str(path) in error.what
+    assert (error.node, error.backend, error.instance) == ("classify", "OnnxTensor", 2)
+    assert error.hint
+    assert error.__cause__ is not None
+    assert capfd.readouterr() == ("", "")
+
+
+def test_missing_external_data_is_a_setup_error(start, save):
+    path = save(
+        [("Add", ["x", "w"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 2])],
+        [("y", T.FLOAT, ["n", 2])],
+        [("w", np.float32([1, 2]))],
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
+    request = {"data": np.float32([1, 1])}
+    assert start(path)([request]) is None
+    assert request["result"].tolist() == [2, 3]
+    (path.parent / "weights.bin").unlink()
+    with pytest.raises(SetupError, match=r"weights\.bin"):
+        start(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "device", "expected"),
+    [
+        (None, None, [(CPU, {})]),
+        (None, "cpu", [(CPU, {})]),
+        (["cpu"], "cuda:0", [(CPU, {})]),
+        (["CPUexecutionprovider"], None, [(CPU, {})]),
+        (None, "cuda", [(CUDA, {"device_id": "0"})]),
+        (None, "cuda:3", [(CUDA, {"device_id": "3"})]),
+        (
+            ["tensorrt", "cuda", "cpu"],
+            "cuda:1",
+            [
+                ("TensorrtExecutionProvider", {"device_id": "1"}),
+                (CUDA, {"device_id": "1"}),
+                (CPU, {}),
+            ],
+        ),
+    ],
+)
+@pytest.mark.usefixtures("has_cuda")
+def test_providers_and_device(names, device, expected):
+    assert choose_providers(names, device) == expected
+
+
+@pytest.mark.usefixtures("has_cuda")
+def test_provider_options_win_over_the_device():
+    options = {"cuda": {"device_id": 2, "cudnn_conv_use_max_workspace": False}}
+    chosen = choose_providers(["cuda"], "cuda:1", options)
+    assert chosen == [(CUDA, {"device_id": "2", "cudnn_conv_use_max_workspace": "0"})]
+
+
+@pytest.mark.parametrize(
+    ("names", "device", "options"),
+    [
+        (["cudaa"], None, None),
+        (["cpu", "CPUExecutionProvider"], None, None),
+        (None, "mps", None),
+        (["cpu"], None, {"cuda": {}}),
+    ],
+)
+def test_wrong_providers_are_setup_errors(names, device, options):
+    with pytest.raises(SetupError):
+        choose_providers(names, device, options)
+
+
+def test_a_near_name_is_suggested():
+    with pytest.raises(SetupError) as caught:
+        choose_providers(["cudaa"])
+    assert "cuda" in caught.value.hint
+
+
+@pytest.mark.skipif(CUDA in onnxruntime.get_available_providers(), reason="CUDA is there")
+@pytest.mark.parametrize("how", [{"providers": ["cuda", "cpu"]}, {"context": {"device": "cuda:0"}}])
+def test_a_provider_that_is_not_installed_is_an_error_that_says_what_is(start, one_to_one, how):
+    with pytest.raises(MissingDependencyError) as caught:
+        start(one_to_one(["n", 2]), **how)
+    assert CPU in caught.value.what
+    assert "headrace-ort[gpu]" in caught.value.hint
+
+
+@pytest.mark.skipif(CUDA in onnxruntime.get_available_providers(), reason="CUDA is there")
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_a_session_that_would_run_elsewhere_is_an_error(one_to_one, capfd):
+    path = one_to_one(["n", 2])
+    with pytest.raises(SetupError):
+        make_session(path, [(CUDA, {})])
+    with pytest.raises(SetupError, match=CUDA):
+        make_session(path, [(CUDA, {}), (CPU, {})])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_providers_are_compared_with_the_real_ones():
+    check_providers([CPU], [CPU])
+    with pytest.raises(SetupError) as caught:
+        check_providers([CUDA, CPU], [CPU])
+    assert CUDA in caught.value.what
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"outputs": ["z"]},
+        {"inputs": {"z": "data"}},
+        {"unbatched": ["z"]},
+        {"unbatched": ["x"]},
+    ],
+    ids=str,
+)
+def test_unknown_names_and_a_missing_batch_axis_are_setup_errors(start, one_to_one, options):
+    with pytest.raises(SetupError):
+        start(one_to_one(["n", 2]), **options)
+
+
+def test_inputs_without_a_common_batch_axis_are_a_setup_error(start, save):
+    path = save(
+        [("Identity", ["a"], ["y"], {}), ("Identity", ["b"], ["z"], {})],
+        [("a", T.FLOAT, [4, 2]), ("b", T.FLOAT, [3, 2])],
+        [("y", T.FLOAT, [4, 2]), ("z", T.FLOAT, [3, 2])],
+    )
+    with pytest.raises(SetupError) as caught:
+        start(path)
+    assert "unbatched" in caught.value.hint
+    backend = start(path, unbatched=["b"])
+    request = {"data": 0, "a": np.ones(2, np.float32), "b": np.ones((3, 2), np.float32)}
+    assert backend([request]) is None
+    assert request["result"]["y"].shape == (2,)
+    assert request["result"]["z"].shape == (3, 2)
+
+
+def test_a_scalar_model_has_no_batch_axis(start, one_to_one):
+    with pytest.raises(SetupError):
+        start(one_to_one([]))
+
+
+@pytest.mark.parametrize("kind", [T.BFLOAT16, T.FLOAT8E4M3FN])
+def test_types_numpy_cannot_hold_are_setup_errors(start, save, kind):
+    path = save(
+        [("Cast", ["x"], ["y"], {"to": T.FLOAT})]
+        if kind == T.BFLOAT16
+        else [("Identity", ["x"], ["y"], {})],
+        [("x", kind, ["n", 2])],
+        [("y", T.FLOAT if kind == T.BFLOAT16 else kind, ["n", 2])],
+    )
+    with pytest.raises(SetupError):
+        start(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "fits"),
+    [
+        (T.INT64, -1, True),
+        (T.UINT8, -1, False),
+        (T.UINT8, 0.5, False),
+        (T.UINT8, float("inf"), False),
+        (T.FLOAT, float("inf"), True),
+        (T.BOOL, 1, True),
+        (T.BOOL, 2, False),
+        (T.STRING, 0, False),
+    ],
+)
+def test_the_padding_must_fit_the_dtype(start, one_to_one, kind, value, fits):
+    path = one_to_one(["n", "w"], dtype=kind)
+    if fits:
+        start(path, ragged="pad", pad_value=value)
+    else:
+        with pytest.raises(SetupError):
+            start(path, ragged="pad", pad_value=value)
+
+
+def test_threads_are_the_instance_s_share(start, one_to_one):
+    path = one_to_one(["n", 2])
+    built = start(path, {"threads": 3, "instance_num": 2}).describe()
+    assert built["intra_op_threads"] == 3
+    assert not built["spinning"]
+    assert not built["shared_session"]
+    backend = start(path, {"threads": 3}, intra_op_threads=1, spinning=False)
+    assert backend._session.get_session_options().intra_op_num_threads == 1
+    assert backend.describe()["shared_session"]
+
+
+def test_session_options_reach_onnx_runtime(start, one_to_one):
+    config = {"session.set_denormal_as_zero": "1"}
+    backend = start(
+        one_to_one(["n", 2]), session_config=config, graph_optimization="basic", log_level="error"
+    )
+    options = backend._session.get_session_options()
+    assert options.get_session_config_entry("session.set_denormal_as_zero") == "1"
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
+    assert options.graph_optimization_level.name == "ORT_ENABLE_BASIC"
+    assert options.log_severity_level == 3
+
+
+def test_a_changed_file_or_option_gets_a_session_of_its_own(start, one_to_one):
+    shared = {"shared": headrace.InitContext().shared}
+    path = one_to_one(["n", 2])
+    first, second = start(path, shared), start(path, shared)
+    assert first._session is second._session
+    assert start(path, shared, graph_optimization="basic")._session is not first._session
+    path = one_to_one(["n", 2], op="Exp")
+    request = {"data": np.zeros(2, np.float32)}
+    assert start(path, shared)([request]) is None
+    assert request["result"].tolist() == [1, 1]
+
+
+def test_describe_tells_what_was_built(start, one_to_one):
+    path = one_to_one(["n", 3, None])
+    built = start(path, inputs={"x": "pixels"}).describe()
+    assert json.loads(json.dumps(built)) == built
+    assert built["providers"] == [CPU]
+    assert built["model"] == str(path)
+    assert built["inputs"] == {
+        "x": {"key": "pixels", "dtype": "float32", "shape": [None, 3, None], "batched": True}
+    }
+    assert built["outputs"]["y"]["dtype"] == "float32"
+    assert built["batch"] is None
+    assert built["onnxruntime"] == onnxruntime.__version__

@@ -1,0 +1,111 @@
+"""The example that reads lines of text, from its own files, as a user would run it."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "ocr"
+NEEDED = ("rapidocr", "skimage", "PIL", "onnxruntime", "cv2", "headrace_cv", "headrace_ort")
+MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory) -> Path:
+    """A copy of the example, prepared: its configuration is used as it is."""
+    folder = tmp_path_factory.mktemp("ocr")
+    for name in ("line.toml", "ctc.py", "prepare.py"):
+        shutil.copyfile(EXAMPLE / name, folder / name)
+    command = [sys.executable, str(folder / "prepare.py")]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pipe(example):
+    with headrace.pipe(str(example / "line.toml")) as pipeline:
+        yield pipeline
+
+
+@pytest.fixture(scope="module")
+def lines(example) -> list[tuple[bytes, str]]:
+    """Every picture, and what it says."""
+    table = (example / "made" / "expected.tsv").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in table.splitlines()]
+    return [((example / "made" / "lines" / name).read_bytes(), text) for name, text in rows]
+
+
+@pytest.fixture(scope="module")
+def one_by_one(pipe, lines) -> list[dict]:
+    return [pipe({"data": picture})["result"] for picture, _ in lines]
+
+
+def edits(a: str, b: str) -> int:
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        above, row = row, [i]
+        for j, y in enumerate(b, 1):
+            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (x != y)))
+    return row[-1]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "count"), [("", "ab", 2), ("abc", "abc", 0), ("kitten", "sitting", 3)]
+)
+def test_edits_counts_what_differs(a, b, count):
+    assert edits(a, b) == count == edits(b, a)
+
+
+def test_at_least_97_of_100_characters_are_right(lines, one_by_one):
+    characters = sum(len(text) for _, text in lines)
+    wrong = sum(edits(r["text"], text) for r, (_, text) in zip(one_by_one, lines, strict=True))
+    assert characters > 500
+    assert wrong / characters <= 0.03
+
+
+def test_the_confidence_is_high_where_the_text_is_right(lines, one_by_one):
+    for result, (_, text) in zip(one_by_one, lines, strict=True):
+        assert 0.0 <= result["confidence"] <= 1.0
+        if result["text"] == text:
+            assert result["confidence"] > 0.7, text
+
+
+def test_a_batch_reads_what_single_calls_read(pipe, lines, one_by_one):
+    answers = pipe([{"data": picture} for picture, _ in lines])
+    assert [a["result"]["text"] for a in answers] == [r["text"] for r in one_by_one]
+    for answer, alone in zip(answers, one_by_one, strict=True):
+        # The network sees the grey at the end of a narrow line, so the numbers move a little.
+        assert answer["result"]["confidence"] == pytest.approx(alone["confidence"], abs=0.1)
+
+
+def test_a_cut_off_picture_fails_alone(pipe, example):
+    paths = sorted((example / "made" / "broken").iterdir())
+    requests = [{"data": path.read_bytes()} for path in paths]
+    with pytest.raises(headrace.errors.RequestsFailed) as failed:
+        pipe(requests)
+    assert [path.name for path in paths] == ["1-good.jpg", "2-cut-off.jpg", "3-good.jpg"]
+    before, cut_off, after = failed.value.errors
+    assert before is None
+    assert after is None
+    assert isinstance(cut_off, headrace.errors.InputError)
+    assert requests[0]["result"]["text"] == "The quick brown fox jumps over the lazy dog"
+    assert requests[2]["result"]["text"] == "A headrace brings water to the turbine"
+    assert "result" not in requests[1]
+
+
+def test_preparing_twice_gives_the_same_files(example, tmp_path):
+    for _ in range(2):
+        command = [sys.executable, str(EXAMPLE / "prepare.py"), "--into", str(tmp_path)]
+        subprocess.run(command, check=True, capture_output=True)
+        made = {p.relative_to(tmp_path): p.read_bytes() for p in tmp_path.rglob("*.*")}
+        first = example / "made"
+        assert made == {p.relative_to(first): p.read_bytes() for p in first.rglob("*.*")}
