@@ -1,0 +1,204 @@
+"""Measuring shared by the benchmarks: a closed-loop load, sides in turn, and the environment.
+
+A *side* is one way of doing the same work. All sides of a cell run in one process, one after the
+other, several rounds; what is compared is the ratio of two sides within a round, and the median of
+these ratios, because a shared machine changes its speed from minute to minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import statistics
+import threading
+import time
+from array import array
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+__all__ = [
+    "Load",
+    "arguments",
+    "drive",
+    "environment",
+    "in_turn",
+    "middle",
+    "print_environment",
+    "ratio",
+    "save",
+    "usable_cpus",
+]
+
+_MOST_SAMPLES = 200_000
+"""Of a longer window every n-th latency is sorted for the percentiles."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one window of load showed.
+
+    Attributes:
+        clients: Threads that each sent one request after the other.
+        seconds: Length of the window.
+        rps: Requests answered per second.
+        p50_us, p99_us: Latency as a client sees it, from call to return, in microseconds.
+        cpu_us: Processor time of the whole process per request, clients included.
+        cores: Processor time of the whole process per second.
+        slowest: Requests of the slowest client over the mean of all.
+    """
+
+    clients: int
+    seconds: float
+    rps: float
+    p50_us: float
+    p99_us: float
+    cpu_us: float
+    cores: float
+    slowest: float
+
+
+def drive(
+    call: Callable[[int], object], clients: int, seconds: float, warm_up: float = 0.2
+) -> Load:
+    """Send requests from ``clients`` threads, each its next one when the last is answered.
+
+    The clock of a request covers the whole ``call(i)``; one reading of it ends a request and starts
+    the next, so the driver's own work (two list operations) is part of each. The threads run
+    through warm-up and window without a pause; the window is cut out of what they noted.
+
+    Args:
+        call: Sends request number ``i`` and checks the answer.
+        clients: How many threads.
+        seconds: Length of the window.
+        warm_up: Seconds of load before it.
+
+    Raises:
+        RuntimeError: A call raised.
+    """
+    latencies = [array("d") for _ in range(clients)]
+    errors: list[BaseException] = []
+    running = [True]
+    start = threading.Barrier(clients + 1)
+
+    def client(index: int) -> None:
+        note, now, i = latencies[index].append, time.perf_counter, index
+        start.wait()
+        try:
+            then = now()
+            while running:
+                call(i)
+                after = now()
+                note(after - then)
+                then = after
+                i += clients
+        except BaseException as error:  # noqa: BLE001 - reported by the driving thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=client, args=(k,), daemon=True) for k in range(clients)]
+    gc.collect()
+    for thread in threads:
+        thread.start()
+    start.wait()
+    time.sleep(warm_up)
+    began, cpu = time.perf_counter(), time.process_time()
+    first = [len(noted) for noted in latencies]
+    time.sleep(seconds)
+    ended, cpu_ended = time.perf_counter(), time.process_time()
+    last = [len(noted) for noted in latencies]
+    running.clear()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise RuntimeError(f"a request failed: {errors[0]!r}") from errors[0]
+    counts = [b - a for a, b in zip(first, last, strict=True)]
+    done, length, used = sum(counts), ended - began, cpu_ended - cpu
+    if not done:
+        raise RuntimeError("no request was answered in the window: make it longer")
+    window = array("d")
+    for noted, a, b in zip(latencies, first, last, strict=True):
+        window.extend(noted[a:b])
+    ordered = sorted(window[:: max(1, done // _MOST_SAMPLES)])
+    return Load(
+        clients=clients,
+        seconds=length,
+        rps=done / length,
+        p50_us=1e6 * ordered[len(ordered) // 2],
+        p99_us=1e6 * ordered[len(ordered) * 99 // 100],
+        cpu_us=1e6 * used / done,
+        cores=used / length,
+        slowest=min(counts) * clients / done,
+    )
+
+
+def in_turn(sides: Mapping[str, Callable[[], Load]], rounds: int) -> dict[str, list[Load]]:
+    """Run all sides one after the other, ``rounds`` times; give the loads of each, by round."""
+    loads: dict[str, list[Load]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            loads[name].append(side())
+    return loads
+
+
+def middle(loads: Sequence[Load]) -> Load:
+    """Give the load with the median of the requests per second (the lower of two)."""
+    return sorted(loads, key=lambda load: load.rps)[(len(loads) - 1) // 2]
+
+
+def ratio(ours: Sequence[Load], theirs: Sequence[Load], what: str = "rps") -> float:
+    """Give the median over the rounds of ours / theirs, for one attribute of `Load`."""
+    pairs = zip(ours, theirs, strict=True)
+    return statistics.median(getattr(a, what) / getattr(b, what) for a, b in pairs)
+
+
+def usable_cpus() -> int:
+    """Give the number of processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def environment(packages: Iterable[str]) -> dict[str, Any]:
+    """Give processors, system, Python and the versions of ``packages`` (None: not installed)."""
+    versions: dict[str, str | None] = {}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "cpus": usable_cpus(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "packages": versions,
+    }
+
+
+def print_environment(about: Mapping[str, Any]) -> None:
+    """Print one line with what `environment` gave."""
+    packages = ", ".join(f"{name} {version or '-'}" for name, version in about["packages"].items())
+    print(f"{about['cpus']} CPUs, {about['system']}, {about['python']}; {packages}\n", flush=True)
+
+
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """Make a parser with the options that all benchmarks share."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
+    parser.add_argument("--quick", action="store_true", help="short windows: shows that it runs")
+    return parser
+
+
+def save(path: Path | None, about: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
+    """Write environment and figures as JSON, if a file was asked for."""
+    if path is None:
+        return
+    text = json.dumps({"environment": about, **figures}, indent=1, default=asdict)
+    path.write_text(text + "\n", encoding="utf-8")
+    print(f"\nwritten to {path}")

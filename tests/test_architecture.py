@@ -1,0 +1,117 @@
+"""The rules of the architecture that a program can check."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted(p for p in ROOT.glob("core/src/**/*.py")) + sorted(ROOT.glob("plugins/*/src/**/*.py"))
+HEAVY = ("numpy", "cv2", "onnxruntime", "torch", "tensorrt")
+
+PUBLIC = [
+    "Backend",
+    "FilePath",
+    "InitContext",
+    "KVStorage",
+    "Options",
+    "OutputPath",
+    "Pipeline",
+    "PipelineConfig",
+    "__version__",
+    "errors",
+    "explain",
+    "hookspecs",
+    "keys",
+    "parse",
+    "pipe",
+    "policies",
+    "register",
+    "testing",
+]
+
+
+def modules_after(code: str) -> set[str]:
+    """The top-level and headrace modules that are loaded after ``code`` ran in a new process."""
+    program = f"{code}\nimport sys, json\nprint('\\n' + json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_the_public_names_are_these_and_no_others():
+    assert sorted(headrace.__all__) == PUBLIC
+    assert dir(headrace) == PUBLIC
+    for name in PUBLIC:
+        assert getattr(headrace, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error_as_of_any_module():
+    with pytest.raises(AttributeError, match="pip"):
+        headrace.pip  # noqa: B018
+
+
+def test_the_version_is_that_of_the_distribution():
+    text = (ROOT / "core" / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{headrace.__version__}"' in text
+
+
+def test_importing_headrace_loads_no_library_and_no_plugin():
+    empty = modules_after("")
+    loaded = {name.partition(".")[0] for name in modules_after("import headrace") - empty}
+    allowed = {"headrace", "typing", "collections", "functools", "re", "types", "operator"}
+    refused = {"pydantic", "asyncio", "importlib.metadata", "pluggy", "headrace_cv", "headrace_ort"}
+    assert not loaded & {*HEAVY, *refused}
+    assert "importlib.metadata" not in modules_after("import headrace") - empty
+    assert {name for name in loaded if not name.startswith("_")} - allowed <= set(
+        sys.stdlib_module_names
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import headrace; headrace.explain({'backend': 'S[DecodeMat,ResizeMat(8,8),Mat2Tensor]'})",
+        "import headrace; headrace.PipelineConfig.load({'backend': 'S[DecodeMat,OnnxTensor]', "
+        "'model': 'README.md'})",
+    ],
+)
+def test_check_and_explain_load_no_heavy_library(code):
+    loaded = {name.partition(".")[0] for name in modules_after(code)}
+    assert "headrace_cv" in loaded
+    assert not loaded & set(HEAVY)
+
+
+def test_no_module_is_too_long_to_read():
+    lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in SOURCES}
+    assert {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > 400} == {}
+
+
+def test_no_module_has_a_name_that_says_nothing():
+    empty = {"utils", "util", "helpers", "helper", "misc", "common"}
+    assert [p for p in SOURCES if p.stem.strip("_") in empty] == []
+
+
+def test_every_distribution_is_typed_and_admits_this_core():
+    from packaging.requirements import Requirement
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    for folder in (ROOT / "core", *sorted((ROOT / "plugins").iterdir())):
+        (package,) = (folder / "src").iterdir()
+        assert (package / "py.typed").is_file()
+        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        for text in project["dependencies"]:
+            requirement = Requirement(text)
+            if requirement.name == "headrace":
+                assert requirement.specifier.contains(headrace.__version__)
+        assert project["version"] in (folder / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -1,0 +1,171 @@
+"""Every program and command in a document is run; every table is what the code says."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from headrace import errors
+from headrace._config.nodekeys import NodeKeys
+from headrace._registry.catalogue import CORE_BACKENDS, WORDS_TO_COME
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "core" / "README.md",
+    ROOT / "benchmarks" / "README.md",
+    ROOT / "examples" / "ocr" / "README.md",
+]
+RUN_ELSEWHERE = {
+    "./dev demo": "test_packaging runs the parts: environment, wheels, example",
+    "./dev test": "it is what runs this test",
+    "./dev env": "it is the first step of ./dev test",
+    "scripts/check": "it is what ./dev test runs",
+    ". .venv/bin/activate": "it is of the shell",
+    "headrace run examples/ocr/line.toml examples/ocr/made/lines": "test_example_ocr",
+    "headrace run examples/ocr/line.toml examples/ocr/made/broken": "test_example_ocr",
+    "python examples/ocr/prepare.py": "test_example_ocr",
+    "python examples/ocr/compare.py": "test_example_ocr",
+}
+BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    text = document.read_text(encoding="utf-8")
+    return [body for found, body in BLOCK.findall(text) if found == language]
+
+
+def commands() -> list[str]:
+    lines = [
+        line
+        for document in DOCUMENTS
+        for block in blocks(document, "console")
+        for line in block.splitlines()
+    ]
+    return sorted({line.strip()[2:].strip() for line in lines if line.strip().startswith("$ ")})
+
+
+PROGRAMS = [
+    pytest.param(body, id=f"{document.parent.name}-{document.name}-{index}")
+    for document in DOCUMENTS
+    if "examples" not in document.parts
+    for index, body in enumerate(blocks(document, "python"))
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_of_a_document_runs_as_printed(program, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_program_of_the_readme_prints_what_its_comment_says():
+    program, own_backend = blocks(ROOT / "README.md", "python")
+    assert len([line for line in program.splitlines() if line.strip()]) <= 12
+    said = [line.partition("# ")[2] for line in program.splitlines() if "print(" in line]
+    for text, expected in ((program, said), (own_backend, ["['GATHERED', 'AND STEADY']"])):
+        done = subprocess.run(
+            [sys.executable, "-c", text], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines() == expected
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_of_a_document_is_run_by_some_test(command):
+    if command in RUN_ELSEWHERE or re.match(r"(python -m )?pip install ", command):
+        return  # what pip installs, test_packaging installs
+    if command.startswith("python benchmarks/"):
+        script = ROOT / command.split()[1]
+        done = subprocess.run(
+            [sys.executable, str(script), "--help"], capture_output=True, check=False
+        )
+        assert done.returncode == 0
+        return
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_dev_alone_lists_its_commands():
+    done = subprocess.run(
+        [str(ROOT / "dev")], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    for command in ("demo", "test", "check", "env", "bench"):
+        assert re.search(rf"^  {command} ", done.stdout, re.MULTILINE)
+
+
+def test_dev_refuses_an_unknown_command():
+    done = subprocess.run([str(ROOT / "dev"), "tst"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "tst" in done.stderr
+
+
+def test_the_shell_scripts_parse():
+    bash = shutil.which("bash")
+    assert bash is not None
+    for script in ("dev", "scripts/check", ".ci/run"):
+        subprocess.run([bash, "-n", str(ROOT / script)], check=True)
+
+
+def codes_in(text: str) -> dict[str, str]:
+    found = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 3 and "Error" in cells[0] + cells[2] and cells[0].startswith("`"):
+            names, codes = (re.findall(r"`(\w+)`", cell) for cell in cells[:2])
+            found.update(zip(names, codes, strict=True))
+    return found
+
+
+def test_the_table_of_errors_is_that_of_the_module():
+    table = codes_in((ROOT / "core" / "README.md").read_text(encoding="utf-8"))
+    classes = [
+        getattr(errors, name)
+        for name in errors.__all__
+        if isinstance(getattr(errors, name), type)
+        and issubclass(getattr(errors, name), errors.HeadraceError)
+    ]
+    bases = {errors.HeadraceError, errors.RequestError}
+    assert table == {cls.__name__: cls.code for cls in classes if cls not in bases}
+
+
+def test_every_error_stands_in_the_tree_of_its_module():
+    for name in errors.__all__:
+        if name[0].isupper() and name != "Problem":
+            assert re.search(rf"\b{name}\b", errors.__doc__ or "")
+
+
+def test_every_key_of_a_node_stands_in_the_documentation():
+    text = (ROOT / "core" / "README.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert set(NodeKeys.model_fields) <= named
+
+
+def test_every_word_of_core_stands_in_the_documentation():
+    text = (ROOT / "core" / "README.md").read_text(encoding="utf-8")
+    for name in (*CORE_BACKENDS, *WORDS_TO_COME):
+        assert re.search(rf"`[^`]*\b{name}\b[^`]*`", text), name
+
+
+def test_the_table_of_plugins_lists_their_backends():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for point in entry_points(group="headrace.backends"):
+        if point.dist is not None and point.dist.name in ("headrace-cv", "headrace-ort"):
+            (row,) = [line for line in text.splitlines() if f"[`{point.dist.name}`]" in line]
+            assert f"`{point.name}`" in row
