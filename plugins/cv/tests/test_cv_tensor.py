@@ -1,12 +1,12 @@
-"""`Mat2Tensor` against the formula, computed value by value in double precision."""
+"""`Mat2Tensor` and `Tensor2Mat` against their formulas, value by value in double precision."""
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from headrace.errors import InputError
-from headrace_cv import Normalization, image_to_tensor
-from headrace_cv.tensor import Mat2Tensor
+from headrace_cv import Normalization, image_to_tensor, tensor_to_image
+from headrace_cv.tensor import Mat2Tensor, Tensor2Mat
 
 
 def noise(*shape, dtype=np.uint8):
@@ -112,3 +112,110 @@ def test_the_result_never_shares_memory_with_the_image():
 def test_views_are_read_as_they_look(view):
     image = view(noise(20, 30, 3))
     assert (image_to_tensor(image) == image.transpose(2, 0, 1)).all()
+
+
+def slow_image(tensor, scale=1.0, mean=0.0, std=1.0):
+    channels, height, width = tensor.shape
+    result = np.zeros((height, width, channels), np.uint8)
+    for c in range(channels):
+        m = mean[c] if isinstance(mean, list) else mean
+        s = std[c] if isinstance(std, list) else std
+        for y in range(height):
+            for x in range(width):
+                value = round((float(tensor[c, y, x]) * s + m) / scale)  # halves to even
+                result[y, x, c] = min(max(value, 0), 255)
+    return result
+
+
+NORMALIZED = [
+    {},
+    {"scale": 1 / 255},
+    {"mean": 127.5, "std": 127.5},
+    {"scale": 1 / 255, "mean": 0.5},
+    {"std": 58.0},
+    {"scale": 2, "std": -3},
+    {"scale": 1 / 255, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
+    {"mean": [1, 2, 3], "std": 7},
+    {"mean": 3, "std": [1, 2, 3]},
+]
+
+
+@pytest.mark.parametrize("options", NORMALIZED)
+def test_the_image_is_the_formula_backwards(kit, options):
+    tensor = np.random.default_rng(1).normal(0, 1, (3, 5, 7)).astype(np.float32)
+    spread = options or {"mean": 127.5, "std": 127.5}
+    before = tensor.copy()
+    result = kit.run(kit.ready(Tensor2Mat, **spread), data=tensor)["result"]
+    assert (result.dtype, result.shape) == (np.uint8, (5, 7, 3))
+    assert result.flags.c_contiguous
+    # In float32 a value may fall to the other side of a half.
+    difference = np.abs(result.astype(int) - slow_image(tensor, **spread))
+    assert difference.max() <= 1
+    assert (difference == 0).mean() > 0.99
+    assert (tensor == before).all()
+
+
+@pytest.mark.parametrize("options", NORMALIZED)
+@pytest.mark.parametrize("view", [lambda t: t, lambda t: t[None]])
+def test_every_value_of_an_image_survives_the_round_trip(kit, options, view):
+    image = np.arange(256 * 3).astype(np.uint8).reshape(16, 16, 3)
+    tensor = kit.run(kit.ready(Mat2Tensor, **options), data=image)["result"]
+    back = kit.run(kit.ready(Tensor2Mat, **options), data=view(tensor))["result"]
+    assert (back == image).all()
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_all_numbers_of_channels_come_back(channels):
+    image = noise(5, 7, channels)
+    result = tensor_to_image(image_to_tensor(image))
+    assert result.shape == (5, 7, channels)
+    assert (result == image).all()
+    one = Normalization(2.0, (3,) * channels, 4.0)
+    assert (tensor_to_image(image_to_tensor(image, one), one.inverse()) == image).all()
+
+
+def test_halves_go_to_the_even_number_and_the_rest_is_limited():
+    values = [0.5, 1.5, 2.5, 254.5, 254.51, 255.5, 300, -0.5, -7, 1e30, -1e30, np.inf, -np.inf]
+    tensor = np.array(values, np.float32).reshape(1, 1, -1)
+    expected = [0, 2, 2, 254, 255, 255, 255, 0, 0, 255, 0, 255, 0]
+    assert tensor_to_image(tensor).ravel().tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "got"),
+    [
+        (None, "None"),
+        ([[[1.0]]], "list"),
+        (np.zeros((5, 4, 4), np.float32), "float32 [5, 4, 4]"),
+        (np.zeros((4, 4), np.float32), "float32 [4, 4]"),
+        (np.zeros((2, 3, 4, 4), np.float32), "float32 [2, 3, 4, 4]"),
+        (np.zeros((3, 0, 4), np.float32), "float32 [3, 0, 4]"),
+        (np.zeros((0, 4, 4), np.float32), "float32 [0, 4, 4]"),
+        (np.zeros((3, 4, 4)), "float64 [3, 4, 4]"),
+        (np.zeros((3, 4, 4), np.uint8), "uint8 [3, 4, 4]"),
+        (np.full((3, 4, 4), np.nan, np.float32), "float32 [3, 4, 4]"),
+    ],
+)
+def test_what_is_no_planar_image_is_refused(kit, data, got):
+    with pytest.raises(InputError) as caught:
+        kit.run(kit.ready(Tensor2Mat), data=data)
+    assert (caught.value.key, caught.value.got) == ("data", got)
+
+
+def test_a_list_that_does_not_fit_the_planes_is_refused(kit):
+    with pytest.raises(InputError) as caught:
+        kit.run(kit.ready(Tensor2Mat, mean=[1, 2, 3]), data=np.zeros((1, 2, 2), np.float32))
+    assert (caught.value.key, caught.value.got) == ("data", "float32 [1, 2, 2]")
+
+
+@pytest.mark.parametrize(
+    "options", [{"scale": 0}, {"std": 0}, {"std": [1, 0]}, {"mean": [1, 2], "std": [1]}]
+)
+def test_what_cannot_be_undone_is_refused(options):
+    with pytest.raises(ValidationError):
+        Tensor2Mat.Options(**options)
+
+
+def test_a_scale_of_zero_has_no_inverse():
+    with pytest.raises(ValueError, match="scale"):
+        Normalization(0.0).inverse()

@@ -1,4 +1,4 @@
-"""What the backends of this plugin share: one image at a time, a bad one fails alone."""
+"""What the backends of this plugin share: one request at a time, a bad one fails alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["PerImage"]
 
 
 class PerImage(headrace.Backend):
-    """A backend that is a function of one image: ``result = function(data)``.
+    """A backend that is a function of one request, most of one image: ``result = function(data)``.
 
     Attributes:
         expected: What ``data`` must be, in words, for the error when it is missing.

@@ -15,9 +15,19 @@ if TYPE_CHECKING:
 
     from headrace.keys import Request
 
-__all__ = ["CvtColorMat"]
+__all__ = ["CvtColorMat", "read_color"]
 
 _COLORS = ("rgb", "bgr", "gray")
+
+
+def read_color(backend: PerImage, request: Request) -> str:
+    """Give the colour that ``request`` names, or say what it should be."""
+    wanted = " or ".join(repr(color) for color in _COLORS)
+    color = backend.read(request, "color", wanted)
+    if not isinstance(color, str) or color not in _COLORS:
+        got = repr(color) if isinstance(color, str) else type(color).__name__
+        raise InputError("the color is unknown", key="color", expected=wanted, got=got)
+    return color
 
 
 class CvtColorMat(PerImage):
@@ -73,10 +83,6 @@ class CvtColorMat(PerImage):
     def one(self, request: Request) -> None:
         """Convert one image from the colour that its request names."""
         image = self.read(request, "data", self.expected)
-        wanted = " or ".join(repr(color) for color in _COLORS)
-        source = self.read(request, "color", wanted)
-        if not isinstance(source, str) or source not in _COLORS:
-            got = repr(source) if isinstance(source, str) else type(source).__name__
-            raise InputError("the color is unknown", key="color", expected=wanted, got=got)
+        source = read_color(self, request)
         request["result"] = self._convert(image, source, self._target)
         request["color"] = self._target

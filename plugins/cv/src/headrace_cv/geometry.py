@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
 import headrace
+from headrace_cv._fields import Interpolation, Side
 from headrace_cv._per_image import PerImage
 
 if TYPE_CHECKING:
@@ -47,19 +48,15 @@ class ResizeMat(PerImage):
     class Options(headrace.Options):
         """The size, and how pixels between pixels are computed."""
 
-        resize_h: int | None = Field(
+        resize_h: Side | None = Field(
             default=None,
-            ge=1,
-            le=32_767,
             description="Height of the result, in pixels; none keeps the aspect ratio.",
         )
-        resize_w: int | None = Field(
+        resize_w: Side | None = Field(
             default=None,
-            ge=1,
-            le=32_767,
             description="Width of the result, in pixels; none keeps the aspect ratio.",
         )
-        interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = Field(
+        interpolation: Interpolation = Field(
             default="linear", description="How values between pixels are computed (a name)."
         )
 

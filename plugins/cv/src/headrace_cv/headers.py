@@ -110,11 +110,12 @@ _NAMES = {"jpeg": "JPEG", "png": "PNG", "webp": "WebP"}
 _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 _TEM, _SOI, _EOI, _SOS = 0x01, 0xD8, 0xD9, 0xDA
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SEQUENTIAL = (0xC0, 0xC1)
 
 
 def _walk_jpeg(view: memoryview) -> ImageHeader:
     header: ImageHeader | None = None
-    scans, at = 0, 2
+    scans, components, at = 0, 0, 2
     for _ in range(MAX_PARTS):
         found = _MARKER.search(view, at)
         if found is None:
@@ -133,11 +134,25 @@ def _walk_jpeg(view: memoryview) -> ImageHeader:
                 raise _broken("jpeg", "two frame headers, or one that is too short")
             height, width = struct.unpack_from(">HH", view, at + 3)
             header = ImageHeader("jpeg", width, height)
+            components = view[at + 7] if marker in _SEQUENTIAL else 0
+        if marker == _SOS and header is not None and _holds_all(view, at, end, components):
+            return header
         scans += marker == _SOS
         if scans > MAX_SCANS:
             raise _broken("jpeg", f"more than {MAX_SCANS} scans")
         at = end
     raise _broken("jpeg", f"more than {MAX_PARTS} segments")
+
+
+def _holds_all(view: memoryview, at: int, end: int, components: int) -> bool:
+    """Tell whether the scan that begins is the only one, and the file ends in its end marker.
+
+    Data of a scan cannot hold that marker, so the walk through them can be left out: it costs more
+    than all the rest.
+    """
+    if not components or end <= at + 2 or view[at + 2] != components:
+        return False
+    return bytes(view[-2:]) == b"\xff\xd9"
 
 
 def _segment_end(view: memoryview, at: int, marker: int) -> int:

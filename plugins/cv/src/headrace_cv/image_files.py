@@ -1,4 +1,4 @@
-"""Image files in memory: decode them, within limits."""
+"""Image files in memory: decode them, within limits, and encode them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_cv.headers import check_image_file, view_of_bytes
+from headrace_cv.images import as_image, convert_color
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["decode_image"]
+__all__ = ["decode_image", "encode_image"]
+
+# Suffix, the parameter for the quality, the longest side in pixels.
+_ENCODERS: dict[str, tuple[str, int | None, int]] = {
+    "jpeg": (".jpg", cv2.IMWRITE_JPEG_QUALITY, 65_500),
+    "png": (".png", None, 1_000_000),
+    "webp": (".webp", cv2.IMWRITE_WEBP_QUALITY, 16_383),
+}
 
 
 def decode_image(
@@ -67,3 +75,36 @@ def decode_image(
         what = f"the {header.format} file of {header.width} x {header.height} pixels is broken"
         raise InputError(what, expected="a file that can be decoded", got=why)
     return np.asarray(image, np.uint8)
+
+
+def encode_image(image: Any, color: str, format: str = "jpeg", *, quality: int = 95) -> bytes:  # noqa: A002 - the word for it
+    """Encode an image as a file in memory.
+
+    Args:
+        image: ``uint8``, with the channels of ``color``.
+        color: The order of its channels: ``"rgb"``, ``"bgr"`` or ``"gray"``.
+        format: ``"jpeg"``, ``"png"`` or ``"webp"``.
+        quality: Of JPEG and lossy WebP, 1 to 100; PNG loses nothing.
+
+    Raises:
+        InputError: ``image`` is none, or not ``uint8``, or does not fit ``color``, or a side is
+            longer than the format allows.
+    """
+    pixels = as_image(image)
+    if pixels.dtype != np.uint8:
+        raise InputError(
+            "only whole numbers of 8 bits can be encoded",
+            expected="uint8 [H, W, C] or [H, W]",
+            got=f"{pixels.dtype} {list(pixels.shape)}",
+        )
+    suffix, quality_flag, longest = _ENCODERS[format]
+    if max(pixels.shape[:2]) > longest:
+        raise InputError(
+            f"the image is too large for {format}",
+            expected=f"sides of at most {longest} pixels",
+            got=f"{pixels.dtype} {list(pixels.shape)}",
+        )
+    pixels = convert_color(pixels, color, "gray" if color == "gray" else "bgr")
+    parameters = [] if quality_flag is None else [quality_flag, quality]
+    encoded = cv2.imencode(suffix, pixels, parameters)[1]
+    return encoded.tobytes()

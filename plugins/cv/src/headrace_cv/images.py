@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 
 from headrace.errors import InputError
+from headrace_cv.arrays import array_of, describe
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COLORS",
     "IMAGE",
+    "INTERPOLATIONS",
     "MAX_SIDE",
     "as_image",
     "convert_color",
@@ -29,14 +31,15 @@ IMAGE = "uint8 or float32 [H, W, C] with C from 1 to 4, or [H, W], no side empty
 """What an image is, in the words of the errors."""
 
 MAX_SIDE = 32_767
-"""Longest side that `resize_image` makes, in pixels: OpenCV counts some of them in 16 bits."""
+"""Longest side of an image that is made here, in pixels: OpenCV counts some of them in 16 bits."""
 
-_INTERPOLATIONS = {
+INTERPOLATIONS = {
     "linear": cv2.INTER_LINEAR,
     "cubic": cv2.INTER_CUBIC,
     "area": cv2.INTER_AREA,
     "lanczos": cv2.INTER_LANCZOS4,
 }
+"""OpenCV's ways to compute values between pixels, by our names."""
 
 COLORS = {"rgb": 3, "bgr": 3, "gray": 1}
 """The colour orders, and how many channels each has."""
@@ -58,7 +61,7 @@ def as_image(data: Any) -> NDArray[Any]:
         InputError: ``data`` is no array, or not ``uint8`` or ``float32`` of shape ``[H, W, C]``
             with C from 1 to 4 or ``[H, W]``, or has an empty side.
     """
-    image = data if type(data) is np.ndarray else _from_other_library(data)
+    image = array_of(data)
     wrong = (
         image is None
         or image.ndim not in (2, 3)
@@ -67,27 +70,8 @@ def as_image(data: Any) -> NDArray[Any]:
         or (image.ndim == 3 and image.shape[2] > 4)
     )
     if image is None or wrong:
-        raise InputError("this is no image", expected=IMAGE, got=_in_words(data, image))
+        raise InputError("this is no image", expected=IMAGE, got=describe(data, image))
     return image
-
-
-def _from_other_library(data: Any) -> NDArray[Any] | None:
-    try:
-        if isinstance(data, (np.ndarray, memoryview)):
-            return np.asarray(data)
-        if hasattr(data, "__dlpack__"):
-            return np.from_dlpack(data)
-        if hasattr(data, "__array__"):
-            return np.asarray(data)
-    except (TypeError, ValueError, RuntimeError, BufferError, AttributeError):
-        pass
-    return None
-
-
-def _in_words(data: Any, image: NDArray[Any] | None) -> str:
-    if image is not None:
-        return f"{image.dtype} {list(image.shape)}"
-    return "None" if data is None else type(data).__name__
 
 
 def resize_image(
@@ -131,7 +115,7 @@ def resize_image(
     if interpolation == "nearest":
         # OpenCV's versions differ in which pixel is nearest, and some fail beyond 32767.
         return source.take(_nearest(old_height, height), 0).take(_nearest(old_width, width), 1)
-    resized = cv2.resize(source, (width, height), interpolation=_INTERPOLATIONS[interpolation])
+    resized = cv2.resize(source, (width, height), interpolation=INTERPOLATIONS[interpolation])
     return resized.reshape((height, width, *source.shape[2:]))
 
 

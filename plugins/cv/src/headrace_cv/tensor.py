@@ -1,13 +1,14 @@
-"""`Mat2Tensor`: from an image to what a network reads."""
+"""`Mat2Tensor`: from an image to what a network reads; `Tensor2Mat`: from there to an image."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, FiniteFloat, model_validator
 
 import headrace
+from headrace_cv._fields import PerChannel
 from headrace_cv._per_image import PerImage
 
 if TYPE_CHECKING:
@@ -15,9 +16,14 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["Mat2Tensor"]
+__all__ = ["Mat2Tensor", "Tensor2Mat"]
 
-PerChannel = Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=4)]
+
+def _check(mean: Any, std: Any) -> None:
+    if 0 in (std if isinstance(std, tuple) else (std,)):
+        raise ValueError("std must not be 0")
+    if len({len(v) for v in (mean, std) if isinstance(v, tuple)}) > 1:
+        raise ValueError("mean and std must have one value per channel, both as many")
 
 
 class Mat2Tensor(PerImage):
@@ -64,12 +70,7 @@ class Mat2Tensor(PerImage):
 
         @model_validator(mode="after")
         def _fit_together(self) -> Self:
-            stds = self.std if isinstance(self.std, tuple) else (self.std,)
-            if 0 in stds:
-                raise ValueError("std must not be 0")
-            lengths = {len(v) for v in (self.mean, self.std) if isinstance(v, tuple)}
-            if len(lengths) > 1:
-                raise ValueError("mean and std must have one value per channel, both as many")
+            _check(self.mean, self.std)
             return self
 
     expected = "an image: uint8 or float32 [H, W, C] or [H, W]"
@@ -80,3 +81,62 @@ class Mat2Tensor(PerImage):
 
         normalization = Normalization(options.scale, options.mean, options.std)
         return functools.partial(image_to_tensor, normalization=normalization)
+
+
+class Tensor2Mat(PerImage):
+    """Turn a planar float tensor into an image: what `Mat2Tensor` did, undone.
+
+    ``result = (data * std + mean) / scale``, with the options that `Mat2Tensor` had; what is not
+    given is left out. It is computed in ``float32``, rounded to the nearest integer, halves to the
+    even one, and limited to 0 and 255.
+
+    Reads:
+        data: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``.
+
+    Writes:
+        result: ``uint8 [H, W, C]``, contiguous, a new array.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` is missing or no such tensor, holds NaN, or ``mean`` or ``std`` is a
+            list whose length is not C.
+
+    Source:
+        Own.
+    """
+
+    class Options(headrace.Options):
+        """What happened to the values."""
+
+        scale: FiniteFloat | None = Field(
+            default=None,
+            description="Divided by last, not 0 (no unit); none means 1.",
+        )
+        mean: FiniteFloat | PerChannel | None = Field(
+            default=None,
+            description="Added before that, in scaled values: one number or one per channel.",
+        )
+        std: FiniteFloat | PerChannel | None = Field(
+            default=None,
+            description="Multiplied first, in scaled values, not 0: one number or one per channel.",
+        )
+
+        positional = ("scale", "mean", "std")
+
+        @model_validator(mode="after")
+        def _can_be_undone(self) -> Self:
+            _check(self.mean, self.std)
+            if self.scale == 0:
+                raise ValueError("scale must not be 0")
+            return self
+
+    expected = "a tensor: float32 [C, H, W] or [1, C, H, W], C from 1 to 4"
+
+    def build(self, options: Any) -> Callable[[Any], Any]:
+        """Give `headrace_cv.tensor_to_image` with the options filled in."""
+        from headrace_cv.tensors import Normalization, tensor_to_image
+
+        normalization = Normalization(options.scale, options.mean, options.std).inverse()
+        return functools.partial(tensor_to_image, denormalization=normalization)

@@ -1,4 +1,4 @@
-"""From images to what networks read: planar float tensors, normalised."""
+"""From images to what networks read, planar float tensors, normalised, and back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 
 from headrace.errors import InputError
+from headrace_cv.arrays import array_of, describe
 from headrace_cv.images import as_image
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Normalization", "image_to_tensor"]
+__all__ = ["Normalization", "image_to_tensor", "tensor_to_image"]
 
 
 class Normalization:
@@ -45,12 +46,27 @@ class Normalization:
             raise ValueError("std is 0")
         subtracted = np.asarray(0.0 if mean is None else mean, np.float64).reshape(-1, 1, 1)
         with np.errstate(over="ignore", invalid="ignore"):
-            self._factor = ((1.0 if scale is None else scale) / divisor).astype(np.float32)
-            self._offset = (-subtracted / divisor).astype(np.float32)
+            self._exact = ((1.0 if scale is None else scale) / divisor, -subtracted / divisor)
+            self._factor, self._offset = (values.astype(np.float32) for values in self._exact)
         if not (np.isfinite(self._factor).all() and np.isfinite(self._offset).all()):
             raise ValueError("scale / std or mean / std is too large for float32")
         self._scales = bool((self._factor != 1).any())
         self._shifts = bool((self._offset != 0).any())
+
+    def inverse(self) -> Normalization:
+        """Give the normalization that undoes this one.
+
+        Raises:
+            ValueError: ``scale`` is 0, or the inverse is too large for float32.
+        """
+        factor, offset = self._exact
+        if not factor.all():
+            raise ValueError("scale is 0: what it did cannot be undone")
+        mean, std = (
+            values.item() if values.size == 1 and self.channels != 1 else values.ravel().tolist()
+            for values in (offset, factor)
+        )
+        return Normalization(1.0, mean, std)
 
     def apply(self, tensor: NDArray[np.float32]) -> None:
         """Normalise ``tensor``, ``float32 [C, H, W]``, in place; too large becomes infinite."""
@@ -90,3 +106,42 @@ def image_to_tensor(image: Any, normalization: Normalization = _UNCHANGED) -> ND
         tensor[channel] = plane
     normalization.apply(tensor)
     return tensor
+
+
+def tensor_to_image(tensor: Any, denormalization: Normalization = _UNCHANGED) -> NDArray[np.uint8]:
+    """Turn a planar tensor into a new image, ``uint8 [H, W, C]``.
+
+    Values are rounded to the nearest integer, halves to the even one, and limited to 0 and 255.
+
+    Args:
+        tensor: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``.
+        denormalization: What happens to the values first: `Normalization.inverse` of what made
+            them; the default leaves them as they are.
+
+    Raises:
+        InputError: ``tensor`` is none, holds NaN, or has another number of channels than
+            ``denormalization``.
+    """
+    array = array_of(tensor)
+    planes = array[0] if array is not None and array.ndim == 4 and len(array) == 1 else array
+    is_tensor = planes is not None and planes.ndim == 3 and planes.dtype == np.float32
+    if planes is None or not is_tensor or planes.size == 0 or len(planes) > 4:
+        expected = "float32 [C, H, W] or [1, C, H, W], C from 1 to 4, no side empty"
+        raise InputError("this is no planar image", expected=expected, got=describe(tensor, array))
+    channels, height, width = planes.shape
+    if denormalization.channels not in (None, channels):
+        raise InputError(
+            "mean and std do not fit the tensor",
+            expected=f"{denormalization.channels} channel(s), one per value of mean and std",
+            got=describe(tensor, array),
+        )
+    values = np.array(planes, np.float32, order="C")
+    denormalization.apply(values)
+    if np.isnan(values).any():
+        raise InputError("the tensor holds NaN", expected="numbers", got=describe(tensor, array))
+    np.rint(values, out=values)
+    np.clip(values, 0, 255, out=values)
+    pixels = values.astype(np.uint8)
+    if channels == 1:
+        return pixels.reshape(height, width, 1)
+    return np.asarray(cv2.merge(list(pixels)), np.uint8)

@@ -106,6 +106,7 @@ class OnnxTensor(headrace.Backend):
         if options.ragged == "pad":
             collate.check_padding(self._signature.inputs, options.pad_value)
         self._set_range()
+        self._find_short_way()
         self._built = {
             "onnxruntime": onnxruntime.__version__,
             "model": str(options.model),
@@ -122,8 +123,40 @@ class OnnxTensor(headrace.Backend):
         elif rows is not None:
             self.min, self.max = rows, rows
 
+    def _find_short_way(self) -> None:
+        """Prepare `_forward_one` where the model has one input and one output with a batch axis."""
+        import numpy as np
+
+        from headrace_ort.items import numpy_dtype
+
+        self._alone: tuple[str, str, Any, Any, list[str]] | None = None
+        signature = self._signature
+        if len(signature.inputs) != 1 or len(signature.outputs) != 1 or signature.rows is not None:
+            return
+        (port,), (output,) = signature.inputs, signature.outputs
+        if port.batched and output.batched and all(isinstance(n, int) for n in port.shape[1:]):
+            self._array = np.ndarray
+            shape = tuple(port.shape[1:])
+            self._alone = self._keys[port.name], port.name, shape, numpy_dtype(port), [output.name]
+
+    def _forward_one(self, request: Request) -> bool:
+        """Run one plain sample past all that is for batches; False where it is no plain sample."""
+        if self._alone is None or "request_size" in request:
+            return False
+        key, name, shape, dtype, outputs = self._alone
+        array = request.get(key)
+        if type(array) is not self._array or array.shape != shape or array.dtype != dtype:
+            return False
+        (result,) = self._session.run(outputs, {name: array[None]}, self._run_options)
+        if result.shape[:1] != (1,):
+            return False
+        request["result"] = result.reshape(result.shape[1:])
+        return True
+
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the model on all requests that are right."""
+        if len(batch) == 1 and self._forward_one(batch[0]):
+            return None
         from headrace_ort.collate import group_items
         from headrace_ort.items import read_item
 

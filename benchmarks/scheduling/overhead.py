@@ -1,0 +1,442 @@
+"""What a request costs besides its backend: headrace beside omniback, in one process.
+
+omniback is the C++ system that headrace re-thinks; without it (``pip install omniback==0.2.24``)
+only headrace is measured. Parts, each a table:
+
+- ``identity``: one node, ``result = data``, over ``instance_num``, ``max`` and
+  ``batching_timeout``, with 1, 10 and 40 client threads. headrace runs a backend written in
+  Python; omniback its own in C++ and the same one in Python.
+- ``chain``: four of them in one node, ``S[...]``.
+- ``thread``: the same backend in a thread of its own, ``BackgroundThread[...]``.
+- ``sleep``: 2 ms a batch of up to 8, two instances: how full the batches get, and what waiting
+  costs. Beside it two threads that call the bare function back to back with full batches.
+- ``fair``: 200 microseconds a batch without the interpreter lock, 40 clients: the slowest client
+  over the mean.
+- ``held``: 50 microseconds a batch with the interpreter lock held, 40 clients, beside the plainest
+  scheduler: a thread per instance that takes what waits in a queue.
+
+The clock of a request runs from making its dict to having checked its result. Processor time is
+that of the whole process: clients, schedulers, backends.
+
+    python -m benchmarks.scheduling.overhead [--part identity chain ...] [--json FILE] [--quick]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import statistics
+import sys
+import threading
+import time
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.load import (
+    Load,
+    arguments,
+    drive,
+    environment,
+    in_turn,
+    middle,
+    print_environment,
+    ratio,
+    save,
+)
+
+import headrace
+
+try:
+    import omniback
+except ImportError:
+    omniback = None
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Call = Callable[[int], None]
+
+CLIENTS = (1, 10, 40)
+OURS, CPP, PYTHON = "headrace", "omniback C++", "omniback Python"
+
+# Backends. Each class serves both systems: `forward` is the same, and omniback asks for max().
+
+
+class Copy:
+    """``result = data``: the cheapest backend one can write."""
+
+    def forward(self, batch: list[dict[str, Any]]) -> None:
+        """Answer a batch."""
+        for request in batch:
+            request["result"] = request["data"]
+
+
+class Spending(Copy):
+    """Takes a time per batch, whatever its size."""
+
+    def spend(self) -> None:
+        """Let the time of one batch pass."""
+
+    def forward(self, batch: list[dict[str, Any]]) -> None:
+        """Answer a batch."""
+        self.spend()
+        super().forward(batch)
+
+
+class Sleep2ms(Spending):
+    """Sleeps 2 ms a batch."""
+
+    def spend(self) -> None:
+        """Sleep."""
+        time.sleep(0.002)
+
+
+class Sleep200us(Spending):
+    """Sleeps 200 microseconds a batch."""
+
+    def spend(self) -> None:
+        """Sleep."""
+        time.sleep(0.0002)
+
+
+class Spin50us(Spending):
+    """Computes for 50 microseconds a batch, in Python."""
+
+    def spend(self) -> None:
+        """Look at the clock until the time is over."""
+        until = time.perf_counter() + 50e-6
+        while time.perf_counter() < until:
+            pass
+
+
+BACKENDS = (Copy, Sleep2ms, Sleep200us, Spin50us)
+_serial = itertools.count()
+
+
+def register() -> None:
+    """Make the backends known to both systems."""
+    for kind in BACKENDS:
+        headrace.register(kind.__name__, kind)
+        if omniback is None:
+            continue
+        for most in (1, 8):
+            theirs = type(f"{kind.__name__}{most}", (kind,), {"max": lambda _, n=most: n})
+            omniback.register(theirs.__name__, theirs)
+
+
+# Ways to call.
+
+
+def ours(expression: str, **keys: Any) -> tuple[Call, headrace.Pipeline]:
+    """Build a pipeline of one node; give how to call it, and itself."""
+    pipe = headrace.pipe({"backend": expression, **keys})
+
+    def call(i: int) -> None:
+        request = {"data": i}
+        pipe(request)
+        if request["result"] is not i:
+            raise RuntimeError("another request's answer")
+
+    return call, pipe
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Turn away what native code writes to standard output."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def theirs(expression: str, **keys: Any) -> Call:
+    """Build the same with omniback, where a node's name can be used once in a process."""
+    with silence():
+        pipe = omniback.pipe({f"node{next(_serial)}": {"backend": expression, **keys}})
+
+    def call(i: int) -> None:
+        request = {"data": i}
+        pipe(request)
+        if request["result"] != i:
+            raise RuntimeError("another request's answer")
+
+    return call
+
+
+class Plain:
+    """The plainest scheduler: a thread per instance that takes what waits, up to ``most``."""
+
+    def __init__(self, backend: Any, instances: int, most: int) -> None:
+        self.inbox: SimpleQueue[tuple[dict[str, Any], Any] | None] = SimpleQueue()
+        self.backend, self.most = backend, most
+        self.threads = [threading.Thread(target=self.work, daemon=True) for _ in range(instances)]
+        for thread in self.threads:
+            thread.start()
+
+    def __call__(self, i: int) -> None:
+        """Send one request and wait."""
+        request: dict[str, Any] = {"data": i}
+        done = threading.Lock()
+        done.acquire()
+        self.inbox.put((request, done))
+        done.acquire()
+        if request["result"] is not i:
+            raise RuntimeError("another request's answer")
+
+    def work(self) -> None:
+        """Answer batches until closed."""
+        while (first := self.inbox.get()) is not None:
+            batch = [first]
+            while len(batch) < self.most:
+                try:
+                    more = self.inbox.get_nowait()
+                except Empty:
+                    break
+                if more is None:
+                    self.inbox.put(None)
+                    break
+                batch.append(more)
+            self.backend.forward([request for request, _ in batch])
+            for _, done in batch:
+                done.release()
+
+    def close(self) -> None:
+        """End the threads."""
+        for _ in self.threads:
+            self.inbox.put(None)
+
+
+# Cells.
+
+
+class Table:
+    """Measures cells and prints a line for each."""
+
+    def __init__(self, seconds: float, rounds: int) -> None:
+        self.seconds, self.rounds = seconds, rounds
+        self.cells: list[dict[str, Any]] = []
+
+    def cell(
+        self,
+        name: str,
+        clients: int,
+        sides: dict[str, Call],
+        *,
+        warm_up: float = 0.15,
+        seconds: float | None = None,
+    ) -> dict[str, list[Load]]:
+        """Run all sides of a cell in turn, and print how the first compares with each other."""
+        length = min(seconds or 0.0, 2 * self.seconds) or self.seconds
+
+        def run(call: Call) -> Callable[[], Load]:
+            return lambda: drive(call, clients, length, warm_up)
+
+        loads = in_turn({side: run(call) for side, call in sides.items()}, self.rounds)
+        first, *others = sides
+        m = middle(loads[first])
+        line = (
+            f"{name:36}{clients:4}{m.rps:11,.0f}/s  p50 {m.p50_us:8.1f}  p99 {m.p99_us:9.1f}"
+            f"  CPU {m.cpu_us:7.2f} us  cores {m.cores:.2f}"
+        )
+        ratios = {}
+        for other in others:
+            of = {
+                what: ratio(loads[first], loads[other], what)
+                for what in ("rps", "p99_us", "cpu_us")
+            }
+            ratios[other] = of
+            line += (
+                f" | {other}: {of['rps']:.2f}x, p99 {of['p99_us']:.2f}x, CPU {of['cpu_us']:.2f}x"
+            )
+        print(line, flush=True)
+        self.cells.append({"cell": name, "clients": clients, "ratios": ratios, "loads": loads})
+        return loads
+
+
+def against_omniback(table: Table, name: str, own: str, cpp: str, python: str, **keys: Any) -> None:
+    """Measure one configuration with all numbers of clients."""
+    call, pipe = ours(own, **keys)
+    sides = {OURS: call}
+    if omniback is not None:
+        sides[CPP] = theirs(cpp, **keys)
+        sides[PYTHON] = theirs(python, **keys)
+    for clients in CLIENTS:
+        table.cell(name, clients, sides)
+    pipe.close()
+
+
+def summary(table: Table, start: int, need: str) -> None:
+    """Print the least and the median ratios of the cells since ``start``."""
+    cells = table.cells[start:]
+    for other in (CPP, PYTHON):
+        values = [cell["ratios"][other]["rps"] for cell in cells if other in cell["ratios"]]
+        if values:
+            print(
+                f"  over {other}: least {min(values):.2f}x, median {statistics.median(values):.2f}x"
+            )
+    print(f"  wanted: {need}\n", flush=True)
+
+
+def identity(table: Table, *, quick: bool) -> None:
+    start = len(table.cells)
+    for instances, most, linger in itertools.product((1, 2), (1, 8), (0, 2)):
+        if quick and (instances, linger) != (2, 0):
+            continue
+        name = f"identity inst={instances} max={most} timeout={linger}"
+        keys = {"instance_num": instances, "max": most, "batching_timeout": linger}
+        cpp = "Identity" if most == 1 else "Identities"  # omniback's Identity ignores max
+        against_omniback(table, name, "Copy", cpp, f"Copy{most}", **keys)
+    summary(table, start, "10x C++ and 40x Python in every cell, 20x C++ in the median")
+
+
+def chain(table: Table, *, quick: bool) -> None:
+    start = len(table.cells)
+    keys = {"instance_num": 2, "max": 1, "batching_timeout": 0}
+    four = "S[" + ",".join(["{}"] * 4) + "]"
+    own, cpp, python = (four.replace("{}", b) for b in ("Copy", "Identity", "Copy1"))
+    against_omniback(table, "chain of four", own, cpp, python, **keys)
+    summary(table, start, "10x C++ and 40x Python in every cell")
+
+
+def thread(table: Table, *, quick: bool) -> None:
+    start = len(table.cells)
+    keys = {"instance_num": 1, "max": 8, "batching_timeout": 0}
+    against_omniback(
+        table, "BackgroundThread, max=8", "BackgroundThread[Copy]", "Identities", "Copy8", **keys
+    )
+    summary(table, start, "1x Python at 1 client; 2.5x / 6x C++ at 10 / 40")
+
+
+def back_to_back(kind: type[Spending], seconds: float) -> float:
+    """Give the requests per second of two threads that call with batches of 8, nothing between."""
+    done = [0, 0]
+    until = time.perf_counter() + seconds
+
+    def work(index: int) -> None:
+        backend = kind()
+        while time.perf_counter() < until:
+            backend.forward([{"data": k} for k in range(8)])
+            done[index] += 8
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
+    began = time.perf_counter()
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    return sum(done) / (time.perf_counter() - began)
+
+
+def batches_of(pipe: headrace.Pipeline) -> tuple[int, float]:
+    """Give how many batches the pipeline has run, and how many requests in them."""
+    (node,) = pipe.stats()["nodes"].values()
+    sizes = node["batch_size"]["histogram"]
+    return sum(sizes.values()), sum(int(size) * count for size, count in sizes.items())
+
+
+def sleep(table: Table, *, quick: bool) -> None:
+    seconds, warm_up = (0.5, 0.3) if quick else (1.5, 1.0)
+    keys = {"instance_num": 2, "max": 8, "batching_timeout": 0}
+    call, pipe = ours("Sleep2ms", **keys)
+    peer = None
+    if omniback is not None:
+        # Without a timeout it would not gather at all.
+        peer = theirs("Sleep2ms8", **{**keys, "batching_timeout": 2})
+    for clients in CLIENTS:
+        shares, sizes, loads, others = [], [], [], []
+        for _ in range(table.rounds):
+            batches, items = batches_of(pipe)
+            loads.append(drive(call, clients, seconds, warm_up))
+            more_batches, more_items = batches_of(pipe)
+            sizes.append((more_items - items) / (more_batches - batches))
+            shares.append(loads[-1].rps / back_to_back(Sleep2ms, seconds))
+            if peer is not None:
+                others.append(drive(peer, clients, seconds, warm_up))
+        m = middle(loads)
+        share, size = statistics.median(shares), statistics.median(sizes)
+        line = (
+            f"{'sleep 2 ms inst=2 max=8':36}{clients:4}{m.rps:11,.0f}/s  p50 {m.p50_us:8.1f}"
+            f"  p99 {m.p99_us:9.1f}  CPU {m.cpu_us:7.2f} us  cores {m.cores:.2f}"
+            f" | of two bare threads: {100 * share:.1f} %, mean batch {size:.2f}"
+        )
+        if others:
+            rps, cpu = ratio(loads, others), ratio(loads, others, "cpu_us")
+            line += f" | omniback: {rps:.2f}x, CPU {cpu:.2f}x"
+        print(line, flush=True)
+        table.cells.append(
+            {"cell": "sleep", "clients": clients, "share": share, "mean_batch": size}
+            | {"loads": {OURS: loads, "omniback": others}}
+        )
+    pipe.close()
+    print(
+        "  wanted: 97 % of two bare threads, mean batch 7.9, 0.2 core at 40 clients;"
+        " 1.15x omniback with a tenth of its processor time at 10\n",
+        flush=True,
+    )
+
+
+def fair(table: Table, *, quick: bool) -> None:
+    seconds = 0.5 if quick else 2.0
+    for most in (1, 8):
+        call, pipe = ours("Sleep200us", instance_num=2, max=most)
+        plain = Plain(Sleep200us(), 2, most)
+        loads = table.cell(
+            f"sleep 200 us inst=2 max={most}",
+            40,
+            {OURS: call, "plain threads": plain},
+            seconds=seconds,
+        )
+        shares = {
+            side: statistics.median(x.slowest for x in rounds) for side, rounds in loads.items()
+        }
+        print("  slowest client / mean: " + ", ".join(f"{s} {v:.2f}" for s, v in shares.items()))
+        table.cells[-1]["slowest"] = shares
+        pipe.close()
+        plain.close()
+    print("  wanted: 0.8\n", flush=True)
+
+
+def held(table: Table, *, quick: bool) -> None:
+    call, pipe = ours("Spin50us", instance_num=2, max=8)
+    plain = Plain(Spin50us(), 2, 8)
+    table.cell("hold the lock 50 us inst=2 max=8", 40, {OURS: call, "plain threads": plain})
+    pipe.close()
+    plain.close()
+    print("  wanted: p99 not above plain threads\n", flush=True)
+
+
+PARTS = {
+    "identity": identity,
+    "chain": chain,
+    "thread": thread,
+    "sleep": sleep,
+    "fair": fair,
+    "held": held,
+}
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--seconds", type=float, default=0.5, help="length of one window")
+    parser.add_argument("--rounds", type=int, default=3)
+    chosen = parser.parse_args()
+    seconds, rounds = (0.2, 1) if chosen.quick else (chosen.seconds, chosen.rounds)
+    about = environment(["headrace", "omniback"])
+    print_environment(about)
+    register()
+    table = Table(seconds, rounds)
+    print("ratios are headrace / the other: requests per second, p99, processor time per request")
+    for part in chosen.part:
+        PARTS[part](table, quick=chosen.quick)
+    save(chosen.json, about, {"cells": table.cells})
+
+
+if __name__ == "__main__":
+    main()

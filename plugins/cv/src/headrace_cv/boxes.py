@@ -1,0 +1,183 @@
+"""Boxes in images: how much they overlap, and the best of those that do.
+
+A box is ``x1, y1, x2, y2`` in pixels. Coordinates count the edges of pixels: 0 is the left (upper)
+edge of the first pixel, the width (height) the right (lower) edge of the last one. Needs numpy only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import InputError
+from headrace_cv.arrays import array_of, describe, numbers_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["as_rows", "corners_of", "filter_detections", "iou_matrix", "nms"]
+
+
+def as_rows(data: Any, columns: int, names: str = "x1, y1, x2, y2") -> NDArray[np.float32]:
+    """Give ``data`` as ``float32 [N, C]`` with C of at least ``columns``; N may be 0.
+
+    Args:
+        data: An array of integers or floats, or a list of rows; an empty list has no rows.
+        columns: Fewest columns.
+        names: What the columns hold, for the error.
+
+    Raises:
+        InputError: ``data`` is something else, or a value is not finite in ``float32``.
+    """
+    numbers = numbers_of(data)
+    if numbers is not None and numbers.shape == (0,):
+        numbers = numbers.reshape(0, columns)
+    expected = f"numbers [N, C], C at least {columns}: {names}"
+    if numbers is None or numbers.ndim != 2 or numbers.shape[1] < columns:
+        array = array_of(data) if numbers is None else numbers
+        raise InputError("these are no boxes", expected=expected, got=describe(data, array))
+    with np.errstate(over="ignore"):
+        rows = numbers.astype(np.float32, copy=False)
+    finite = np.isfinite(rows).all(1)
+    if not finite.all():
+        bad = int(np.argmin(finite))
+        got = f"row {bad}: {rows[bad].tolist()}"
+        raise InputError("a box is not finite", expected="finite numbers", got=got)
+    return rows
+
+
+def corners_of(xyxy: Any) -> NDArray[np.float64]:
+    """Give the first four columns of ``xyxy``, ``[N, 4]``, for exact computing."""
+    corners: NDArray[np.float64] = as_rows(xyxy, 4)[:, :4].astype(np.float64)
+    return corners
+
+
+def iou_matrix(boxes: Any, others: Any) -> NDArray[np.float64]:
+    """Give the overlap of each box with each other one: intersection over union, in [0, 1].
+
+    A box without area (``x2 <= x1`` or ``y2 <= y1``) overlaps nothing, not even itself.
+
+    Args:
+        boxes: ``[N, 4]``: ``x1, y1, x2, y2``, N may be 0.
+        others: ``[M, 4]``, likewise.
+
+    Returns:
+        ``float64 [N, M]``.
+
+    Raises:
+        InputError: One of them is no such array.
+    """
+    first, second = corners_of(boxes)[:, None], corners_of(others)[None]
+    upper = np.maximum(first[..., :2], second[..., :2])
+    shared = _area(upper, np.minimum(first[..., 2:], second[..., 2:]))
+    area, other_area = (_area(box[..., :2], box[..., 2:]) for box in (first, second))
+    overlap = np.zeros_like(shared)
+    np.divide(shared, area + other_area - shared, out=overlap, where=shared > 0)
+    return overlap
+
+
+def _area(upper: NDArray[np.float64], lower: NDArray[np.float64]) -> NDArray[np.float64]:
+    size = np.maximum(lower - upper, 0)
+    area: NDArray[np.float64] = size[..., 0] * size[..., 1]
+    return area
+
+
+def nms(
+    boxes: Any, scores: Any, *, iou_threshold: float = 0.5, classes: Any = None
+) -> NDArray[np.int64]:
+    """Keep the best of boxes that overlap: greedy non-maximum suppression.
+
+    The box of the highest score is kept, all that overlap it by more than ``iou_threshold`` are
+    dropped, and so on with what is left. Of equal scores the first in the input comes first.
+
+    Args:
+        boxes: ``[N, 4]``: ``x1, y1, x2, y2``, N may be 0.
+        scores: ``[N]``, greater is better.
+        iou_threshold: Intersection over union above which the lesser box is dropped, in [0, 1].
+        classes: ``[N]``: only boxes of equal class suppress each other. None: all do.
+
+    Returns:
+        ``int64 [K]``: the numbers of the boxes that are kept, by descending score.
+
+    Raises:
+        InputError: One of them is no such array, or their lengths differ.
+
+    Source:
+        torchvision's ``nms`` and ``batched_nms`` (same rule, ``>``); own computation.
+    """
+    corners = corners_of(boxes)
+    order = np.argsort(-_column(scores, len(corners), "scores"), kind="stable")
+    groups = np.zeros(len(corners))
+    if classes is not None:
+        groups = _column(classes, len(corners), "classes")
+    kept = np.zeros(len(corners), bool)
+    for group in np.unique(groups):
+        members = order[groups[order] == group]
+        kept[members[_best(corners[members], iou_threshold)]] = True
+    return order[kept[order]].astype(np.int64, copy=False)
+
+
+def _best(corners: NDArray[np.float64], iou_threshold: float) -> list[int]:
+    """Give the numbers of the boxes that no better one suppresses; the best one comes first."""
+    x1, y1, x2, y2 = np.ascontiguousarray(corners.T)
+    area = np.maximum(x2 - x1, 0) * np.maximum(y2 - y1, 0)
+    dropped = np.zeros(len(corners), bool)
+    kept = []
+    for i in range(len(corners)):
+        if dropped[i]:
+            continue
+        kept.append(i)
+        rest = slice(i + 1, None)
+        width = np.minimum(x2[rest], x2[i]) - np.maximum(x1[rest], x1[i])
+        height = np.minimum(y2[rest], y2[i]) - np.maximum(y1[rest], y1[i])
+        touched = np.flatnonzero((width > 0) & (height > 0))
+        shared = width[touched] * height[touched]
+        touched += i + 1
+        overlap = shared / (area[i] + area[touched] - shared)
+        dropped[touched[overlap > iou_threshold]] = True
+    return kept
+
+
+def _column(values: Any, length: int, name: str) -> NDArray[np.float64]:
+    numbers = numbers_of(values)
+    if numbers is not None and numbers.size == 0:
+        numbers = numbers.reshape(-1)
+    if numbers is None or numbers.shape != (length,) or not np.isfinite(numbers).all():
+        raise InputError(
+            f"the {name} do not fit the boxes",
+            expected=f"{length} finite number(s), one per box",
+            got=describe(values, array_of(values) if numbers is None else numbers),
+        )
+    return numbers.astype(np.float64)
+
+
+def filter_detections(
+    rows: Any,
+    *,
+    iou_threshold: float = 0.5,
+    score_threshold: float | None = None,
+    class_agnostic: bool = False,
+    max_boxes: int | None = None,
+) -> NDArray[np.float32]:
+    """Keep the best rows of a detector: `nms` on ``x1, y1, x2, y2, score, class, ...``.
+
+    Args:
+        rows: ``[N, C]``, C at least 6; further columns are kept. N may be 0.
+        iou_threshold: See `nms`.
+        score_threshold: Rows with a score below it are dropped first; None keeps all.
+        class_agnostic: Boxes of different classes suppress each other too.
+        max_boxes: Most rows of the result, the best ones; None means any number.
+
+    Returns:
+        A new ``float32 [K, C]``, by descending score.
+
+    Raises:
+        InputError: ``rows`` are no such numbers.
+    """
+    found = as_rows(rows, 6, "x1, y1, x2, y2, score, class")
+    if score_threshold is not None:
+        found = found[found[:, 4] >= score_threshold]
+    classes = None if class_agnostic else found[:, 5]
+    kept = nms(found[:, :4], found[:, 4], iou_threshold=iou_threshold, classes=classes)
+    return found[kept[:max_boxes]]

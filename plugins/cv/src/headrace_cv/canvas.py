@@ -1,0 +1,109 @@
+"""Images fitted into a canvas of fixed size, with their aspect ratio kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cv2
+
+from headrace.errors import InputError
+from headrace_cv.images import as_image, resize_image
+from headrace_cv.transforms import LetterBoxTransform
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["letterbox_image", "pad_image", "padding_of"]
+
+
+def letterbox_image(
+    image: Any,
+    height: int,
+    width: int,
+    *,
+    pad_value: float | Sequence[float] = 114,
+    centered: bool = True,
+    enlarge: bool = True,
+    interpolation: str = "linear",
+) -> tuple[NDArray[Any], LetterBoxTransform]:
+    """Fit an image into a canvas: resize it with its aspect ratio kept, and pad the rest.
+
+    One side of the image becomes that of the canvas; the other is the exact value rounded to the
+    nearest integer, halves up, at least 1 pixel.
+
+    Args:
+        image: See `headrace_cv.images`. Returned itself when it has the size of the canvas.
+        height: Height of the canvas in pixels, 1 to 32767.
+        width: Width of the canvas in pixels, 1 to 32767.
+        pad_value: What the padding holds, one number or one per channel; for ``uint8`` rounded
+            to the nearest integer and limited to 0 and 255.
+        centered: True: in the middle (an odd pixel of padding goes right or below). False: in the
+            upper left corner.
+        enlarge: False: an image smaller than the canvas keeps its size.
+        interpolation: See `headrace_cv.resize_image`.
+
+    Returns:
+        The canvas, same dtype and number of dimensions, and where the image lies in it.
+
+    Raises:
+        InputError: ``image`` is none, or has another number of channels than ``pad_value``.
+
+    Source:
+        The ``letterbox`` of YOLOv5 (centre, 114, which side gets the odd pixel) and the
+        preprocessing of YOLOX (upper left corner, 114); sizes by own rounding.
+    """
+    source = as_image(image)
+    padding = padding_of(source, pad_value)
+    old_height, old_width = source.shape[:2]
+    new_height, new_width = old_height, old_width
+    if enlarge or old_height > height or old_width > width:
+        if old_width * height <= old_height * width:
+            new_height = height
+            new_width = max(1, (2 * old_width * height + old_height) // (2 * old_height))
+        else:
+            new_width = width
+            new_height = max(1, (2 * old_height * width + old_width) // (2 * old_width))
+    right, below = width - new_width, height - new_height
+    left, top = (right // 2, below // 2) if centered else (0, 0)
+    content = resize_image(source, new_height, new_width, interpolation=interpolation)
+    canvas = pad_image(content, (top, below - top, left, right - left), padding)
+    return canvas, LetterBoxTransform(
+        image_h=old_height,
+        image_w=old_width,
+        content_h=new_height,
+        content_w=new_width,
+        canvas_h=height,
+        canvas_w=width,
+        left=left,
+        top=top,
+    )
+
+
+def padding_of(image: NDArray[Any], value: float | Sequence[float]) -> list[float]:
+    """Give the value of the padding as OpenCV wants it: four numbers.
+
+    Raises:
+        InputError: ``value`` has one number per channel, but of another number of channels.
+    """
+    channels = 1 if image.ndim == 2 else image.shape[2]
+    values = [float(value)] * channels if isinstance(value, (int, float)) else list(value)
+    if len(values) != channels:
+        raise InputError(
+            "the value of the padding does not fit the image",
+            key="data",
+            expected=f"{len(values)} channel(s), one per value of the padding",
+            got=f"{image.dtype} {list(image.shape)}",
+        )
+    return (values + [0.0] * 4)[:4]
+
+
+def pad_image(
+    image: NDArray[Any], margins: tuple[int, int, int, int], padding: list[float]
+) -> NDArray[Any]:
+    """Put a margin around an image: ``top, bottom, left, right`` pixels of `padding_of`."""
+    if not any(margins):
+        return image
+    padded = cv2.copyMakeBorder(image, *margins, cv2.BORDER_CONSTANT, value=padding)
+    return padded.reshape((*padded.shape[:2], *image.shape[2:]))

@@ -1,0 +1,175 @@
+"""`CropMat` and `PerspectiveCropMat`: pieces of an image."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, FiniteFloat
+
+import headrace
+from headrace.errors import InputError
+from headrace_cv._fields import PerChannel, Side
+from headrace_cv._per_image import PerImage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.keys import Request
+
+__all__ = ["CropMat", "PerspectiveCropMat"]
+
+
+class _Crop(PerImage):
+    """A function of an image and of what a key of the request says of it."""
+
+    reads = ("data", "{key}")
+    expected = "an image: uint8 or float32 [H, W, C] or [H, W]"
+    expected_place: ClassVar[str]
+    _crop: Callable[[Any, Any], Any]
+    _key: str
+
+    def build(self, options: Any) -> Callable[[Any], Any]:
+        """Keep the key, and what cuts; give what checks the image."""
+        from headrace_cv.images import as_image
+
+        self._key = options.key
+        self._crop = self.cutter(options)
+        return as_image
+
+    def cutter(self, options: Any) -> Callable[[Any, Any], Any]:
+        """Import what cuts, and give the function of an image and a place in it."""
+        raise NotImplementedError
+
+    def one(self, request: Request) -> None:
+        """Cut one piece; once the image is known to be one, what fails is the place."""
+        image = self.function(self.read(request, "data", self.expected))
+        place = self.read(request, self._key, self.expected_place)
+        try:
+            request["result"] = self._crop(image, place)
+        except InputError as error:
+            error.key = error.key or self._key
+            raise
+
+
+class CropMat(_Crop):
+    """Cut a box out of an image.
+
+    The box holds the pixels from ``x1`` to before ``x2`` and from ``y1`` to before ``y2``; each
+    number is rounded to the nearest integer first, halves up.
+
+    Reads:
+        data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``.
+        box: ``x1, y1, x2, y2`` in pixels, a list or an array; what follows is not looked at. The
+            option ``key`` names another key.
+
+    Writes:
+        result: Same dtype and number of dimensions, ``[y2 - y1, x2 - x1, C]`` or
+            ``[y2 - y1, x2 - x1]``: a new array, never a view into the image.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` or the box is missing or something else, the box holds no pixel of the
+            image, leaves it where ``outside`` is ``refuse``, or with ``fill`` makes a crop of more
+            than 100 million pixels or with a side above 32767; ``fill_value`` is a list whose
+            length is not C.
+
+    Source:
+        Own.
+    """
+
+    class Options(headrace.Options):
+        """Where the box is, and what happens outside of the image."""
+
+        key: str = Field(
+            default="box", min_length=1, description="Key of the request that holds the box."
+        )
+        outside: Literal["clip", "refuse", "fill"] = Field(
+            default="clip",
+            description="A box that leaves the image is cut off, refused, or filled up (a name).",
+        )
+        fill_value: FiniteFloat | PerChannel = Field(
+            default=0,
+            description="What `fill` puts there, in pixel values: one number or one per channel.",
+        )
+
+        positional = ("key",)
+
+    expected_place = "4 finite numbers: x1, y1, x2, y2 in pixels"
+
+    def cutter(self, options: Any) -> Callable[[Any, Any], Any]:
+        """Give `headrace_cv.crop_image` with the options filled in."""
+        from headrace_cv.crops import crop_image
+
+        return functools.partial(crop_image, outside=options.outside, fill_value=options.fill_value)
+
+
+class PerspectiveCropMat(_Crop):
+    """Cut a quadrilateral, such as a line of text, out of an image and make it upright.
+
+    Its natural size is the longer of the upper and the lower side by the longer of the left and
+    the right one, without fractions, at least 1 pixel. Another size is what resizing that crop
+    would give, in one step. Points outside of the image have the value of its nearest pixel.
+
+    Reads:
+        data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``.
+        quad: Numbers ``[4, 2]``: x, y in pixels of the corners, clockwise from the upper left one.
+            The option ``key`` names another key.
+
+    Writes:
+        result: Same dtype and number of dimensions, of the natural size or the one that the options
+            ask for: a new array.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` or the corners are missing or something else, the corners lie outside
+            of the image, or are not those of a convex quadrilateral in clockwise order, or the crop
+            has more than 100 million pixels or a side above 32767.
+
+    Source:
+        PaddleOCR's ``get_rotate_crop_image``: size, interpolation, border and the turn (at 1.5).
+    """
+
+    class Options(headrace.Options):
+        """Where the corners are, and the size of the crop."""
+
+        key: str = Field(
+            default="quad", min_length=1, description="Key of the request that holds the corners."
+        )
+        crop_h: Side | None = Field(
+            default=None,
+            description="Height of the result, in pixels; none: natural, or by the aspect ratio.",
+        )
+        crop_w: Side | None = Field(
+            default=None,
+            description="Width of the result, in pixels; none: natural, or by the aspect ratio.",
+        )
+        rotate_upright: FiniteFloat | None = Field(
+            default=None,
+            gt=0,
+            description="Turn crops by 90 degrees counter-clockwise whose height is at least this "
+            "many times their width (a ratio); none turns none.",
+        )
+        interpolation: Literal["linear", "cubic", "lanczos"] = Field(
+            default="cubic", description="How values between pixels are computed (a name)."
+        )
+
+        positional = ("key",)
+
+    expected_place = "finite numbers [4, 2]: x, y in pixels of 4 corners, clockwise"
+
+    def cutter(self, options: Any) -> Callable[[Any, Any], Any]:
+        """Give `headrace_cv.crop_quad` with the options filled in."""
+        from headrace_cv.crops import crop_quad
+
+        return functools.partial(
+            crop_quad,
+            height=options.crop_h,
+            width=options.crop_w,
+            rotate_upright=options.rotate_upright,
+            interpolation=options.interpolation,
+        )

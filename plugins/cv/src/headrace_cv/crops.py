@@ -1,0 +1,220 @@
+"""Pieces of images: upright boxes, and quadrilaterals made upright."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+
+from headrace.errors import InputError
+from headrace_cv.arrays import array_of, describe, numbers_of
+from headrace_cv.canvas import pad_image, padding_of
+from headrace_cv.images import INTERPOLATIONS, MAX_SIDE, as_image
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["BOX", "MAX_CROP_PIXELS", "QUAD", "crop_image", "crop_quad"]
+
+BOX = "4 finite numbers: x1, y1, x2, y2 in pixels"
+"""What a box is, in the words of the errors."""
+
+QUAD = "finite numbers [4, 2]: x, y in pixels of 4 corners, clockwise from the upper left one"
+"""What a quadrilateral is, in the words of the errors."""
+
+MAX_CROP_PIXELS = 100_000_000
+"""Largest crop, in pixels: what lies outside of the image costs memory as well."""
+
+
+def crop_image(
+    image: Any, box: Any, *, outside: str = "clip", fill_value: float | Sequence[float] = 0
+) -> NDArray[Any]:
+    """Cut a box out of an image.
+
+    The box holds the pixels from ``x1`` to before ``x2`` and from ``y1`` to before ``y2``; each
+    number is rounded to the nearest integer first, halves up.
+
+    Args:
+        image: See `headrace_cv.images`.
+        box: ``x1, y1, x2, y2`` in pixels, a list or an array; what follows is not looked at, so a
+            row of a detector will do.
+        outside: What happens to a box that leaves the image: ``"clip"`` cuts it at the border,
+            ``"refuse"`` refuses it, ``"fill"`` keeps its size and fills up.
+        fill_value: What ``"fill"`` puts there, one number or one per channel; for ``uint8``
+            rounded to the nearest integer and limited to 0 and 255.
+
+    Returns:
+        A new array of the same dtype and number of dimensions, never a view into the image.
+
+    Raises:
+        InputError: ``image`` or ``box`` is none, the box holds no pixel of the image, leaves it
+            where that is refused, or makes a crop of more than `MAX_CROP_PIXELS` or with a side
+            above `MAX_SIDE`.
+    """
+    pixels = as_image(image)
+    padding = padding_of(pixels, fill_value if outside == "fill" else 0)
+    height, width = pixels.shape[:2]
+    x1, y1, x2, y2 = (math.floor(number + 0.5) for number in _four_numbers(box))
+    got = f"{x1}, {y1}, {x2}, {y2}"
+    left, top, right, bottom = max(x1, 0), max(y1, 0), min(x2, width), min(y2, height)
+    if left >= right or top >= bottom:
+        expected = f"x1 < x2, y1 < y2, some of it in the image of {width} x {height} pixels"
+        raise InputError("the box holds no pixel", expected=expected, got=got)
+    is_inside = (left, top, right, bottom) == (x1, y1, x2, y2)
+    if outside == "refuse" and not is_inside:
+        expected = f"a box inside 0, 0, {width}, {height}"
+        raise InputError("the box leaves the image", expected=expected, got=got)
+    piece: NDArray[Any] = pixels[top:bottom, left:right]
+    if outside == "fill" and not is_inside:
+        _check_size(y2 - y1, x2 - x1)
+        return pad_image(piece, (top - y1, y2 - bottom, left - x1, x2 - right), padding)
+    owned: NDArray[Any] = piece.copy()
+    return owned
+
+
+def _four_numbers(box: Any) -> list[float]:
+    numbers = numbers_of(box)
+    if numbers is None or numbers.ndim != 1 or len(numbers) < 4:
+        array = array_of(box) if numbers is None else numbers
+        raise InputError("this is no box", expected=BOX, got=describe(box, array))
+    four: list[float] = numbers[:4].tolist()
+    if not all(map(math.isfinite, four)):
+        raise InputError("the box is not finite", expected=BOX, got=str(four))
+    return four
+
+
+def _check_size(height: int, width: int) -> None:
+    if max(height, width) > MAX_SIDE or height * width > MAX_CROP_PIXELS:
+        raise InputError(
+            "the crop is too large",
+            expected=f"at most {MAX_CROP_PIXELS} pixels, no side above {MAX_SIDE}",
+            got=f"{width} x {height} pixels",
+        )
+
+
+def crop_quad(
+    image: Any,
+    quad: Any,
+    height: int | None = None,
+    width: int | None = None,
+    *,
+    rotate_upright: float | None = None,
+    interpolation: str = "cubic",
+) -> NDArray[Any]:
+    """Cut a quadrilateral out of an image and make it an upright rectangle.
+
+    Its natural size is the longer of the upper and the lower side by the longer of the left and
+    the right one, without fractions, at least 1 pixel. The pixel 0, 0 of the crop is the point of
+    the first corner, so that a quadrilateral with upright sides and whole numbers gives exactly
+    the pixels of `crop_image`. Another size is what resizing that crop would give (pixel centres at
+    half coordinates), in one step. Points outside of the image have the value of its nearest pixel.
+
+    Args:
+        image: See `headrace_cv.images`.
+        quad: ``[4, 2]``: x, y in pixels of the corners, clockwise from the upper left one.
+        height: Height of the result in pixels, 1 to `MAX_SIDE`; None: by the natural aspect ratio
+            (halves up, at least 1 pixel), or the natural one when ``width`` is None too.
+        width: Width of the result in pixels, likewise.
+        rotate_upright: A crop whose natural height is at least this many times its width is turned
+            by 90 degrees counter-clockwise. ``height`` and ``width`` are those after turning.
+        interpolation: ``"linear"``, ``"cubic"`` or ``"lanczos"``.
+
+    Returns:
+        A new array of the same dtype and number of dimensions.
+
+    Raises:
+        InputError: ``image`` or ``quad`` is none, the corners are not those of a convex
+            quadrilateral in clockwise order, or the crop is larger than `MAX_CROP_PIXELS` or a
+            side than `MAX_SIDE`.
+
+    Source:
+        PaddleOCR's ``get_rotate_crop_image``: size, interpolation, border and the turn (at 1.5).
+    """
+    pixels = as_image(image)
+    corners = _corners(quad, *pixels.shape[:2])
+    sides = np.linalg.norm(corners - np.roll(corners, -1, 0), axis=1).tolist()
+    natural_width = max(1, int(max(sides[0], sides[2])))
+    natural_height = max(1, int(max(sides[1], sides[3])))
+    is_turned = rotate_upright is not None and natural_height / natural_width >= rotate_upright
+    if is_turned:
+        height, width = width, height
+    height, width = _size(natural_height, natural_width, height, width)
+    _check_size(height, width)
+    pixels, corners = _neighbourhood(pixels, corners)
+    w, h = natural_width, natural_height
+    target = np.array([[0, 0], [w, 0], [w, h], [0, h]], np.float32)
+    matrix = cv2.getPerspectiveTransform(corners, target)
+    if (height, width) != (h, w):
+        x, y = width / w, height / h
+        matrix = np.array([[x, 0, x / 2 - 0.5], [0, y, y / 2 - 0.5], [0, 0, 1]]) @ matrix
+    crop = cv2.warpPerspective(
+        pixels,
+        matrix,
+        (width, height),
+        flags=INTERPOLATIONS[interpolation],
+        borderMode=cv2.BORDER_REPLICATE,
+    ).reshape((height, width, *pixels.shape[2:]))
+    return np.ascontiguousarray(np.rot90(crop)) if is_turned else crop
+
+
+def _corners(quad: Any, height: int, width: int) -> NDArray[np.float32]:
+    numbers = numbers_of(quad)
+    if numbers is None or numbers.shape != (4, 2):
+        array = array_of(quad) if numbers is None else numbers
+        raise InputError("this is no quadrilateral", expected=QUAD, got=describe(quad, array))
+    corners = numbers.astype(np.float64)
+    got = str(corners.tolist())
+    if not np.isfinite(corners).all():
+        raise InputError("a corner is not finite", expected=QUAD, got=got)
+    if (corners.max(0) <= 0).any() or (corners.min(0) >= (width, height)).any():
+        expected = f"some of it in the image of {width} x {height} pixels"
+        raise InputError("the quadrilateral lies outside of the image", expected=expected, got=got)
+    edges = np.roll(corners, -1, 0) - corners
+    after = np.roll(edges, -1, 0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        turns = edges[:, 0] * after[:, 1] - edges[:, 1] * after[:, 0]
+    # A turn to the right at each corner; beyond 1e6 float32 no longer tells pixels apart.
+    if not turns.min() > 1e-6 or np.abs(corners).max() > 1e6:
+        raise InputError(
+            "the corners make no rectangle in perspective",
+            expected="a convex quadrilateral within 1e6 pixels, clockwise from the upper left corner",
+            got=got,
+        )
+    return corners.astype(np.float32)
+
+
+def _size(
+    natural_height: int, natural_width: int, height: int | None, width: int | None
+) -> tuple[int, int]:
+    if width is None:
+        if height is None:
+            return natural_height, natural_width
+        width = (2 * natural_width * height + natural_height) // (2 * natural_height)
+    elif height is None:
+        height = (2 * natural_height * width + natural_width) // (2 * natural_width)
+    return max(1, height), max(1, width)
+
+
+def _neighbourhood(
+    pixels: NDArray[Any], corners: NDArray[np.float32]
+) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """Leave out what is far from ``corners`` of an image that is too large for OpenCV to warp."""
+    height, width = pixels.shape[:2]
+    if max(height, width) < MAX_SIDE:
+        return pixels, corners
+    lower, upper = np.floor(corners.min(0)) - 8, np.ceil(corners.max(0)) + 9
+    left, right = (int(np.clip(x, 0, width)) for x in (lower[0], upper[0]))
+    top, bottom = (int(np.clip(y, 0, height)) for y in (lower[1], upper[1]))
+    left, top = min(left, width - 1), min(top, height - 1)
+    piece = pixels[top : max(bottom, top + 1), left : max(right, left + 1)]
+    if max(piece.shape[:2]) >= MAX_SIDE:
+        raise InputError(
+            "the quadrilateral is too large",
+            expected=f"sides below {MAX_SIDE} pixels",
+            got=f"{piece.shape[1]} x {piece.shape[0]} pixels around it",
+        )
+    return piece, corners - np.array([left, top], np.float32)

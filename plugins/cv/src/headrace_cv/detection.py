@@ -1,0 +1,75 @@
+"""`NMS`: the best of boxes that overlap."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+import headrace
+from headrace_cv._per_image import PerImage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["NMS"]
+
+
+class NMS(PerImage):
+    """Keep the best of boxes that overlap: greedy non-maximum suppression, class by class.
+
+    The box of the highest score is kept, all of its class that overlap it by more than
+    ``iou_threshold`` are dropped, and so on with what is left. Of equal scores the first row comes
+    first. A box without area overlaps nothing.
+
+    Reads:
+        data: Numbers ``[N, C]``, C at least 6: ``x1, y1, x2, y2, score, class``. N may be 0.
+
+    Writes:
+        result: ``float32 [K, C]``, a new array: the rows that are kept, by descending score.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` is missing or something else, or a number is not finite.
+
+    Source:
+        torchvision's ``nms`` and ``batched_nms`` (same rule, ``>``); own computation.
+    """
+
+    class Options(headrace.Options):
+        """What counts as the same thing, and what is not worth keeping."""
+
+        iou_threshold: float = Field(
+            default=0.5,
+            ge=0,
+            le=1,
+            description="Overlap above which the lesser box is dropped "
+            "(intersection over union, 0 to 1).",
+        )
+        score_threshold: float | None = Field(
+            default=None,
+            allow_inf_nan=False,
+            description="Rows of a lower score are dropped, in units of the score; none keeps all.",
+        )
+        class_agnostic: bool = Field(
+            default=False,
+            description="Boxes of different classes drop each other too (true or false).",
+        )
+        max_boxes: int | None = Field(
+            default=None,
+            ge=1,
+            description="Most rows of the result, the best ones; none means any number.",
+        )
+
+        positional = ("iou_threshold", "score_threshold")
+
+    expected = "numbers [N, C], C at least 6: x1, y1, x2, y2, score, class"
+
+    def build(self, options: Any) -> Callable[[Any], Any]:
+        """Give `headrace_cv.filter_detections` with the options filled in."""
+        from headrace_cv.boxes import filter_detections
+
+        return functools.partial(filter_detections, **options.model_dump())

@@ -1,0 +1,75 @@
+"""`EncodeMat`: from an image to a file in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+import headrace
+from headrace_cv._per_image import PerImage
+from headrace_cv.color import read_color
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.keys import Request
+
+__all__ = ["EncodeMat"]
+
+
+class EncodeMat(PerImage):
+    """Encode an image as a JPEG, PNG or WebP file, with its colours as the request names them.
+
+    Reads:
+        data: ``uint8``: ``[H, W, 3]`` for ``rgb`` and ``bgr``; ``[H, W, 1]`` or ``[H, W]`` for
+            ``gray``.
+        color: What ``data`` is: ``"rgb"``, ``"bgr"`` or ``"gray"``.
+
+    Writes:
+        result: bytes, one file. WebP has no grey: it gets three equal channels.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` or ``color`` is missing, ``data`` is no such image, ``color`` is another
+            word, the two do not fit, or a side is longer than the format allows: 65500 pixels
+            for JPEG, 16383 for WebP, 1000000 for PNG.
+
+    Source:
+        Own; the encoders are those of OpenCV's ``imencode``.
+    """
+
+    class Options(headrace.Options):
+        """The format, and how much is lost."""
+
+        format: Literal["jpeg", "png", "webp"] = Field(
+            default="jpeg", description="Format of the file (a name)."
+        )
+        quality: int = Field(
+            default=95,
+            ge=1,
+            le=100,
+            description="Quality of JPEG and lossy WebP, 1 to 100; PNG loses nothing.",
+        )
+
+        positional = ("format", "quality")
+
+    reads = ("data", "color")
+    expected = "an image: uint8 [H, W, C] or [H, W]"
+
+    def build(self, options: Any) -> Callable[[Any], Any]:
+        """Keep `headrace_cv.encode_image`; the colour comes with each request."""
+        from headrace_cv.image_files import encode_image
+
+        self._format: str = options.format
+        self._quality: int = options.quality
+        self._encode: Callable[..., bytes] = encode_image
+        return lambda image: image
+
+    def one(self, request: Request) -> None:
+        """Encode one image of the colour that its request names."""
+        image = self.read(request, "data", self.expected)
+        color = read_color(self, request)
+        request["result"] = self._encode(image, color, self._format, quality=self._quality)

@@ -1,0 +1,120 @@
+"""Write docs/words.md, the reference of the words of core, from their classes.
+
+    python scripts/reference.py            write the page
+    python scripts/reference.py --check    exit 1 when the page is not what the code says
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from headrace._registry import registry
+from headrace._registry.catalogue import CORE_BACKENDS, WORDS_TO_COME
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = DOCS / "words.md"
+
+HEAD = """# The words of core
+
+Made from the code by `python scripts/reference.py`; every example is run by a test. Backends stand in
+`[ ]`, everything else in `( )`. The backends `Upper`, `Reverse`, ... of the examples are in
+[words_backends.py](words_backends.py); what a batch range means is said in
+[the core README](../core/README.md).
+"""
+
+ORDER = (
+    "S IoC DI With Proxy Forward Reflect InstanceFromParam Register InstancesRegister List "
+    "BackgroundThread Batching InstanceDispatcher CatSplit ModelLoader Fallback HasKey NotHasKey "
+    "Random Identity"
+).split()
+
+
+def sections(cls: type) -> tuple[str, dict[str, str]]:
+    """Cut a docstring into its text and its sections."""
+    lines = inspect.cleandoc(cls.__doc__ or "").splitlines()
+    text: list[str] = []
+    found: dict[str, list[str]] = {}
+    into = text
+    for line in lines:
+        heading = re.fullmatch(r"([A-Z][a-z]+):", line)
+        if heading:
+            into = found.setdefault(heading[1], [])
+        else:
+            into.append(line)
+    return "\n".join(text).strip(), {
+        name: inspect.cleandoc("\n".join(body)).strip() for name, body in found.items()
+    }
+
+
+def examples() -> dict[str, dict[str, Any]]:
+    """Give the examples: each has a word, a config (TOML text), a request and its result."""
+    found: dict[str, dict[str, Any]] = tomllib.loads(
+        (DOCS / "words.toml").read_text(encoding="utf-8")
+    )
+    return {name: {"word": name, **example} for name, example in found.items()}
+
+
+def word(name: str) -> str:
+    """Write the part of the page about one word."""
+    (spec,) = registry.find(name)
+    cls = spec.load()
+    aliases = [n for n, path in CORE_BACKENDS.items() if path == spec.path and n != name]
+    text, found = sections(cls)
+    lines = [f"## {name}", ""]
+    if aliases:
+        lines += [f"Also written {', '.join(f'`{alias}`' for alias in aliases)}.", ""]
+    lines += [text, ""]
+    rows = [
+        (key, field.default, field.description or "", field.is_required())
+        for key, field in cls.Options.model_fields.items()
+    ]
+    if rows:
+        lines += ["| option | default | meaning |", "|---|---|---|"]
+        for key, default, meaning, required in rows:
+            shown = "required" if required else f"`{default!r}`".replace("None", "none")
+            lines.append(f"| `{key}` | {shown} | {meaning} |")
+        lines.append("")
+    for title in ("Reads", "Writes", "Batch", "Raises"):
+        lines.append(f"- **{title}**: {' '.join(found.get(title, '').split())}")
+    if cls.prefixes:
+        lines.append(f"- **Prefixes**: {', '.join(f'`({p})`' for p in cls.prefixes)}")
+    lines.append("")
+    for example in examples().values():
+        if example["word"] == name:
+            lines += ["```toml", *example["config"].strip().splitlines(), "```", ""]
+            request = json.dumps(example["request"])
+            lines += [f"`{request}` gives `{json.dumps(example['result'])}`.", ""]
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """Write the whole page."""
+    parts = [HEAD, *(word(name) for name in ORDER)]
+    later = "\n".join(f"- `{name}`: {when}" for name, when in WORDS_TO_COME.items())
+    parts.append(f"## Words to come\n\nThese names are refused by this version.\n\n{later}\n")
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write or check the page."""
+    text = page()
+    if "--check" in sys.argv[1:]:
+        return 0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text else 1
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"wrote {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
