@@ -1,7 +1,7 @@
 """Write docs/words.md, the reference of the words of core, from their classes.
 
-    python scripts/reference.py            write the page
-    python scripts/reference.py --check    exit 1 when the page is not what the code says
+python scripts/reference.py            write the page
+python scripts/reference.py --check    exit 1 when the page is not what the code says
 """
 
 from __future__ import annotations
@@ -32,11 +32,36 @@ Made from the code by `python scripts/reference.py`; every example is run by a t
 [the core README](../core/README.md).
 """
 
-ORDER = (
-    "S IoC DI With Proxy Forward Reflect InstanceFromParam Register InstancesRegister List "
-    "BackgroundThread Batching InstanceDispatcher CatSplit ModelLoader Fallback HasKey NotHasKey "
-    "Random Identity"
-).split()
+ORDER = [
+    "S",
+    "IoC",
+    "DI",
+    "With",
+    "Proxy",
+    "Forward",
+    "Reflect",
+    "InstanceFromParam",
+    "Register",
+    "InstancesRegister",
+    "List",
+    "BackgroundThread",
+    "Batching",
+    "InstanceDispatcher",
+    "CatSplit",
+    "ModelLoader",
+    "Fallback",
+    "HasKey",
+    "NotHasKey",
+    "Random",
+    "Identity",
+    "Loop",
+    "Restart",
+    "DagDispatcher",
+    "Queue",
+    "Send",
+    "Recv",
+    "Observer",
+]
 
 
 def sections(cls: type) -> tuple[str, dict[str, str]]:

@@ -12,7 +12,9 @@ import pytest
 import headrace
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = sorted(p for p in ROOT.glob("core/src/**/*.py")) + sorted(ROOT.glob("plugins/*/src/**/*.py"))
+SOURCES = sorted(p for p in ROOT.glob("core/src/**/*.py")) + sorted(
+    ROOT.glob("plugins/*/src/**/*.py")
+)
 HEAVY = ("numpy", "cv2", "onnxruntime", "torch", "tensorrt")
 
 PUBLIC = [
@@ -79,8 +81,10 @@ def test_importing_headrace_loads_no_library_and_no_plugin():
     "code",
     [
         "import headrace; headrace.explain({'backend': 'S[DecodeMat,ResizeMat(8,8),Mat2Tensor]'})",
-        "import headrace; headrace.PipelineConfig.load({'backend': 'S[DecodeMat,OnnxTensor]', "
-        "'model': 'README.md'})",
+        (
+            "import headrace; headrace.PipelineConfig.load("
+            "{'backend': 'S[DecodeMat,OnnxTensor]', 'model': 'README.md'})"
+        ),
     ],
 )
 def test_check_and_explain_load_no_heavy_library(code):

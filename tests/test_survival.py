@@ -99,9 +99,9 @@ def test_a_wrong_shape_is_an_input_error_that_names_both(model):
 def test_a_truncated_jpeg_fails_alone(model):
     good = jpeg(100)
     requests = [{"data": good}, {"data": good[: len(good) // 2]}, {"data": good}]
-    with headrace.pipe({"backend": PIXELS, "model": model, "max": 3}) as pipe:
-        with pytest.raises(errors.RequestsFailed) as caught:
-            pipe(requests)
+    config = {"backend": PIXELS, "model": model, "max": 3}
+    with headrace.pipe(config) as pipe, pytest.raises(errors.RequestsFailed) as caught:
+        pipe(requests)
     failed = caught.value.errors
     assert isinstance(failed[1], errors.InputError)
     assert [failed[0], failed[2]] == [None, None]
@@ -167,9 +167,9 @@ def test_a_backend_that_raises_gives_every_caller_an_error_of_its_own():
         raise KeyError("inside")
 
     register("Raises", forward)
-    with headrace.pipe({"backend": "Raises", "max": 2}) as pipe:
-        with pytest.raises(errors.RequestsFailed) as caught:
-            pipe([{"data": 1}, {"data": 2}])
+    config = {"backend": "Raises", "max": 2}
+    with headrace.pipe(config) as pipe, pytest.raises(errors.RequestsFailed) as caught:
+        pipe([{"data": 1}, {"data": 2}])
     first, second = caught.value.errors
     assert type(first) is errors.BackendError
     assert first is not second

@@ -1,12 +1,15 @@
-"""Make what the example needs: the recogniser, pictures of lines with known text, a broken one.
+"""Make what the example needs: the models, pictures of lines with known text, whole pages.
 
 Everything goes into one folder, ``made/`` beside this file unless ``--into`` says otherwise:
 
-- ``models/rec.onnx`` and ``models/charset.txt``: copied out of the installed ``rapidocr``
+- ``models/``: detector, orientation classifier, recogniser and the characters it knows, copied out
+  of the installed ``rapidocr``
 - ``lines/``: pictures of one line each, drawn with the fonts found here, and cut out of the
   scanned page that comes with scikit-image
 - ``expected.tsv``: file name, tab, the text that is in the picture
 - ``broken/``: two good pictures and one that was cut off in the middle
+- ``pages/``: whole pages, drawn in several sizes, fonts, scripts and rotations, an empty and a huge
+  one, and the scans and photographs that come with scikit-image
 
 Nothing is downloaded, and a second run makes the same files.
 """
@@ -87,19 +90,100 @@ PAGE_LINES = (
 """Where lines are on scikit-image's ``page.png`` (left, top, right, bottom), and what they say."""
 
 
-def copy_model(folder: Path) -> None:
-    """Copy rapidocr's recogniser to ``folder``, with the characters it knows as a text file."""
+TEXT = """The headrace is the channel that brings water, gathered and steady, to the turbine.
+Where a river falls 12.5 m, a flow of 3,400 litres per second gives about 330 kW.
+(See table 4 on page 17; all figures are from 1998.) "Is it enough?" they asked.
+A mill needs less: one wheel, two stones, and a miller who gets up at 5:30.
+Costs were $18,250 for the weir & 7% more for the gates; none of it was paid back.
+Write to office@example.org or call +44 20 7946 0123 before 31/12/2025!"""
+
+WORDS = {
+    "german": """Größe und Gefälle bestimmen, wieviel Kraft ein Bach hergibt.
+Über dem Wehr staut sich das Wasser; unterhalb läuft es müßig weiter.
+Öffnungszeiten: täglich außer Montag, 9 bis 17 Uhr.""",
+    "french": """L'eau passe par un canal étroit, puis tombe sur la roue à aubes.
+Où étiez-vous hier ? Ça dépend : à l'école ou près du château.
+Prix : 12,50 euros, élèves et étudiants 8 euros.""",
+    "spanish": """El agua del río baja por el canal hasta el molino más antiguo.
+Mañana abrirá también el museo, según dijo el señor Núñez.
+Teléfono: 915 550 199, de lunes a sábado.""",
+    "chinese": """水渠把河水平稳地引到水轮机。
+今天天气很好, 我们去看看那座老磨坊。
+门票: 成人二十元, 学生十元。电话 010-5555。""",
+}
+
+FORM = """Invoice No.    2024-00173
+Date    17 March 2024
+Item    Quantity    Price
+Turbine blade, steel    12    $1,140.00
+Bearing 40 x 62 mm    24    $386.40
+Oil, 5 litres    3    $74.25
+Subtotal        $1,600.65
+VAT 19 %        $304.12
+Total        $1,904.77"""
+
+
+class Page(NamedTuple):
+    """A page to draw: its text (wide gaps begin a new column), size, and how it was photographed."""
+
+    name: str
+    text: str
+    size: tuple[int, int]
+    letters: int
+    font: str = "DejaVuSans"
+    noise: float = 0.0
+    angle: float = 0.0
+    dark: bool = False
+    column: int = 300
+
+
+PAGES = (
+    Page("letter.png", TEXT, (1240, 640), 26),
+    Page("letter-serif.png", TEXT, (1240, 640), 26, "DejaVuSerif"),
+    Page("letter-mono.png", TEXT, (1500, 560), 26, "DejaVuSansMono"),
+    Page("letter-default.png", TEXT, (1240, 640), 28, ""),
+    Page("letter-fine.png", TEXT, (827, 420), 15),
+    Page("letter-grain.jpg", TEXT, (1240, 640), 26, noise=18),
+    Page("letter-dark.png", TEXT, (1240, 640), 26, noise=6, dark=True),
+    Page("letter-tilted.png", TEXT, (1240, 700), 24, angle=2.5),
+    Page("letter-tilted-back.jpg", TEXT, (1240, 760), 24, "DejaVuSerif", 6, -6),
+    Page("letter-on-its-head.png", TEXT, (1240, 640), 26, angle=180),
+    Page("letter-on-its-side.png", TEXT, (1240, 640), 26, angle=90),
+    Page("sheet.jpg", "\n\n".join([TEXT] * 3), (1240, 1754), 25, "DejaVuSerif", 4),
+    Page("form.png", FORM, (900, 620), 24),
+    Page("form-tilted.webp", FORM, (900, 680), 24, "DejaVuSerif", 5, -2),
+    Page("receipt.png", FORM.replace("    ", "\n"), (420, 1100), 26, "DejaVuSansMono", 8),
+    Page("slide.png", "Water to the turbine\nGathered and steady\n330 kW", (1600, 900), 96),
+    Page("strip.png", "Please mind the gap between the weir and the gate", (1400, 60), 36),
+    Page("label.png", "FRAGILE", (160, 48), 30, dark=True),
+    Page("german.png", WORDS["german"], (1000, 300), 26),
+    Page("french.png", WORDS["french"], (1000, 300), 26, "DejaVuSerif"),
+    Page("spanish.jpg", WORDS["spanish"], (1000, 300), 26, "", 5),
+    Page("chinese.png", WORDS["chinese"], (900, 300), 30, "cjk"),
+    Page("chinese-tilted.jpg", WORDS["chinese"], (900, 400), 30, "cjk", 5, 4),
+    Page("empty.png", "", (800, 1100), 20),
+    Page("huge.jpg", "\n\n".join([TEXT] * 2), (4960, 3508), 100),
+)
+
+SCANS = ("page", "text", "coffee", "rocket", "motorcycle_left", "clock_motion")
+"""What of scikit-image's pictures is a page: two scans with text, the others with next to none."""
+
+
+def copy_models(folder: Path) -> None:
+    """Copy rapidocr's models to ``folder``, with the characters it can read as a text file."""
     import onnxruntime
 
-    source = max(package_folder("rapidocr").glob("models/*rec*.onnx"), default=None)
-    if source is None:
-        raise SystemExit("The installed rapidocr has no recogniser inside; install rapidocr>=3.10.")
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, folder / "rec.onnx")
-    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    for kind in ("det", "cls", "rec"):
+        source = max(package_folder("rapidocr").glob(f"models/*_{kind}_*.onnx"), default=None)
+        if source is None:
+            raise SystemExit(f"The installed rapidocr has no *_{kind}_* model: rapidocr>=3.10.")
+        shutil.copyfile(source, folder / f"{kind}.onnx")
+        print(f"{folder}: {source.name} as {kind}.onnx")
+    session = onnxruntime.InferenceSession(folder / "rec.onnx", providers=["CPUExecutionProvider"])
     characters = session.get_modelmeta().custom_metadata_map["character"].split("\n")
     (folder / "charset.txt").write_bytes("".join(f"{c}\n" for c in characters).encode("utf-8"))
-    print(f"{folder}: {source.name} as rec.onnx, {len(characters):,} characters")
+    print(f"{folder}: charset.txt, {len(characters):,} characters")
 
 
 def package_folder(name: str) -> Path:
@@ -202,14 +286,63 @@ def make_broken(folder: Path) -> None:
     print(f"{folder}: 3 pictures, one of them cut off")
 
 
+def page_font(name: str, letters: int, fonts: dict[str, Path]) -> AnyFont | None:
+    """Give a font, the one inside Pillow in place of a Latin one; None when it must be Chinese."""
+    if name == "cjk":
+        chinese = WORDS["chinese"].replace("\n", "")
+        names = [n.lower() for n in CJK_FONTS if n.lower() in fonts]
+        found = next((n for n in names if has_glyphs(fonts[n], chinese)), None)
+        return ImageFont.truetype(str(fonts[found]), letters) if found else None
+    if name.lower() in fonts:
+        return ImageFont.truetype(str(fonts[name.lower()]), letters)
+    return ImageFont.load_default(letters)
+
+
+def draw_page(page: Page, font: AnyFont, seed: int) -> Image.Image:
+    """Draw a page, with grain, turned counter-clockwise by its angle in degrees."""
+    paper, ink = ((34, 40, 48), (236, 232, 214)) if page.dark else ((250, 248, 244), (24, 20, 36))
+    picture = Image.new("RGB", page.size, paper)
+    margin, pen = min(page.size) // 10, ImageDraw.Draw(picture)
+    for number, row in enumerate(page.text.split("\n")):
+        y = margin // 2 + int(number * page.letters * 1.9)
+        for column, part in enumerate(row.split("    ")):
+            pen.text((margin + column * page.column, y), part, font=font, fill=ink)
+    turned = picture.rotate(
+        page.angle, Image.Resampling.BICUBIC, page.angle % 90 == 0, fillcolor=paper
+    )
+    if not page.noise:
+        return turned
+    grain = np.random.default_rng(seed).normal(0.0, page.noise, (*turned.size[::-1], 3))
+    return Image.fromarray(np.clip(np.asarray(turned) + grain, 0, 255).astype(np.uint8))
+
+
+def make_pages(folder: Path) -> None:
+    """Write whole pages to ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fonts = find_fonts()
+    for number, page in enumerate(PAGES):
+        font = page_font(page.font, page.letters, fonts)
+        if font is None:
+            print(f"no font with Chinese characters found: no {page.name}")
+        else:
+            save(draw_page(page, font, number), folder / page.name)
+    for name in SCANS:
+        scan = Image.open(
+            package_folder("skimage") / "data" / f"{name}.{'jpg' if name == 'rocket' else 'png'}"
+        )
+        save(scan.convert("RGB"), folder / f"scan-{name}.png")
+    print(f"{folder}: {len(list(folder.iterdir()))} pages")
+
+
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description="Make the recogniser's files and the pictures.")
+    parser = argparse.ArgumentParser(description="Make the models and the pictures.")
     parser.add_argument("--into", type=Path, default=HERE / "made", metavar="DIR")
     into: Path = parser.parse_args().into
-    copy_model(into / "models")
+    copy_models(into / "models")
     make_lines(into / "lines")
     make_broken(into / "broken")
+    make_pages(into / "pages")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from headrace.errors import (
     BackendError,
     BatchRangeError,
     ContractError,
+    InputError,
     MissingDependencyError,
     RequestError,
     SetupError,
@@ -77,6 +78,7 @@ class Backend:
     _index: int | None = None
     _pad: bool = False
     _dependency: Backend | None = None
+    _reentrant: ClassVar[bool] = False  # several threads may call it at a time
 
     # What authors write.
 
@@ -155,7 +157,10 @@ class Backend:
             # One item at a time, whatever its weight.
             weight, fits = len(batch), len(batch) == 1
         else:
-            weight = weight_of(batch)
+            try:
+                weight = weight_of(batch)
+            except TypeError:
+                return [self._located(_wrong_weight(request)) for request in batch]
             fits = self.min <= weight and (self.max is None or weight <= self.max)
         if fits:
             return None
@@ -247,7 +252,7 @@ class Backend:
 
     def _check_range(self) -> None:
         least, most = self.min, self.max
-        valid = isinstance(least, int) and least >= 1 and (most is None or isinstance(most, int))
+        valid = _is_weight(least) and (most is None or _is_weight(most))
         if not valid or (most is not None and most < least):
             self._state = "failed"
             raise SetupError(
@@ -263,3 +268,20 @@ class Backend:
         if self._state == "ready":
             self._state = "closed"
             self.close()
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _wrong_weight(request: Request) -> RequestError:
+    """Make the error of an item in a batch whose weights cannot be summed up."""
+    weight = request.get("request_size", 1)
+    if _is_weight(weight):
+        return BackendError("another item of the batch has a 'request_size' that is no int")
+    return InputError(
+        "the weight of the request is wrong",
+        key="request_size",
+        expected="an int of at least 1",
+        got=repr(weight),
+    )

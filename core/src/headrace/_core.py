@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._build import build_pipeline
 from headrace._describe import describe_node
+from headrace._graph import Graph
 from headrace._process import close_at_exit
-from headrace._scheduling.entry import checked_weight
 from headrace.errors import ClosedError, InputError
 
 if TYPE_CHECKING:
+    from headrace._graph import Route
     from headrace._plan import PipelinePlan
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
@@ -32,7 +33,18 @@ class Core:
             if node.scheduler not in self._schedulers:
                 self._schedulers.append(node.scheduler)
         self.only: Scheduler | None = self._built.front
-        if self.only is None and len(self._built.nodes) == 1:
+        self.graph: Graph | None = None
+        if plan.is_graph or self._built.commons.dispatchers:
+            schedulers = {name: self._built.nodes[name].scheduler for name in plan.order}
+            own_ms = {
+                name: node.keys.timeout_ms
+                for name, node in plan.nodes.items()
+                if node.door_to is not None
+            }
+            self.graph = Graph(plan.links, schedulers, own_ms)
+            for dispatcher in self._built.commons.dispatchers:
+                dispatcher.walk = self.graph.walk
+        elif self.only is None:
             self.only = self._schedulers[0]
         if self._built.front is not None and self._built.front not in self._schedulers:
             self._schedulers.append(self._built.front)
@@ -53,37 +65,33 @@ class Core:
     def admit(self, entry: Entry) -> None:
         """Check a request on entry; one that is wrong is done, with its error."""
         try:
-            entry.weight = checked_weight(entry.request, self._entry_node(entry.request))
+            entry.weight = self._entry_scheduler(entry.request).checked(entry.request)
         except InputError as error:
             entry.refuse(error)
             return
         entry.request.pop("result", None)
 
-    def _entry_node(self, request: Any) -> str:
-        if self.only is not None:
-            return self.only.name
-        name = request.get("node_name") if isinstance(request, dict) else None
-        return name if isinstance(name, str) else next(iter(self._plan.order))
+    def refuse(self, entry: Entry, error: InputError) -> None:
+        """Refuse a request before it enters, and count it."""
+        entry.refuse(error)
+        self._entry_scheduler(entry.request).count_refused(error)
 
-    def scheduler_of(self, entry: Entry) -> Scheduler | None:
-        """Give the scheduler at which an entry enters; None when it is refused."""
+    def _entry_scheduler(self, request: Any) -> Scheduler:
+        """Give the scheduler that answers for a request before it has entered."""
         if self.only is not None:
             return self.only
-        name = entry.request.get("node_name")
+        name = request.get("node_name") if isinstance(request, dict) else None
         node = self._built.nodes.get(name) if isinstance(name, str) else None
-        if node is not None:
-            return node.scheduler
-        entry.refuse(
-            InputError(
-                "the pipeline has several roots and the request names none"
-                if name is None
-                else f"no root is called {name!r}",
-                key="node_name",
-                expected=f"one of {', '.join(self._plan.order)}",
-                got=None if name is None else repr(name),
-            )
-        )
-        return None
+        return node.scheduler if node is not None else self._schedulers[0]
+
+    def route_of(self, entry: Entry) -> Route | None:
+        """Give the way of an entry through the graph; None when it is refused."""
+        assert self.graph is not None  # noqa: S101 - only graphs have routes
+        try:
+            return self.graph.route_of(entry.request)
+        except InputError as error:
+            self.refuse(entry, error)
+            return None
 
     # Looking.
 
@@ -94,26 +102,30 @@ class Core:
             return "closed"
         if self._closing is not None:
             return "closing"
-        alive = [i.thread is None or i.thread.alive for s in self._schedulers for i in s.instances]
-        return "ready" if all(alive) else "degraded"
+        alive = all(i.living for s in self._schedulers for i in s.instances)
+        return "ready" if alive else "degraded"
 
     @property
     def ready(self) -> bool:
         """Whether requests are accepted and each node has a living instance."""
         return self._closing is None and all(
-            any(i.thread is None or i.thread.alive for i in s.instances) for s in self._schedulers
+            any(i.living for i in s.instances) for s in self._schedulers
         )
 
     def statistics(self) -> dict[str, Any]:
         """Give what ``Pipeline.stats()`` gives."""
         nodes = {name: self._built.nodes[name].scheduler.statistics() for name in self._plan.order}
-        return {"state": self.state, "nodes": nodes}
+        queues = self._built.commons.queues.statistics()
+        return {"state": self.state, "nodes": nodes, **({"queues": queues} if queues else {})}
 
     def describe(self) -> dict[str, Any]:
         """Give what ``Pipeline.describe()`` gives."""
         import headrace
 
-        nodes = {name: describe_node(self._built.nodes[name]) for name in self._plan.order}
+        nodes = {
+            name: describe_node(self._built.nodes[name], self._plan.links[name].next)
+            for name in self._plan.order
+        }
         return {"headrace": headrace.__version__, "nodes": nodes}
 
     def busy(self) -> bool:
@@ -133,6 +145,7 @@ class Core:
             closing = self._closing
         for scheduler in reversed(self._schedulers):
             scheduler.refuse(closing, drain=drain)
+        self._built.commons.queues.close()
         if any(scheduler.held_by_this_thread() for scheduler in self._schedulers):
             threading.Thread(
                 target=self._finish, args=(until,), name="headrace-close", daemon=True

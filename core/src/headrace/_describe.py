@@ -6,10 +6,12 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace._build.builder import BuiltNode
+    from collections.abc import Sequence
+
+    from headrace._build import BuiltNode
     from headrace._plan import Element, NodePlan
 
-__all__ = ["describe_element", "describe_node", "plain"]
+__all__ = ["describe_element", "describe_node", "owns_thread", "plain"]
 
 
 def plain(value: Any) -> Any:
@@ -48,8 +50,12 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
         "built": plain(backend.describe()) if backend is not None else {},
         "children": [describe_element(child, built) for child in element.children],
     }
+    if element.definition is not None:
+        described["definition"] = element.definition
     if element.named is not None:
         described["instance"] = element.named.name
+    if element.own_thread:
+        described["own_thread"] = True
     if any(positional or named for positional, named in element.prefixes):
         described["prefixes"] = [
             [*map(plain, positional), *(f"{key}={value}" for key, value in named.items())]
@@ -79,7 +85,7 @@ def owns_thread(plan: NodePlan) -> bool:
     return False
 
 
-def describe_node(node: BuiltNode) -> dict[str, Any]:
+def describe_node(node: BuiltNode, following: Sequence[str]) -> dict[str, Any]:
     """Give one node as it was built."""
     scheduler = node.scheduler
     root = node.plan.backend or node.plan.entry
@@ -89,6 +95,6 @@ def describe_node(node: BuiltNode) -> dict[str, Any]:
         "instance_num": len(scheduler.instances),
         "owns_thread": any(i.thread is not None for i in scheduler.instances),
         "threads": node.threads,
-        "next": [],
+        "next": list(following),
         "tree": describe_element(root, node.by_element),
     }

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace._config import PipelineConfig
+from headrace._config.nesting import with_room
 from headrace._config.problems import Problems
 from headrace._describe import describe_element, owns_thread, plain
 from headrace._plan import plan_expression
+from headrace._plan.ranges import narrowed
 from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
@@ -43,7 +45,10 @@ def explain(
         ConfigError: The configuration is wrong; its ``problems`` are all that is.
     """
     config = PipelineConfig.load(source, allow_import=allow_import)
-    plan = config._plan
+    return with_room(lambda: _explained(config._plan))
+
+
+def _explained(plan: PipelinePlan) -> dict[str, Any]:
     roots = [n.entry for n in plan.nodes.values()]
     roots += [n.init for n in plan.nodes.values() if n.init is not None]
     return {
@@ -63,6 +68,10 @@ def explain_expression(text: str) -> dict[str, Any]:
     Raises:
         ConfigError: The expression is wrong.
     """
+    return with_room(lambda: _explained_expression(text))
+
+
+def _explained_expression(text: str) -> dict[str, Any]:
     problems = Problems()
     element = plan_expression(text, (), problems)
     problems.raise_if_any()
@@ -90,40 +99,25 @@ def _asks_for(roots: Iterable[Element]) -> list[dict[str, Any]]:
 
 
 def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
-    total = sum(max(1, n.instance_num) for n in plan.nodes.values())
-    owned = owns_thread(node)
+    door = node
+    while door.door_to is not None:
+        door = plan.nodes[door.door_to]
+    owned = owns_thread(door)
     keys = node.keys
     run_by = "own thread" if owned else "runner" if keys.timeout_ms is not None else "caller"
     root = node.backend or node.entry
     return {
         "expression": node.expression,
         "node_expression": str(node.entry.call),
-        "range": list(_narrowed(root.range, keys.min, keys.max, keys.batch_sizes)),
-        "instance_num": max(1, node.instance_num),
+        "range": list(narrowed((door.backend or door.entry).range, door.keys)),
+        "instance_num": max(1, door.instance_num),
         "owns_thread": owned,
         "run_by": run_by,
-        "threads": max(1, (plan.threads or usable_cpus()) // max(1, total)),
-        "next": [],
+        "threads": max(1, (plan.threads or usable_cpus()) // plan.total_instances),
+        "next": list(plan.links[node.name].next),
         "keys": {
             key: {"value": plain(getattr(keys, key)), "origin": origin}
             for key, origin in node.origins.items()
         },
         "tree": describe_element(root),
     }
-
-
-def _narrowed(
-    found: tuple[int, int | None],
-    least: int | None,
-    most: int | None,
-    sizes: tuple[int, ...] | None,
-) -> tuple[int, int | None]:
-    """Give the range of a node: its keys narrow what the classes tell; 1 if neither says a max."""
-    low, high = found
-    if sizes:
-        least = sizes[0] if least is None else least
-        most = sizes[-1] if most is None else most
-    low = max(low, least or 1)
-    if most is not None:
-        high = most if high is None else min(high, most)
-    return low, max(1, low) if high is None else high

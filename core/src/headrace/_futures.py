@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import threading
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from headrace._scheduling.callbacks import run_aside
 from headrace._scheduling.entry import RUNNING, Entry
 
 if TYPE_CHECKING:
@@ -15,6 +19,17 @@ if TYPE_CHECKING:
 __all__ = ["AsyncOwner", "RequestFuture"]
 
 
+class _Condition(threading.Condition):
+    """A condition that an interrupt cannot leave locked.
+
+    ``with`` enters and leaves the raw lock itself: an interrupt at the begin of an ``__exit__``
+    written in Python would keep the lock, and with it whoever answers the future, for ever.
+    """
+
+    __enter__ = property(attrgetter("_lock.__enter__"))
+    __exit__ = property(attrgetter("_lock.__exit__"))
+
+
 class RequestFuture(concurrent.futures.Future[Any]):
     """The answer to one submitted request: its dict, or its error.
 
@@ -23,11 +38,11 @@ class RequestFuture(concurrent.futures.Future[Any]):
 
     _scheduler: Scheduler | None = None
     _entry: Entry | None = None
+    _answered = False
 
-    @property
-    def has_callbacks(self) -> bool:
-        """Whether code of the user runs with the outcome."""
-        return bool(self._done_callbacks)  # type: ignore[attr-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = _Condition()
 
     def attach(self, scheduler: Scheduler, entry: Entry) -> None:
         """Say where the request waits."""
@@ -35,36 +50,38 @@ class RequestFuture(concurrent.futures.Future[Any]):
 
     def cancel(self) -> bool:
         """Take the request back; False when it runs or is done."""
-        if self.cancelled():
-            return True
-        if self._scheduler is None or self._entry is None:
-            return False
-        if not self._scheduler.cancel(self._entry):
-            return self.cancelled()
-        super().cancel()
-        self.set_running_or_notify_cancel()
-        return True
+        if self._scheduler is not None and self._entry is not None:
+            taken = self._scheduler.cancel(self._entry)
+            if taken and super().cancel():
+                self.set_running_or_notify_cancel()
+        return self.cancelled()
 
     def running(self) -> bool:
         """Tell whether a backend runs on the request."""
         return self._entry is not None and self._entry.state == RUNNING and not self.done()
 
     def finished(self, entry: Entry) -> None:
-        """Take the outcome of the entry."""
-        if self.cancelled():
-            return
-        if entry.error is not None:
-            self.set_exception(entry.error)
-        else:
-            self.set_result(entry.request)
+        """Take the outcome of the entry; see `headrace._scheduling.entry.Owner`."""
+        self._answered = True
+        # Cancelled, or told a second time: it has its one outcome.
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            if entry.error is not None:
+                self.set_exception(entry.error)
+            else:
+                self.set_result(entry.request)
+
+    def _invoke_callbacks(self) -> None:
+        """Run the callbacks aside: they may take any time, and the answering thread has work."""
+        if not self._answered:  # a cancellation, in the thread that asked for it
+            super()._invoke_callbacks()  # type: ignore[misc]
+        elif self._done_callbacks:  # type: ignore[attr-defined]
+            run_aside(super()._invoke_callbacks)  # type: ignore[misc]
 
 
 class AsyncOwner:
     """Gives the outcome to a coroutine in its event loop."""
 
     __slots__ = ("_future", "_loop")
-
-    has_callbacks = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -77,10 +94,8 @@ class AsyncOwner:
 
     def finished(self, entry: Entry) -> None:
         """Wake the coroutine; the outcome is in the entry."""
-        try:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
             self._loop.call_soon_threadsafe(self._wake)
-        except RuntimeError:
-            return  # the loop is closed, and nobody waits any more
 
     def _wake(self) -> None:
         if not self._future.done():

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import decimal
+import enum
 import math
+import numbers
+import types
 import typing
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -14,8 +19,8 @@ __all__ = ["FilePath", "Options", "OutputPath"]
 
 def _against_base(path: Path, info: ValidationInfo) -> Path:
     """Resolve ``path`` against the folder of the file that wrote it (``~`` is the home folder)."""
-    bases: dict[str, Path] = (info.context or {}).get("bases", {})
-    return bases.get(info.field_name or "", Path()) / path.expanduser()
+    base: Path = (info.context or {}).get("base", Path())
+    return base / path.expanduser()
 
 
 def _existing(path: Path, info: ValidationInfo) -> Path:
@@ -32,21 +37,6 @@ FilePath = Annotated[Path, AfterValidator(_existing)]
 
 OutputPath = Annotated[Path, AfterValidator(_against_base)]
 """An option that names a file or folder to write: relative like `FilePath`, need not exist."""
-
-
-def _mentions(annotation: Any, wanted: tuple[Any, ...]) -> bool:
-    """Tell whether ``annotation`` is, or has somewhere inside it, one of ``wanted``."""
-    if annotation in wanted:
-        return True
-    return any(_mentions(part, wanted) for part in typing.get_args(annotation))
-
-
-def _has(value: Any, test: typing.Callable[[Any], bool]) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(_has(part, test) for part in value)
-    if isinstance(value, dict):
-        return any(_has(part, test) for part in value.values())
-    return test(value)
 
 
 class Options(BaseModel):
@@ -69,11 +59,91 @@ class Options(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_bool_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        field = cls.model_fields.get(info.field_name or "")
-        if field is None or _mentions(field.annotation, (Any, object)):
-            return value
-        if not _mentions(field.annotation, (bool,)) and _has(value, lambda x: isinstance(x, bool)):
-            raise ValueError("a bool is not accepted here")
-        if _has(value, lambda x: isinstance(x, float) and math.isnan(x)):
-            raise ValueError("NaN is not accepted")
+        name = info.field_name or ""
+        bases = (info.context or {}).get("bases", {})
+        if (info.context or {}).get("of") is cls and name in bases:
+            # What is nested in this field was written where the field was.
+            info.context["base"] = bases[name]  # type: ignore[index]
+        field = cls.model_fields.get(name)
+        if field is not None and _bool_for_a_number(value, field.annotation):
+            raise ValueError("a bool is no number")
         return value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _no_nan(cls, value: Any) -> Any:
+        if _has_nan(value):
+            raise ValueError("NaN is no value")
+        return value
+
+
+def _bool_for_a_number(value: Any, annotation: Any) -> bool:
+    """Tell whether ``value`` is, or holds, a bool where its annotation asks for a number."""
+    if not isinstance(value, (bool, list, tuple, Mapping)):
+        return False
+    leaves = list(_leaves(annotation))
+    if isinstance(value, bool):
+        return any(map(_is_number, leaves)) and not any(map(_takes_bool, leaves))
+    if any(leaf in (Any, object) for leaf in leaves):
+        return False
+    return any(_bool_for_a_number(part, wanted) for part, wanted in _parts(value, leaves))
+
+
+def _leaves(annotation: Any) -> Iterator[Any]:
+    """Give the alternatives of an annotation."""
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        yield from _leaves(typing.get_args(annotation)[0])
+    elif origin in (typing.Union, types.UnionType):
+        for part in typing.get_args(annotation):
+            yield from _leaves(part)
+    else:
+        yield annotation
+
+
+def _is_number(leaf: Any) -> bool:
+    if typing.get_origin(leaf) is typing.Literal:
+        return any(isinstance(v, int) and not isinstance(v, bool) for v in typing.get_args(leaf))
+    number = (numbers.Number, decimal.Decimal)
+    if not isinstance(leaf, type) or issubclass(leaf, bool):
+        return False
+    return issubclass(leaf, number) or (issubclass(leaf, enum.Enum) and issubclass(leaf, int))
+
+
+def _takes_bool(leaf: Any) -> bool:
+    if typing.get_origin(leaf) is typing.Literal:
+        return any(isinstance(value, bool) for value in typing.get_args(leaf))
+    return leaf in (Any, object, bool)
+
+
+def _parts(value: Any, leaves: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """Give what a list or table holds, each with the annotations that it may have, as a union."""
+    wanted: dict[Any, list[Any]] = {}
+    items = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
+    for leaf in leaves:
+        args = typing.get_args(leaf)
+        if isinstance(leaf, type) and issubclass(leaf, BaseModel):
+            fields = {field.alias or name: field for name, field in leaf.model_fields.items()}
+            pairs = {key: fields[key].annotation for key in items if key in fields}
+        elif typing.get_origin(leaf) is tuple and Ellipsis not in args:
+            pairs = dict(enumerate(args))
+        elif args:
+            values = [arg for arg in args if arg is not Ellipsis]
+            pairs = dict.fromkeys(items, values[-1])
+        else:
+            pairs = {}
+        for key, annotation in pairs.items():
+            wanted.setdefault(key, []).append(annotation)
+    for key, item in items.items():
+        if key in wanted:
+            yield item, typing.Union[tuple(wanted[key])]  # noqa: UP007 - made of a tuple
+
+
+def _has_nan(value: Any) -> bool:
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(map(_has_nan, value))
+    if isinstance(value, Mapping):
+        return any(map(_has_nan, value.values()))
+    if isinstance(value, decimal.Decimal):
+        return value.is_nan()
+    return isinstance(value, float) and math.isnan(value)

@@ -7,17 +7,19 @@ import math
 import threading
 import time
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from headrace._config import PipelineConfig
 from headrace._core import Core
 from headrace._futures import AsyncOwner, RequestFuture
+from headrace._graph import Walk, is_cheap, walk_here, walk_together
 from headrace._scheduling.entry import DONE, Entry
 from headrace.errors import InputError, RequestsFailed
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from headrace._scheduling.scheduler import Scheduler
@@ -86,10 +88,14 @@ class Pipeline:
             RequestsFailed: Some items of the list failed.
             ClosedError: The pipeline is closed.
         """
-        if timeout is None and not priority and self._only is not None and type(data) is dict:
-            self._only.call(data)
+        if timeout is None and priority == 0 and type(data) is dict:
+            if self._only is not None:
+                self._only.call(data)
+            else:
+                self._walk(data)
             return data
         if isinstance(data, list):
+            self._core.check_open()
             entries = self._entries(data, timeout, priority)
             self._run(entries)
             errors = [entry.error for entry in entries]
@@ -130,15 +136,15 @@ class Pipeline:
         for entry in self._entries([data] if single else data, timeout, priority):
             future = RequestFuture()
             entry.owner = future
+            route = None if self._only or entry.state == DONE else self._core.route_of(entry)
             if entry.state == DONE:
                 future.finished(entry)
-            else:
-                scheduler = self._core.scheduler_of(entry)
-                if scheduler is None:
-                    future.finished(entry)
-                else:
-                    future.attach(scheduler, entry)
-                    scheduler.submit(entry, waits_for_room=True)
+            elif route is not None:
+                future.attach(route.entry.scheduler, entry)
+                Walk(route, entry, future).start(waits_for_room=True)
+            elif self._only is not None:
+                future.attach(self._only, entry)
+                self._only.submit(entry, waits_for_room=True)
             futures.append(future)
         return futures[0] if single else futures
 
@@ -168,23 +174,30 @@ class Pipeline:
             asyncio.CancelledError: The task was cancelled; ``abandoned`` is True when a backend
                 still runs on a request.
         """
+        self._core.check_open()
         single = not isinstance(data, list)
         loop = asyncio.get_running_loop()
         entries = self._entries([data] if single else data, timeout, priority)
-        waiting: list[tuple[Scheduler, Entry, AsyncOwner]] = []
+        waiting: list[tuple[AsyncOwner, Callable[[], bool]]] = []
         for entry in entries:
-            scheduler = None if entry.state == DONE else self._core.scheduler_of(entry)
-            if scheduler is None:
+            if entry.state == DONE:
                 continue
-            owner = AsyncOwner(loop)
-            entry.owner = owner
-            waiting.append((scheduler, entry, owner))
-            scheduler.submit(entry)
+            entry.owner = owner = AsyncOwner(loop)
+            if self._only is not None:
+                waiting.append((owner, partial(_take_back, self._only, entry)))
+                self._only.submit(entry)
+                continue
+            route = self._core.route_of(entry)
+            if route is not None:
+                walk = Walk(route, entry, owner)
+                waiting.append((owner, walk.give_up))
+                walk.start()
         try:
-            for _, _, owner in waiting:
+            for owner, _ in waiting:
                 await owner.future
         except asyncio.CancelledError as error:
-            error.abandoned = _give_up(waiting)  # type: ignore[attr-defined]
+            left = [give_up() for _, give_up in waiting]
+            error.abandoned = any(left)  # type: ignore[attr-defined]
             raise
         errors = [entry.error for entry in entries]
         if single:
@@ -204,12 +217,11 @@ class Pipeline:
         for item in items:
             entry = Entry(item, None, deadline=deadline, priority=priority)
             if id(item) in seen:
-                entry.refuse(
-                    InputError(
-                        "this dict stands in the list a second time",
-                        hint="Send a dict of its own per request.",
-                    )
+                error = InputError(
+                    "this dict stands in the list a second time",
+                    hint="Send a dict of its own per request.",
                 )
+                self._core.refuse(entry, error)
             else:
                 seen.add(id(item))
                 self._core.admit(entry)
@@ -220,13 +232,23 @@ class Pipeline:
         if self._only is not None:
             self._only.call_many(entries)
             return
-        groups: dict[Scheduler, list[Entry]] = {}
-        for entry in entries:
-            scheduler = None if entry.state == DONE else self._core.scheduler_of(entry)
-            if scheduler is not None:
-                groups.setdefault(scheduler, []).append(entry)
-        for scheduler, group in groups.items():
-            scheduler.call_many(group)
+        routes = [None if e.state == DONE else self._core.route_of(e) for e in entries]
+        walk_together(
+            [(route, entry) for route, entry in zip(routes, entries, strict=True) if route]
+        )
+
+    def _walk(self, request: Request) -> None:
+        """Walk one request through the graph in this thread, or let others where that is faster."""
+        (entry,) = self._entries([request], None, 0)
+        route = None if entry.state == DONE else self._core.route_of(entry)
+        if route is None:
+            raise entry.error or AssertionError("a request was refused without a reason")
+        if is_cheap(route):
+            walk_here(route, request)
+            return
+        walk_together([(route, entry)])
+        if entry.error is not None:
+            raise entry.error
 
     def stats(self) -> dict[str, Any]:
         """Give counts and times since the start, per node; can be written as JSON."""
@@ -307,13 +329,9 @@ def _deadline(timeout: float | None) -> float | None:
     return time.monotonic() + max(0.0, timeout)
 
 
-def _give_up(waiting: list[tuple[Scheduler, Entry, AsyncOwner]]) -> bool:
-    """Take back what waits; tell whether a backend still runs on something."""
-    abandoned = False
-    for scheduler, entry, _ in waiting:
-        if not scheduler.cancel(entry):
-            abandoned = scheduler.abandon(entry) or abandoned
-    return abandoned
+def _take_back(scheduler: Scheduler, entry: Entry) -> bool:
+    """Take an entry back; tell whether a backend still runs on it."""
+    return not scheduler.cancel(entry) and scheduler.abandon(entry)
 
 
 def _dropped(core: Core) -> None:

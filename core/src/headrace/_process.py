@@ -10,7 +10,7 @@ import time
 import weakref
 from typing import Any, Protocol
 
-from headrace._scheduling import timer
+from headrace._scheduling import callbacks, timer
 
 __all__ = ["EXIT_S", "Closable", "close_at_exit", "usable_cpus"]
 
@@ -49,18 +49,31 @@ def close_at_exit(closable: Closable) -> None:
 
 def _at_exit() -> None:
     until = time.monotonic() + EXIT_S
-    left = [closable for closable in _open if not closable.busy()]
-    for closable in (*left, *(c for c in list(_open) if c not in left)):
+    every = list(_open)
+    # Those at rest first: nothing of theirs may be lost to one that hangs.
+    for closable in sorted(every, key=lambda one: one.busy()):
         closable.close(drain=False, timeout=max(0.0, until - time.monotonic()))
-    if any(closable.busy() for closable in list(_open)):
-        _leave()
+    if any(closable.busy() for closable in every):
+        _skip_destructors()
 
 
-def _leave() -> None:
-    """End the process although a thread runs native code.
+def _skip_destructors() -> None:
+    """Let the process end although a thread still runs native code.
 
-    Going on would destroy the statics of the library under that thread, which aborts the process.
+    The last steps of a process destroy what its libraries hold, under the feet of such a thread,
+    which aborts. With glibc the process leaves before these steps, after Python has ended in good
+    order, and with the status it has then. Elsewhere it leaves now, when the status is not known
+    yet: 1 after an exception that nobody caught, else 0.
     """
+    try:
+        import ctypes
+
+        libc = ctypes.CDLL(None)
+        libc.fflush(None)
+        if libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None) == 0:
+            return
+    except (ImportError, OSError, AttributeError, TypeError):
+        pass
     failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -70,6 +83,7 @@ def _leave() -> None:
 
 def _in_child() -> None:
     timer._after_fork()
+    callbacks._after_fork()
     for closable in list(_open):
         closable.after_fork()
     _open.clear()

@@ -28,9 +28,10 @@ request raises ``concurrent.futures.CancelledError`` or ``asyncio.CancelledError
 
 from __future__ import annotations
 
-import pickle
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from headrace._portable import portable, rebuild
+from headrace._problem import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,26 +60,6 @@ __all__ = [
 ]
 
 
-def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
-    """Make an error again from what ``__reduce__`` gave, without calling its ``__init__``."""
-    error = cls.__new__(cls, *args)
-    cause = state.pop("__cause__", None)
-    error.__dict__.update(state)
-    error.__cause__ = cause
-    return error
-
-
-def _portable(value: Any) -> Any:
-    """Give ``value`` itself if it can be pickled, else a stand-in with the same text."""
-    try:
-        pickle.dumps(value)
-    except Exception:  # noqa: BLE001 - any failure of foreign __reduce__ means the same here
-        if isinstance(value, BaseException):
-            return RuntimeError(f"{type(value).__name__}: {value}")
-        return repr(value)
-    return value
-
-
 class HeadraceError(Exception):
     """Root of all errors that Headrace raises on purpose."""
 
@@ -86,10 +67,10 @@ class HeadraceError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle class, args and attributes; what cannot travel is replaced by its text."""
-        state = {key: _portable(value) for key, value in self.__dict__.items()}
+        state = {key: portable(value) for key, value in self.__dict__.items()}
         if self.__cause__ is not None:
-            state["__cause__"] = _portable(self.__cause__)
-        return _rebuild, (type(self), tuple(_portable(arg) for arg in self.args), state)
+            state["__cause__"] = portable(self.__cause__)
+        return rebuild, (type(self), tuple(portable(arg) for arg in self.args), state)
 
     def __str__(self) -> str:
         return self._text()
@@ -102,65 +83,6 @@ def _with_where(what: str, where: Iterable[tuple[str, object]], hint: str | None
     place = ", ".join(f"{kind} {value!r}" for kind, value in where if value is not None)
     text = f"{what} [{place}]" if place else what
     return f"{text}\n  {hint}" if hint else text
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong in a configuration or expression.
-
-    Attributes:
-        code: Stable name of the kind of problem, for programs.
-        message: What is wrong and what was expected, in one sentence.
-        file: The file that holds the place, or None for a dict or a bare expression.
-        path: The keys that lead to the place, ``"node.key"``, or None.
-        span: Start and end offset (in characters) inside ``text``, or None.
-        suggestion: The nearest known name, or None.
-        text: The text that ``span`` points into, usually an expression.
-        hint: What to do about it, or None.
-    """
-
-    code: str
-    message: str
-    file: str | None = None
-    path: str | None = None
-    span: tuple[int, int] | None = None
-    suggestion: str | None = None
-    text: str | None = None
-    hint: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the problem as plain data for JSON."""
-        return asdict(self)
-
-    def render(self) -> str:
-        """Give the text for people: place, message, the expression with a caret, suggestion."""
-        place = ": ".join(part for part in (self.file, self.path) if part)
-        lines = [f"{place}: {self.message}" if place else self.message]
-        if self.text is not None and self.span is not None:
-            lines += _caret(self.text, *self.span)
-        if self.suggestion is not None:
-            lines.append(f"  Did you mean {self.suggestion!r}?")
-        if self.hint is not None:
-            lines.append(f"  {self.hint}")
-        return "\n".join(lines)
-
-
-_WINDOW = 100
-"""Longest piece of an expression that an error shows, in characters."""
-
-
-def _caret(text: str, start: int, end: int) -> list[str]:
-    """Show the line of ``text`` that holds ``start`` with carets under [start, end)."""
-    line_start = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
-    line_end = min(
-        (i for i in (text.find("\n", start), text.find("\r", start)) if i >= 0), default=len(text)
-    )
-    first = max(line_start, start - _WINDOW // 2)
-    last = min(line_end, first + _WINDOW)
-    before, after = "…" if first > line_start else "", "…" if last < line_end else ""
-    shown = before + "".join(c if c.isprintable() else " " for c in text[first:last]) + after
-    width = max(1, min(end, last) - start)
-    return [f"    {shown}", f"    {' ' * (len(before) + start - first)}{'^' * width}"]
 
 
 class ConfigError(HeadraceError, ValueError):
@@ -289,7 +211,7 @@ class RequestError(HeadraceError):
 
     def copy(self) -> RequestError:
         """Give a new error of the same class and content, so that no two requests share one."""
-        twin: RequestError = _rebuild(type(self), self.args, dict(self.__dict__))
+        twin: RequestError = rebuild(type(self), self.args, dict(self.__dict__))
         twin.__cause__ = self.__cause__
         return twin
 

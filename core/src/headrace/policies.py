@@ -198,12 +198,13 @@ class Greedy(BatchPolicy):
         if take == 0:
             return Cut(0)
         over_at = queue[0].arrival + self._linger
-        over = now >= over_at
-        if weight < instance.min and not full and not over:
-            return Cut(0, over_at)
-        if full or over or queue.running == 0:
-            return Cut(self._allowed(queue, take, weight) if self._sizes else take)
-        return Cut(0, over_at)
+        if not full and now < over_at:
+            # A queue need not say what runs; then nothing does.
+            if weight < instance.min or getattr(queue, "running", False):
+                return Cut(0, over_at)
+            if not self._filled(queue, take, weight):
+                return Cut(0, over_at)
+        return Cut(self._filled(queue, take, weight) or take)
 
     def _fits(self, queue: Queue, most: int | None) -> tuple[int, int, bool]:
         """Give count and weight of the longest head within ``most``, and if more cannot join."""
@@ -219,22 +220,23 @@ class Greedy(BatchPolicy):
             weight = heavier
         return len(queue), weight, weight >= most
 
-    def _allowed(self, queue: Queue, take: int, weight: int) -> int:
-        """Shorten a head of ``take`` requests to the largest of the batch sizes that it fills."""
-        if self._pad or weight in self._sizes:
+    def _filled(self, queue: Queue, take: int, weight: int) -> int:
+        """Shorten a head of ``take`` requests to the largest batch size it fills; 0 for none."""
+        if not self._sizes or self._pad or weight in self._sizes:
             return take
         for shorter in range(take - 1, 0, -1):
             weight -= queue[shorter].weight
             if weight in self._sizes:
                 return shorter
-        return take
+        return 0
 
 
 class BestFit(DispatchPolicy):
     """The default: the instance that wastes least, the least loaded among equals.
 
     Of the free instances whose range holds the waiting weight, the one with the smallest ``max``;
-    if more waits than any can take, the one with the largest.
+    if more waits than any can take, the one with the largest; if less than any does, the one with
+    the smallest ``min``.
     """
 
     def choose(self, weight: int, free: Sequence[InstanceView]) -> InstanceView | None:
@@ -242,7 +244,9 @@ class BestFit(DispatchPolicy):
         fitting = [i for i in free if i.min <= weight and (i.max is None or weight <= i.max)]
         if fitting:
             return min(fitting, key=lambda i: (_most(i), i.batches, i.index))
-        possible = [i for i in free if i.min <= weight] or list(free)
+        possible = [i for i in free if i.min <= weight]
+        if not possible:
+            return min(free, key=lambda i: (i.min, i.batches, i.index))
         return min(possible, key=lambda i: (-_most(i), i.batches, i.index))
 
 

@@ -6,11 +6,14 @@ import threading
 from typing import TYPE_CHECKING
 
 from headrace._backend import Backend
+from headrace._containers.background import BackgroundThread
 from headrace._scheduling.batch import entries_running_here
 from headrace._scheduling.entry import Entry, checked_weight
 from headrace.errors import ContractError, InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace._backend import Outcomes
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
@@ -62,9 +65,9 @@ class Guarded(Backend):
 
     def __init__(self, child: Backend) -> None:
         self.child = child
-        self.min, self.max = child.min, child.max
-        self._name = child._label()
-        self._lock = threading.Lock()
+        self.min, self.max, self.rerun = child.min, child.max, child.rerun  # type: ignore[misc]
+        self._name, self._node, self._index = child._label(), child._node, child._index
+        self._lock = threading.RLock()  # an instance may stand inside itself: DI[A,A,X]
         self._state = "ready"
 
     def forward(self, batch: list[Request]) -> Outcomes:
@@ -77,19 +80,22 @@ class Bound(Backend):
     """An instance with what it depends on, which is given to it at each call."""
 
     def __init__(self, instance: Backend, dependency: Backend) -> None:
+        inner = instance.child if isinstance(instance, (Guarded, BackgroundThread)) else instance
         self._instance = instance
+        self._forward: Callable[[list[Request], Backend], Outcomes] = inner.forward_with_dep  # type: ignore[attr-defined]
         self._given = dependency
-        self.min, self.max = instance.min, instance.max
-        self._name = instance._label()
+        self.min, self.max, self.rerun = inner.min, inner.max, inner.rerun  # type: ignore[misc]
+        self._name, self._node, self._index = inner._label(), inner._node, inner._index
         self._state = "ready"
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the instance with its dependency."""
-        target = self._instance
-        if isinstance(target, Guarded):
-            with target._lock:
-                return target.child.forward_with_dep(batch, self._given)  # type: ignore[attr-defined, no-any-return]
-        return target.forward_with_dep(batch, self._given)  # type: ignore[attr-defined, no-any-return]
+        if isinstance(self._instance, Guarded):
+            with self._instance._lock:
+                return self._forward(batch, self._given)
+        if isinstance(self._instance, BackgroundThread):
+            return self._instance.thread.call(self._forward, batch, self._given)
+        return self._forward(batch, self._given)
 
 
 class NotCallable(Backend):
@@ -102,5 +108,3 @@ class NotCallable(Backend):
     def forward(self, batch: list[Request]) -> Outcomes:
         """Refuse."""
         raise ContractError(f"{self._name} cannot be called", hint="It only builds others.")
-
-

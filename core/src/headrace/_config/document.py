@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace._config.nesting import MAX_DEPTH, too_deep
+from headrace._config.problems import Problems, key_place
 from headrace._expression import substitute_text
-from headrace.errors import ConfigError, Problem
+from headrace.errors import ConfigError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["Document", "Written", "plain_copy", "read_document"]
+__all__ = ["Document", "Table", "Written", "plain_copy", "read_document"]
+
+_TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -36,30 +41,32 @@ class Written:
 
 
 @dataclass
+class Table:
+    """A table of the top level, merged from all files.
+
+    Attributes:
+        keys: Its keys.
+        base, file: As of `Written`, of the last file that has the table.
+    """
+
+    keys: dict[str, Written]
+    base: Path
+    file: str | None = None
+
+
+@dataclass
 class Document:
     """A configuration merged from all its files.
 
     Attributes:
-        top: Top-level keys: a `Written` per plain value, a dict of `Written` per table.
+        top: The top-level keys.
         imports: What ``import`` lists, base files first, each with the folder it is relative to.
         file: The file that was asked for, None for a dict.
     """
 
-    top: dict[str, Written | dict[str, Written]] = field(default_factory=dict)
+    top: dict[str, Written | Table] = field(default_factory=dict)
     imports: list[tuple[str, Path]] = field(default_factory=list)
     file: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the merged configuration as plain data."""
-        plain: dict[str, Any] = {"import": [item for item, _ in self.imports]}
-        if not self.imports:
-            del plain["import"]
-        for key, value in self.top.items():
-            if isinstance(value, Written):
-                plain[key] = plain_copy(value.value)
-            else:
-                plain[key] = {k: plain_copy(w.value) for k, w in value.items()}
-        return plain
 
 
 def plain_copy(value: Any) -> Any:
@@ -75,92 +82,165 @@ def read_document(source: str | os.PathLike[str] | Mapping[str, Any]) -> Documen
     """Read a dict or a TOML file and all that it extends.
 
     Raises:
-        ConfigError: A file cannot be read or is no TOML, or ``extends`` and ``import`` are wrong.
+        ConfigError: A file cannot be read or is no TOML, or ``extends`` and ``import`` are wrong;
+            all that is wrong in that way.
         TypeError: ``source`` is neither a path nor a mapping.
     """
+    reader = _Reader()
     if isinstance(source, Mapping):
-        return _assemble(plain_copy(source), Path.cwd(), None, ())
-    if not isinstance(source, (str, os.PathLike)):
+        document = reader.tables(source, Path.cwd(), None, ())
+    elif isinstance(source, (str, os.PathLike)):
+        document = reader.file(Path(source), (), {})
+    else:
         raise TypeError(
             f"a configuration is a dict, a path or a PipelineConfig, got {type(source).__name__}"
         )
-    return _read_file(Path(source), (), None)
-
-
-def _read_file(path: Path, stack: tuple[Path, ...], by: str | None) -> Document:
-    resolved = path.resolve()
-    if resolved in stack:
-        chain = " extends ".join(str(p) for p in (*stack[stack.index(resolved) :], resolved))
-        raise _error("extends_cycle", f"files that extend each other in a circle: {chain}", by)
-    try:
-        text = resolved.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        hint = "A text is always a path; an expression goes under the key 'backend' of a dict."
-        raise _error("no_file", f"no such file: {str(path)!r}", by, hint=hint) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise _error("unreadable", f"cannot read {str(path)!r}: {error}", by) from error
-    try:
-        tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise _error("toml", f"this is no TOML: {error}", str(path)) from error
-    return _assemble(tables, resolved.parent, str(path), (*stack, resolved))
-
-
-def _error(
-    code: str, message: str, file: str | None, path: str | None = None, hint: str | None = None
-) -> ConfigError:
-    return ConfigError(Problem(code, message, file=file, path=path, hint=hint))
-
-
-def _assemble(
-    tables: dict[str, Any], base: Path, file: str | None, stack: tuple[Path, ...]
-) -> Document:
-    document = Document()
-    _check_keys(tables, file)
-    for parent in _texts(tables.pop("extends", []), "extends", file, one_may_stand_alone=True):
-        _merge(document, _read_file(base / Path(parent).expanduser(), stack, file))
-    document.imports += [(item, base) for item in _texts(tables.pop("import", []), "import", file)]
-    own = Document(file=file)
-    for key, value in tables.items():
-        if isinstance(value, dict):
-            own.top[key] = {k: Written(v, base, file) for k, v in value.items()}
-        else:
-            own.top[key] = Written(value, base, file)
-    _merge(document, own)
-    document.file = file
+    reader.problems.raise_if_any()
     return document
 
 
-def _check_keys(tables: Mapping[Any, Any], file: str | None, path: str = "") -> None:
-    for key, value in tables.items():
-        if not isinstance(key, str):
-            raise _error("key", f"keys are texts, got {key!r}", file, path or None)
-        if isinstance(value, Mapping):
-            _check_keys(value, file, f"{path}.{key}" if path else key)
+class _Reader:
+    """Reads a source and all that it extends; what is wrong goes to `problems`."""
 
+    def __init__(self) -> None:
+        self.problems = Problems()
 
-def _texts(
-    value: Any, key: str, file: str | None, *, one_may_stand_alone: bool = False
-) -> list[str]:
-    if isinstance(value, str) and one_may_stand_alone:
-        value = [value]
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _error("type", f"expected a list of texts, got {value!r}", file, key)
-    try:
-        return [substitute_text(item, os.environ) for item in value]
-    except ConfigError as error:
-        raise _error(error.problems[0].code, error.problems[0].message, file, key) from None
+    def file(self, path: Path, stack: tuple[Path, ...], by: dict[str, Any]) -> Document:
+        """Read one file, named at the place ``by``, from inside the files of ``stack``."""
+        try:
+            resolved = path.resolve()
+            if resolved in stack:
+                chain = (*stack[stack.index(resolved) :], resolved)
+                shown = " extends ".join(str(p) for p in chain)
+                self.problems.add(
+                    "extends_cycle", f"files that extend each other in a circle: {shown}", **by
+                )
+                return Document()
+            if len(stack) > MAX_DEPTH:
+                message = f"more than {MAX_DEPTH} files that extend each other"
+                self.problems.add("nesting", message, **by)
+                return Document()
+            text = resolved.read_bytes().decode("utf-8-sig")
+        except FileNotFoundError:
+            hint = (
+                "A path is relative to the file that extends it."
+                if by
+                else "A text is always a path; an expression goes under the key 'backend' of a dict."
+            )
+            self.problems.add("no_file", f"no such file: {str(path)!r}", **by, hint=hint)
+        except (OSError, ValueError, RuntimeError) as error:
+            self.problems.add("unreadable", f"cannot read {str(path)!r}: {error}", **by)
+        else:
+            tables = self._parsed(text, str(path))
+            if tables is not None:
+                return self.tables(tables, resolved.parent, str(path), (*stack, resolved))
+        return Document()
+
+    def _parsed(self, text: str, file: str) -> dict[str, Any] | None:
+        try:
+            tables: dict[str, Any] = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            message = str(error)
+            place = _TOML_PLACE.search(message)
+            span = None
+            if place is not None:
+                lines = text.replace("\r\n", "\n").split("\n")
+                offset = sum(len(line) + 1 for line in lines[: int(place[1]) - 1])
+                span = (offset + int(place[2]) - 1, offset + int(place[2]))
+                message = f"line {place[1]}: {message.replace(place[0], '')}"
+            self.problems.add(
+                "toml",
+                f"this is no TOML: {message}",
+                file=file,
+                span=span,
+                text=None if span is None else text.replace("\r\n", "\n"),
+            )
+        except RecursionError:
+            message = f"nested more than {MAX_DEPTH} levels deep"
+            self.problems.add("nesting", message, file=file)
+        else:
+            return tables
+        return None
+
+    def tables(
+        self, tables: Mapping[str, Any], base: Path, file: str | None, stack: tuple[Path, ...]
+    ) -> Document:
+        """Read what one file or dict holds, after all that it extends."""
+        document = Document()
+        if not self._well_formed(tables, file):
+            return document
+        own = plain_copy(tables)
+        for parent in self._texts(own, "extends", file):
+            place = key_place(file, "extends", "extends", parent)
+            _merge(document, self.file(base / Path(parent).expanduser(), stack, place))
+        document.imports += [(item, base) for item in self._texts(own, "import", file)]
+        mine = Document()
+        for key, value in own.items():
+            if isinstance(value, dict):
+                keys = {k: Written(v, base, file) for k, v in value.items()}
+                mine.top[key] = Table(keys, base, file)
+            else:
+                mine.top[key] = Written(value, base, file)
+        _merge(document, mine)
+        document.file = file
+        return document
+
+    def _well_formed(self, tables: Mapping[Any, Any], file: str | None) -> bool:
+        """Check depth and keys of a source, which may be any dict."""
+        if too_deep(tables):
+            message = f"nested more than {MAX_DEPTH} levels deep"
+            self.problems.add("nesting", message, file=file)
+            return False
+        good = True
+        todo: list[tuple[str, Any]] = [("", tables)]
+        while todo:
+            path, part = todo.pop()
+            if isinstance(part, (list, tuple)):
+                todo.extend((path, item) for item in part)
+            if not isinstance(part, Mapping):
+                continue
+            for key, value in part.items():
+                if isinstance(key, str):
+                    todo.append((f"{path}.{key}" if path else key, value))
+                else:
+                    self.problems.add(
+                        "key", f"keys are texts, got {key!r}", file=file, path=path or None
+                    )
+                    good = False
+        return good
+
+    def _texts(self, own: dict[str, Any], key: str, file: str | None) -> list[str]:
+        """Take a list of texts out of ``own``; one text may stand alone under ``extends``."""
+        value = own.pop(key, None)
+        if value is None:
+            return []
+        place = key_place(file, key, key, value)
+        if isinstance(value, str) and key == "extends":
+            value = [value]
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            hint = f'Write {key} = ["..."].'
+            self.problems.add("type", "expected a list of texts", hint=hint, **place)
+            return []
+        texts = []
+        for item in value:
+            try:
+                texts.append(substitute_text(item, os.environ))
+            except ConfigError as error:
+                self.problems.extend(error.problems, file=file, path=key)
+        return texts
 
 
 def _merge(into: Document, child: Document) -> None:
     """Lay ``child`` over ``into``: table by table, key by key, the child wins."""
     for key, value in child.top.items():
         known = into.top.get(key)
-        if isinstance(value, dict) and isinstance(known, dict):
-            for name, written in value.items():
-                known[name] = _laid_over(known.get(name), written)
+        if isinstance(value, Table) and isinstance(known, Table):
+            merged = dict(known.keys)
+            for name, written in value.keys.items():
+                merged[name] = _laid_over(merged.get(name), written)
+            into.top[key] = Table(merged, value.base, value.file)
         else:
-            into.top[key] = dict(value) if isinstance(value, dict) else value
+            into.top[key] = value
     for item in child.imports:
         if item not in into.imports:
             into.imports.append(item)

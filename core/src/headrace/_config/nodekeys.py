@@ -8,7 +8,17 @@ from pydantic import Field, field_validator, model_validator
 
 from headrace._options import Options
 
-__all__ = ["COME_LATER", "EXPRESSION_KEYS", "GLOBAL_KEYS", "NODE_KEYS", "GlobalKeys", "NodeKeys"]
+__all__ = [
+    "COME_LATER",
+    "EXPRESSION_KEYS",
+    "GLOBAL_KEYS",
+    "LINK_KEYS",
+    "NODE_KEYS",
+    "NODE_ONLY",
+    "PIPELINE_KEYS_TO_COME",
+    "GlobalKeys",
+    "NodeKeys",
+]
 
 
 class NodeKeys(Options):
@@ -83,16 +93,22 @@ class GlobalKeys(Options):
 
 NODE_KEYS = tuple(NodeKeys.model_fields)
 GLOBAL_KEYS = tuple(GlobalKeys.model_fields)
-EXPRESSION_KEYS = ("backend", "init", "node_entrypoint", "entrypoint")
+EXPRESSION_KEYS = (
+    "backend",
+    "init",
+    "node_entrypoint",
+    "entrypoint",
+    "batch_policy",
+    "dispatch_policy",
+)
 """Keys whose value is an expression: it is parsed first, then its placeholders are replaced."""
 
-_GRAPHS = "It comes with graphs of several nodes."
-COME_LATER = {
-    "next": _GRAPHS,
-    "map": _GRAPHS,
-    "or": _GRAPHS,
-    "each": _GRAPHS,
-    "each_errors": _GRAPHS,
-    "probes": "It comes with the hooks for plugins.",
-}
+LINK_KEYS = ("next", "map", "or", "each", "each_errors")
+"""Keys that link a node to others; see `headrace._plan.links`."""
+NODE_ONLY = ("next", "map", "or", "each")
+"""Those that cannot be a default of all nodes."""
+
+COME_LATER = {"probes": "It comes with the hooks for plugins."}
 """Keys with a meaning that this version refuses, and what they come with."""
+PIPELINE_KEYS_TO_COME = ("probes",)
+"""Those that belong to the pipeline as a whole."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.document import Document, read_document
-from headrace._config.problems import Problems
-from headrace._config.shape import Shape, read_shape
-from headrace._registry import run_imports
-from headrace.errors import ConfigError, PluginError, Problem
+from headrace._config.document import Document, Written, plain_copy, read_document
+from headrace._config.nesting import with_room
+from headrace._config.problems import Problems, key_place
+from headrace._config.shape import MAIN, Shape, read_shape
+from headrace._registry import is_file, run_imports
+from headrace.errors import PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,19 +57,17 @@ class PipelineConfig:
         """
         if isinstance(source, PipelineConfig):
             return source
-        return cls._of(read_document(source), allow_import)
+        return with_room(lambda: cls._of(read_document(source), allow_import))
 
     @classmethod
     def _of(cls, document: Document, allow_import: bool) -> PipelineConfig:
         from headrace._plan import plan_pipeline
 
-        files = _run_imports(document, allow_import)
         problems = Problems()
+        files = _run_imports(document, allow_import, problems)
+        all_names = not len(problems)
         shape = read_shape(document, problems)
-        try:
-            plan = plan_pipeline(shape, files, problems)
-        except PluginError as error:
-            problems.add(error.code, error.what, file=document.file, hint=error.hint)
+        plan = plan_pipeline(shape, files, problems, all_names=all_names)
         problems.raise_if_any()
         config = object.__new__(cls)
         for name, value in (
@@ -80,8 +80,25 @@ class PipelineConfig:
         return config
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the configuration as plain data, merged from all its files, as it was written."""
-        return self._document.to_dict()
+        """Give the configuration as plain data, merged from all its files.
+
+        Files are named with their folders, so that it means the same anywhere on this machine.
+        """
+        document = self._document
+        plain: dict[str, Any] = {}
+        if document.imports:
+            plain["import"] = [_absolute(item, base) for item, base in document.imports]
+        for key, value in document.top.items():
+            if isinstance(value, Written):
+                plain[key] = self._plain(value)
+            elif self._shape.single and key in self._shape.nodes[MAIN]:
+                plain[key] = self._plain(self._shape.nodes[MAIN][key])
+            else:
+                plain[key] = {name: self._plain(written) for name, written in value.keys.items()}
+        return plain
+
+    def _plain(self, written: Written) -> Any:
+        return plain_copy(self._plan.moved.get(id(written), written.value))
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -97,8 +114,7 @@ class PipelineConfig:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PipelineConfig):
             return NotImplemented
-        mine, theirs = self._document, other._document
-        return (mine.top, mine.imports) == (theirs.top, theirs.imports)
+        return self.to_dict() == other.to_dict()
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -110,27 +126,33 @@ class PipelineConfig:
 
 
 def _restore(document: Document, allow_import: bool) -> PipelineConfig:
-    return PipelineConfig._of(document, allow_import)
+    return with_room(lambda: PipelineConfig._of(document, allow_import))
+
+
+def _absolute(item: str, base: Path) -> str:
+    if not is_file(item):
+        return item
+    return str(base / Path(item).expanduser()).replace("$", "$$")
 
 
 def _run_imports(
-    document: Document, allow_import: bool
+    document: Document, allow_import: bool, problems: Problems
 ) -> tuple[tuple[str, dict[str, type[Any]]], ...]:
-    if not document.imports:
-        return ()
-    if not allow_import or os.environ.get("HEADRACE_IMPORT") == "0":
-        listed = ", ".join(item for item, _ in document.imports)
-        raise ConfigError(
-            Problem(
-                "import_refused",
-                f"the configuration imports {listed}, and running its code is not allowed",
-                file=document.file,
-                path="import",
-                hint="Allow it with allow_import=True, without --no-import and HEADRACE_IMPORT=0.",
-            )
+    """Run what the configuration imports; what fails is reported, the rest still runs."""
+    items = [item for item, _ in document.imports]
+    place = key_place(document.file, "import", "import", items)
+    if items and (not allow_import or os.environ.get("HEADRACE_IMPORT") == "0"):
+        problems.add(
+            "import_refused",
+            f"the configuration imports {', '.join(items)}, and running its code is not allowed",
+            hint="Allow it with allow_import=True, without --no-import and HEADRACE_IMPORT=0.",
+            **place,
         )
-    try:
-        return run_imports(document.imports)
-    except PluginError as error:
-        problem = Problem("import", error.what, file=document.file, path="import", hint=error.hint)
-        raise ConfigError(problem) from error
+        return ()
+    tables: dict[str, dict[str, type[Any]]] = {}
+    for item in document.imports:
+        try:
+            tables.update(run_imports([item]))
+        except PluginError as error:
+            problems.add("import", error.what, hint=error.hint, **place)
+    return tuple(tables.items())

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Problems"]
+__all__ = ["Problems", "key_place"]
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_LONGEST = 60
+"""Longest value that the line of a key shows, in characters."""
 
 
 class Problems:
@@ -54,3 +60,32 @@ class Problems:
         """Raise one ConfigError with all of them, if there are any."""
         if self._found:
             raise ConfigError(tuple(self._found))
+
+
+def key_place(
+    file: str | None, path: str, key: str, value: Any, *, at_key: bool = False
+) -> dict[str, Any]:
+    """Give the place of a key for a problem: its line as TOML has it, and what of it is wrong.
+
+    Args:
+        file: The file that holds it, None for a dict.
+        path: The keys that lead to it.
+        key: The last of them.
+        value: Its value.
+        at_key: Whether the key is wrong, and not its value.
+    """
+    name = key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+    shown = shown_value(value)
+    start = len(name) + 3
+    span = (0, len(name)) if at_key else (start, start + len(shown))
+    return {"file": file, "path": path, "text": f"{name} = {shown}", "span": span}
+
+
+def shown_value(value: Any) -> str:
+    """Write a value in one short line, as TOML or close to it."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=repr)
+    except (ValueError, TypeError):
+        text = repr(value)
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -6,8 +6,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace._config.document import Document, Written
-from headrace._config.nodekeys import GLOBAL_KEYS
+from headrace._config.document import Document, Table, Written
+from headrace._config.nodekeys import GLOBAL_KEYS, PIPELINE_KEYS_TO_COME
+from headrace._config.problems import key_place
+from headrace._registry.registry import nearest
 
 if TYPE_CHECKING:
     from headrace._config.problems import Problems
@@ -19,6 +21,7 @@ MAIN = "main"
 
 _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _RESERVED = ("global", "define")
+_BACKEND = ("backend",)
 
 
 @dataclass
@@ -29,79 +32,90 @@ class Shape:
         nodes: Per node, in file order, its keys.
         globals: The keys of ``[global]``, and of the top level beside tables.
         definitions: The keys of ``[define]``.
+        single: Whether it is one node without a table of its own.
     """
 
     nodes: dict[str, dict[str, Written]] = field(default_factory=dict)
     globals: dict[str, Written] = field(default_factory=dict)
     definitions: dict[str, Written] = field(default_factory=dict)
+    single: bool = False
 
 
 def read_shape(document: Document, problems: Problems) -> Shape:
     """Sort the keys of ``document`` by the part of the configuration they belong to."""
     shape = Shape()
+    before = len(problems)
     for name, part in (("global", shape.globals), ("define", shape.definitions)):
-        table = document.top.get(name, {})
-        if isinstance(table, dict):
-            part.update(table)
-        else:
+        table = document.top.get(name)
+        if isinstance(table, Table):
+            part.update(table.keys)
+        elif table is not None:
             problems.add(
-                "type", f"expected a table, got {table.value!r}", file=table.file, path=name
+                "type",
+                f"[{name}] is a table",
+                **key_place(table.file, name, name, table.value),
             )
     rest = {key: value for key, value in document.top.items() if key not in _RESERVED}
-    if "backend" in rest and isinstance(rest["backend"], Written):
+    if isinstance(rest.get("backend"), Written):
+        shape.single = True
         _one_node(rest, shape, problems)
     else:
         _several_nodes(rest, shape, problems)
-    if not shape.nodes and not len(problems):
+    if not shape.nodes and len(problems) == before:
         problems.add(
             "no_node",
             "the configuration has no node",
             file=document.file,
+            suggestion="backend" if any(nearest(key, _BACKEND) for key in shape.globals) else None,
             hint='Write backend = "..." at the top, or a table per node that has a backend.',
         )
     return shape
 
 
-def _one_node(
-    rest: dict[str, Written | dict[str, Written]], shape: Shape, problems: Problems
-) -> None:
+def _one_node(rest: dict[str, Written | Table], shape: Shape, problems: Problems) -> None:
     node: dict[str, Written] = {}
     for key, value in rest.items():
         if isinstance(value, Written):
-            (shape.globals if key in GLOBAL_KEYS else node)[key] = value
-        elif "backend" in value:
+            whole = key in GLOBAL_KEYS or key in PIPELINE_KEYS_TO_COME
+            if whole and key in shape.globals:
+                _report_twice(key, value, problems)
+            (shape.globals if whole else node)[key] = value
+        elif "backend" in value.keys:
+            written = value.keys["backend"]
             problems.add(
                 "two_shapes",
                 f"the table [{key}] has a backend, and so has the top level",
-                file=value["backend"].file,
-                path=f"{key}.backend",
+                **key_place(written.file, f"{key}.backend", "backend", written.value, at_key=True),
                 hint="Move the keys of the top level into a table of their own.",
             )
-        elif value:
-            first = next(iter(value.values()))
-            table = {name: written.value for name, written in value.items()}
-            node[key] = Written(table, first.base, first.file)
+        else:
+            table = {name: written.value for name, written in value.keys.items()}
+            node[key] = Written(table, value.base, value.file)
     shape.nodes[MAIN] = node
 
 
-def _several_nodes(
-    rest: dict[str, Written | dict[str, Written]], shape: Shape, problems: Problems
-) -> None:
+def _several_nodes(rest: dict[str, Written | Table], shape: Shape, problems: Problems) -> None:
     for key, value in rest.items():
         if isinstance(value, Written):
             if key in shape.globals:
-                problems.add(
-                    "twice",
-                    f"{key!r} stands at the top level and in [global]",
-                    file=value.file,
-                    path=key,
-                )
+                _report_twice(key, value, problems)
             shape.globals.setdefault(key, value)
-        elif _NODE_NAME.fullmatch(key) and key.isascii():
-            shape.nodes[key] = value
+        elif _NODE_NAME.fullmatch(key):
+            shape.nodes[key] = value.keys
         else:
             problems.add(
                 "node_name",
                 f"{key!r} is no name for a node: a letter, then letters, digits, '_' and '-'",
+                file=value.file,
                 path=key,
+                text=f"[{key}]",
+                span=(1, 1 + len(key)),
             )
+
+
+def _report_twice(key: str, value: Written, problems: Problems) -> None:
+    problems.add(
+        "twice",
+        f"{key!r} stands at the top level and in [global]",
+        **key_place(value.file, key, key, value.value, at_key=True),
+    )

@@ -41,11 +41,8 @@ class BackgroundThread(Backend):
         """Take over the range of X, which the builder has built in `thread`."""
         (self.child,) = context.children
         self.min, self.max = self.child.min, self.child.max
+        self.rerun = self.child.rerun  # type: ignore[misc]
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run X on the batch in its thread."""
         return self.thread.call(self.child, batch)
-
-    def close(self) -> None:
-        """End the thread; X has been closed in it."""
-        self.thread.stop()

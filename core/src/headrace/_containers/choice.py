@@ -21,6 +21,8 @@ __all__ = ["Fallback", "ModelLoader"]
 class Chosen(Backend):
     """Base of the containers that stand for one child once they are built."""
 
+    _reentrant = True
+
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the range of the child that was chosen."""
         (self.child,) = context.children

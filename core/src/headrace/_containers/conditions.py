@@ -31,6 +31,8 @@ class _KeyOptions(_Options):
 class Branches(Backend):
     """Base of the containers with a branch for yes and perhaps one for no."""
 
+    _reentrant = True
+
     takes = (1, 2)
 
     @classmethod

@@ -28,6 +28,8 @@ class Identity(Backend):
         own
     """
 
+    _reentrant = True
+
     rerun = True
 
     def forward(self, batch: list[Request]) -> None:

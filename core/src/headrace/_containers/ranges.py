@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Range", "branches", "sequence"]
+__all__ = ["Range", "branches", "inside", "sequence"]
 
 Range = tuple[int, "int | None"]
 
@@ -45,3 +45,19 @@ def branches(ranges: Sequence[tuple[str, Range]]) -> Range:
             raise ValueError(f"{name} needs at least {low}, and a branch may get a single item")
     bounded = [high for _, (_, high) in ranges if high not in (None, 1)]
     return 1, min(bounded, default=None)
+
+
+def inside(ranges: Sequence[tuple[str, Range]]) -> Range:
+    """Give the range of a container that hands its whole batch to each child: what all take.
+
+    Raises:
+        ValueError: The range is empty; the text names the two children.
+    """
+    low_name, (low, _) = max(ranges, key=lambda item: item[1][0])
+    bounded = [(name, high) for name, (_, high) in ranges if high is not None]
+    if not bounded:
+        return low, None
+    high_name, high = min(bounded, key=lambda item: item[1])
+    if low > high:
+        raise ValueError(f"{low_name} needs at least {low}, {high_name} takes at most {high}")
+    return low, high

@@ -43,6 +43,8 @@ class Sequential(Backend):
         own
     """
 
+    _reentrant = True
+
     takes = (1, None)
     prefixes = ("or", "key=")
 
@@ -109,20 +111,10 @@ class Sequential(Backend):
     ) -> list[Exception | None]:
         """Run the elements from ``start`` on the items that have not failed."""
         for index in range(start, len(self._steps)):
-            step = self._steps[index]
-            taken: list[int] = []
-            for i, request in enumerate(batch):
-                if outcomes[i] is not None or not step.wants(request, ready[i]):
-                    continue
-                if not ready[i] and not step.otherwise:
-                    outcomes[i] = self._nothing_before(index)
-                    continue
-                if not step.otherwise and "result" in request:
-                    request["data"] = request.pop("result")
-                taken.append(i)
+            taken = self._taken(index, batch, outcomes, ready)
             if not taken:
                 continue
-            some = step.call([batch[i] for i in taken])
+            some = self._steps[index].call([batch[i] for i in taken])
             for position, i in enumerate(taken):
                 if some is not None:
                     outcomes[i] = some[position]
@@ -131,6 +123,29 @@ class Sequential(Backend):
             if outcomes[i] is None and ready[i] and "result" not in request:
                 request["result"] = request["data"]
         return outcomes
+
+    def _taken(
+        self,
+        index: int,
+        batch: list[Request],
+        outcomes: list[Exception | None],
+        ready: list[bool],
+    ) -> list[int]:
+        """Give the items that an element takes, made ready for it; fail those it cannot take."""
+        step = self._steps[index]
+        taken: list[int] = []
+        for i, request in enumerate(batch):
+            if outcomes[i] is not None or not step.wants(request, ready[i]):
+                continue
+            if step.otherwise:
+                taken.append(i)
+            elif not ready[i]:
+                outcomes[i] = self._nothing_before(index)
+            else:
+                if "result" in request:
+                    request["data"] = request.pop("result")
+                taken.append(i)
+        return taken
 
     def _nothing_before(self, index: int) -> NoResultError:
         before = self._steps[index - 1].child._label()

@@ -1,6 +1,6 @@
 """From a configuration to a checked plan: what every name means, with its options and range."""
 
-from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
+from headrace._plan.element import Element, Named, NodePlan, PipelinePlan, PolicyPlan
 from headrace._plan.planner import plan_expression, plan_pipeline
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "Named",
     "NodePlan",
     "PipelinePlan",
+    "PolicyPlan",
     "plan_expression",
     "plan_pipeline",
 ]

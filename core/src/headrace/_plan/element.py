@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
     from headrace._expression import Call
     from headrace._options import Options
+    from headrace._plan.links import Links
     from headrace._registry import BackendSpec
 
-__all__ = ["Element", "Named", "NodePlan", "PipelinePlan", "Prefix", "Range"]
+__all__ = ["Element", "Named", "NodePlan", "PipelinePlan", "PolicyPlan", "Prefix", "Range"]
 
 Range = tuple[int, "int | None"]
 """Least and greatest weight, both included; None for unbounded."""
@@ -38,6 +41,8 @@ class Element:
         named: The instance that the name stands for, or None when it means a backend.
         range: The range as the classes tell, before any ``init``.
         own_thread: Whether a `BackgroundThread` is put around it.
+        definition: The definition that this is the outermost name of, or None.
+        frames: The instances of enclosing ``IoC``s that it can name.
         unavailable: Children that cannot be built here and why (`Fallback`), or that were not
             chosen (`ModelLoader`).
     """
@@ -54,6 +59,8 @@ class Element:
     range: Range = (1, None)
     own_thread: bool = False
     unavailable: dict[str, str] = field(default_factory=dict)
+    definition: str | None = None
+    frames: tuple[dict[str, Named], ...] = ()
 
     @property
     def children(self) -> list[Element]:
@@ -76,17 +83,32 @@ class Named:
 
     Attributes:
         name: The name: that of an earlier element of an enclosing ``IoC``, or a registered one.
-        element: What it was built from.
+        element: What it was built from; None when that is wrong, which has been reported.
         registered: Whether the whole pipeline knows it.
         node: The node that registered it, None for an element of an ``IoC``.
         index: Which of the node's instances it is, None when it is none of them.
+        used: Whether some expression names it.
     """
 
     name: str
-    element: Element
+    element: Element | None
     registered: bool = False
     node: str | None = None
     index: int | None = None
+    used: bool = False
+
+
+@dataclass(frozen=True)
+class PolicyPlan:
+    """A policy of a node.
+
+    Attributes:
+        cls: Its class.
+        options: Its checked options.
+    """
+
+    cls: type[Any]
+    options: Options
 
 
 @dataclass(eq=False)
@@ -102,16 +124,21 @@ class NodePlan:
         door: What ``node.{node_name}`` means: a registered element, or ``entry`` itself.
         instance: What an instance is built from, None when the node registers none.
         instance_num: How many instances it registers.
+        door_to: The node that it is a second door to, or None.
+        batch_policy, dispatch_policy: Its policies.
     """
 
     name: str
     keys: NodeKeys
     origins: dict[str, str]
     entry: Element
+    batch_policy: PolicyPlan
+    dispatch_policy: PolicyPlan
     init: Element | None = None
     door: Element | None = None
     instance: Element | None = None
     instance_num: int = 0
+    door_to: str | None = None
 
     @property
     def expression(self) -> str:
@@ -142,6 +169,11 @@ class PipelinePlan:
         threads: The thread budget, None for the usable CPUs.
         registered: What the names of registered instances mean.
         files: The files that the configuration imports, and what each has registered.
+        late: Plans an expression that a backend asks for in its ``init``: the text, the name of the
+            node (None for the front) and the instances of enclosing ``IoC``s.
+        moved: Values that name files, with absolute paths instead: per `Written` (by identity) the
+            new value.
+        links: How each node is linked to the others.
     """
 
     nodes: dict[str, NodePlan]
@@ -150,3 +182,17 @@ class PipelinePlan:
     threads: int | None = None
     registered: dict[str, Named] = field(default_factory=dict)
     files: tuple[tuple[str, dict[str, type[Any]]], ...] = ()
+    late: Callable[[str, str | None, tuple[dict[str, Named], ...]], Element] | None = None
+    moved: dict[int, Any] = field(default_factory=dict)
+    links: dict[str, Links] = field(default_factory=dict)
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether a request may walk through more than one call of one node."""
+        return len(self.nodes) > 1 or any(one.each is not None for one in self.links.values())
+
+    @property
+    def total_instances(self) -> int:
+        """How many instances all nodes have together, at least 1."""
+        own = [node for node in self.nodes.values() if node.door_to is None]
+        return max(1, sum(max(1, node.instance_num) for node in own))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from headrace._config.nodekeys import EXPRESSION_KEYS
-from headrace._plan.options import replaced
+from headrace._config.problems import key_place, shown_value
+from headrace._plan.values import replaced
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,36 +27,57 @@ def check_keys(
     shared: dict[str, Written],
     name: str,
     problems: Problems,
-) -> tuple[K | None, dict[str, str]]:
+) -> tuple[K, dict[str, str]]:
     """Read the keys of ``model`` from ``table``, else from ``shared``.
 
     Returns:
-        The checked keys, None when they are wrong, and per key where its value came from.
+        The checked keys, with the default in place of a value that is wrong, so that the rest can
+        be checked with them; and per key where its value came from.
     """
     values: dict[str, Any] = {}
     places: dict[str, dict[str, Any]] = {}
     origins: dict[str, str] = {}
-    wrong = False
     for key in model.model_fields:
         origins[key] = "node" if key in table else "global" if key in shared else "default"
         written = table.get(key, shared.get(key))
         if written is None:
             continue
         where = f"{name}.{key}" if key in table else f"global.{key}"
-        places[key] = {"file": written.file, "path": where}
+        places[key] = key_place(written.file, where, key, written.value)
+        if key in EXPRESSION_KEYS:
+            if isinstance(written.value, str):  # anything else is reported where it is parsed
+                values[key] = written.value
+            continue
         try:
-            values[key] = written.value if key in EXPRESSION_KEYS else replaced(written.value)
+            values[key] = replaced(written.value)
         except ConfigError as error:
-            problems.extend(error.problems, **places[key])
-            wrong = True
+            problems.extend(error.problems, file=written.file, path=where)
+    return _checked(model, values, places, name, problems), origins
+
+
+def _checked(
+    model: type[K],
+    values: dict[str, Any],
+    places: dict[str, dict[str, Any]],
+    name: str,
+    problems: Problems,
+) -> K:
+    """Check values; those that are wrong are reported and left out."""
     try:
-        keys = model.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
+        wrong: set[str] = set()
         for detail in error.errors(include_url=False, include_context=False):
-            key = str(detail["loc"][0]) if detail["loc"] else ""
             message = detail["msg"].removeprefix("Value error, ")
-            got = f", got {detail['input']!r}" if key else ""
-            place = places.get(key, {"path": name})
-            problems.add("key", f"{key}: {message}{got}" if key else message, **place)
-        return None, origins
-    return (None if wrong else keys), origins
+            if not detail["loc"]:
+                among = [key for key in places if f"{key} = " in message or key == "batch_sizes"]
+                wrong.update(among)
+                problems.add("key", message, **places[among[-1]] if among else {"path": name})
+                continue
+            key = str(detail["loc"][0])
+            if key not in wrong:  # one is enough of the alternatives of a type
+                got = shown_value(detail["input"])
+                problems.add("key", f"{key}: {message}, got {got}", **places[key])
+            wrong.add(key)
+    kept = {key: value for key, value in values.items() if key not in wrong}
+    return _checked(model, kept, places, name, problems) if len(kept) < len(values) else model()

@@ -2,85 +2,132 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from headrace._expression import Call, substitute_text
+from headrace._config.problems import key_place, shown_value
+from headrace._expression import Args
 from headrace._options import Options
+from headrace._plan.values import plain_value, replaced
 from headrace._registry.registry import nearest
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headrace._backend import Backend
+    from collections.abc import Mapping
+
+    from pydantic_core import ErrorDetails
+
+    from headrace._config.document import Written
     from headrace._config.problems import Problems
-    from headrace._plan.parameters import Parameters
+    from headrace._expression import Call
+    from headrace._plan.moved import Moved
+    from headrace._plan.parameters import Found, Parameters
     from headrace._plan.scope import Layer, Scope
 
-__all__ = ["check_options", "replaced"]
-
-_MISSING = object()
+__all__ = ["OptionsReader"]
 
 
 class _Value:
     """A value for one option: what, from where, and the place to show when it is wrong."""
 
-    def __init__(self, value: Any, origin: str, base: str, place: dict[str, Any]) -> None:
+    def __init__(
+        self, value: Any, origin: str, base: str, place: dict[str, Any], written: Written | None
+    ) -> None:
         self.value = value
         self.origin = origin
         self.base = base
         self.place = place
+        self.written = written
+        self.argument: tuple[Layer, Call, int | str] | None = None
 
 
-def plain_value(value: Any) -> Any:
-    """Give a value of an expression as options read it: an expression is its text."""
-    if isinstance(value, Call):
-        return str(value)
-    if isinstance(value, tuple):
-        return [plain_value(part) for part in value]
-    return value
+class OptionsReader:
+    """Finds and checks the options of one element of an expression.
 
-
-def replaced(value: Any) -> Any:
-    """Replace ``${NAME}`` in all texts of a value of the configuration; everything else stays."""
-    if isinstance(value, str):
-        return substitute_text(value, os.environ)
-    if isinstance(value, list):
-        return [replaced(part) for part in value]
-    if isinstance(value, dict):
-        return {key: replaced(part) for key, part in value.items()}
-    return value
-
-
-class _Collector:
-    """Collects the values of the options of one element."""
+    Args:
+        call: The element.
+        options: The class of its options.
+        scope: Where it stands.
+        parameters: The keys of its node.
+        problems: Where what is wrong goes.
+        moved: Where values that name files are noted.
+        names: The names before ``::`` that mean this element.
+    """
 
     def __init__(
         self,
         call: Call,
-        cls: type[Backend],
+        options: Any,
         scope: Scope,
         parameters: Parameters,
         problems: Problems,
+        moved: Moved,
+        names: tuple[str, ...],
     ) -> None:
         self.call = call
-        self.cls = cls
+        self.options = options
         self.scope = scope
         self.parameters = parameters
         self.problems = problems
-        fields: dict[str, Any] = cls.Options.model_fields
+        self.moved = moved
+        self.names = names
+        fields = options.model_fields if _is_options(options) else {}
         self.keys = {field.alias or name: name for name, field in fields.items()}
+        self._wrong = False
 
-    def collect(self) -> dict[str, _Value]:
+    def read(
+        self, given: Mapping[str, tuple[Any, str]] | None = None
+    ) -> tuple[Options | None, dict[str, str]]:
+        """Find the options and check them.
+
+        Args:
+            given: Values that are there already, by key, with their origins; args win over them.
+
+        Returns:
+            The checked options, None when they are wrong (which is reported), and per option where
+            its value came from.
+        """
+        if not _is_options(self.options):
+            self._add("contract", f"{self.call.name}.Options is no subclass of headrace.Options")
+            return None, {}
         written = self._written()
         values: dict[str, _Value] = {}
         for key in self.keys:
             value = self._winner(key, written)
+            if value is None and given is not None and key in given:
+                value = _Value(*given[key], ".", self._place(), None)
             if value is not None:
                 values[key] = value
-        return values
+        origins = {key: values[key].origin if key in values else "default" for key in self.keys}
+        options = self._validated(values)
+        if options is None or self._wrong:
+            return None, origins
+        self._note_files(options, values)
+        return options, origins
+
+    def _validated(self, values: dict[str, _Value]) -> Options | None:
+        bases = {self.keys[key]: Path(value.base) for key, value in values.items()}
+        context = {"bases": bases, "of": self.options}
+        try:
+            options: Options = self.options.model_validate(
+                {key: value.value for key, value in values.items()}, context=context
+            )
+        except ValidationError as error:
+            for detail in error.errors(include_url=False, include_context=False):
+                self._report(detail, values)
+            return None
+        return options
+
+    def _add(self, code: str, message: str, which: int | str | None = None, **more: Any) -> None:
+        self._wrong = True
+        self.problems.add(code, message, **{**self._place(which), **more})
+
+    def _place(self, which: int | str | None = None) -> dict[str, Any]:
+        return _place(self.scope.layer, self.call, which)
+
+    # Who wins.
 
     def _winner(self, key: str, written: dict[str, _Value]) -> _Value | None:
         """Apply the rule of precedence to one option."""
@@ -88,15 +135,11 @@ class _Collector:
         inline: _Value | None = None
         definition: _Value | None = None
         for scoped in layer.scoped:  # outermost first
+            scoped.asked.add(key)
             if key not in scoped.values:
                 continue
             scoped.used.add(key)
-            value = _Value(
-                scoped.values[key],
-                "inline" if scoped.layer.depth == 0 else "definition",
-                scoped.layer.base,
-                _place(scoped.layer, scoped.call, key),
-            )
+            value = self._argument(scoped.layer, scoped.call, key, scoped.values[key])
             if scoped.layer.depth == 0:
                 inline = inline or value
             else:
@@ -106,51 +149,102 @@ class _Collector:
             inline = inline or own
         elif own is not None:
             definition = definition or own
-        names = (self.call.name, self.call.part) if self.call.plugin else (self.call.name,)
-        found = self.parameters.find(names, key)
+        found = self.parameters.find(self.names, key)
         if inline is not None:
             return inline
-        if found is not None:
-            return self._from_parameter(found)
-        return definition
+        return definition if found is None else self._from_parameter(found)
 
-    def _from_parameter(self, found: tuple[str, Any, str]) -> _Value:
+    def _argument(self, layer: Layer, call: Call, which: int | str, value: Any) -> _Value:
+        origin = "inline" if layer.depth == 0 else "definition"
+        found = _Value(value, origin, layer.base, _place(layer, call, which), None)
+        found.argument = (layer, call, which)
+        return found
+
+    def _from_parameter(self, found: Found) -> _Value:
         origin, written, path = found
-        place = {"file": written.file, "path": path}
+        key = path.split(".", 1)[1]
+        place = key_place(written.file, path, key, written.value)
+        value = written.value
         try:
-            value = replaced(written.value)
+            value = replaced(value)
         except ConfigError as error:
-            self.problems.extend(error.problems, **place)
-            value = _MISSING
-        return _Value(value, origin, str(written.base), place)
+            self._wrong = True
+            self.problems.extend(error.problems, file=written.file, path=path)
+        return _Value(value, origin, str(written.base), place, written)
 
     def _written(self) -> dict[str, _Value]:
         """Give the args of the element by key, and report those it cannot have."""
         call, layer = self.call, self.scope.layer
-        positional = getattr(self.cls.Options, "positional", ())
+        positional = getattr(self.options, "positional", ())
         values: dict[str, _Value] = {}
-        origin = "inline" if layer.depth == 0 else "definition"
         for index, value in enumerate(call.args.positional):
-            place = _place(layer, call, index)
-            if index >= len(positional):
+            if index >= len(positional) or positional[index] not in self.keys:
                 takes = f"takes {len(positional)}" if positional else "takes no positional args"
-                self.problems.add("args", f"{call.name} {takes}", **place)
+                hint = f"They are {', '.join(positional)}." if positional else None
+                if not positional and self.keys:
+                    hint = f"Write {next(iter(self.keys))}=..."
+                self._add("args", f"{call.name} {takes}", index, hint=hint)
                 break
-            values[positional[index]] = _Value(plain_value(value), origin, layer.base, place)
+            key = positional[index]
+            values[key] = self._argument(layer, call, index, plain_value(value))
         for key, value in call.args.named:
-            place = _place(layer, call, key)
             if key not in self.keys:
-                self.problems.add(
+                self._add(
                     "unknown_option",
                     f"{call.name} has no option {key!r}",
+                    key,
                     suggestion=nearest(key, self.keys),
-                    **place,
+                    hint=_known(self.keys),
                 )
             elif key in values:
-                self.problems.add("twice", f"{key!r} stands there twice", **place)
+                self._add("twice", f"{key!r} stands there twice", key)
             else:
-                values[key] = _Value(plain_value(value), origin, layer.base, place)
+                values[key] = self._argument(layer, call, key, plain_value(value))
         return values
+
+    # What is wrong, and which values name files.
+
+    def _report(self, detail: ErrorDetails, values: dict[str, _Value]) -> None:
+        location = detail["loc"]
+        key = str(location[0]) if location else None
+        if detail["type"] == "missing" and len(location) == 1:
+            if not self.scope.lenient:
+                inline = f"{self.call.name}({key}=...)"
+                own = self.parameters.is_own(str(key))
+                ways = f'"{self.call.name}::{key}" = ...' if own else f"{key} = ..."
+                self._add(
+                    "missing_option",
+                    f"{self.call.name} needs the option {key!r}",
+                    hint=f"Write {ways} in the node, or {inline}.",
+                )
+            return
+        inner = "".join(f"[{part!r}]" for part in location[1:])
+        message = detail["msg"].removeprefix("Value error, ")
+        got = "" if "no such file" in message else f", got {shown_value(detail['input'])}"
+        what = f"{self.call.name}: {key}{inner}: " if key else f"{self.call.name}: "
+        place = values[key].place if key in values else self._place()
+        self._wrong = True
+        self.problems.add("option", f"{what}{message}{got if key else ''}", **place)
+
+    def _note_files(self, options: Options, values: dict[str, _Value]) -> None:
+        """Take note of texts that became paths, so that they can be written with their folder."""
+        for key, value in values.items():
+            moved = _with_folders(value.value, getattr(options, self.keys[key]))
+            if moved == value.value:
+                continue
+            if value.written is not None:
+                self.moved.key(value.written, moved)
+            elif value.argument is not None:
+                layer, call, which = value.argument
+                argument = _immutable(moved)
+                args = (
+                    Args((argument,)) if isinstance(which, int) else Args((), ((which, argument),))
+                )
+                self.moved.argument(layer, call, call.args.span_of(which), str(args)[1:-1])
+
+
+def _is_options(options: Any) -> bool:
+    return isinstance(options, type) and issubclass(options, Options)
 
 
 def _place(layer: Layer, call: Call, which: int | str | None = None) -> dict[str, Any]:
@@ -160,67 +254,29 @@ def _place(layer: Layer, call: Call, which: int | str | None = None) -> dict[str
     return {"file": layer.file, "path": layer.path, "span": span, "text": call.text}
 
 
-def check_options(
-    call: Call,
-    cls: type[Backend],
-    scope: Scope,
-    parameters: Parameters,
-    problems: Problems,
-) -> tuple[Options | None, dict[str, str]]:
-    """Find the options of one element and check them.
-
-    Returns:
-        The checked options, None when they are wrong (which is reported), and per option where its
-        value came from.
-    """
-    if not (isinstance(cls.Options, type) and issubclass(cls.Options, Options)):
-        problems.add(
-            "contract",
-            f"{call.name}.Options is no subclass of headrace.Options",
-            **_place(scope.layer, call),
-        )
-        return None, {}
-    collector = _Collector(call, cls, scope, parameters, problems)
-    before = len(problems)
-    values = collector.collect()
-    origins = {key: values[key].origin if key in values else "default" for key in collector.keys}
-    if len(problems) > before:
-        return None, origins
-    bases = {collector.keys[key]: Path(value.base) for key, value in values.items()}
-    try:
-        options = cls.Options.model_validate(
-            {key: value.value for key, value in values.items()}, context={"bases": bases}
-        )
-    except ValidationError as error:
-        _report(error, call, scope, values, problems)
-        return None, origins
-    return options, origins
+def _known(keys: Mapping[str, str]) -> str:
+    return f"It has {', '.join(keys)}." if keys else "It has none."
 
 
-def _report(
-    error: ValidationError,
-    call: Call,
-    scope: Scope,
-    values: dict[str, _Value],
-    problems: Problems,
-) -> None:
-    for detail in error.errors(include_url=False, include_context=False):
-        location = detail["loc"]
-        key = str(location[0]) if location else None
-        if detail["type"] == "missing" and len(location) == 1:
-            if not scope.lenient:
-                problems.add(
-                    "missing_option",
-                    f"{call.name} needs the option {key!r}",
-                    hint=f"Write {key} = ... in the node, or {call.name}({key}=...).",
-                    **_place(scope.layer, call),
-                )
-            continue
-        inner = "".join(f"[{part!r}]" for part in location[1:])
-        message = detail["msg"].removeprefix("Value error, ")
-        got = f", got {detail['input']!r}" if len(repr(detail["input"])) <= 80 else ""
-        place = values[key].place if key in values else _place(scope.layer, call)
-        what = f"{call.name}: {key}{inner}: " if key else f"{call.name}: "
-        if detail["type"] == "value_error" and "no such file" in message:
-            got = ""
-        problems.add("option", f"{what}{message}{got}", **place)
+def _immutable(value: Any) -> Any:
+    return tuple(map(_immutable, value)) if isinstance(value, list) else value
+
+
+def _with_folders(written: Any, checked: Any) -> Any:
+    """Give ``written`` with the texts that were read as relative paths in full."""
+    if isinstance(written, str) and isinstance(checked, Path):
+        return written if Path(written).is_absolute() else str(checked)
+    if isinstance(written, list) and isinstance(checked, (list, tuple)):
+        if len(written) == len(checked):
+            return [_with_folders(*pair) for pair in zip(written, checked, strict=True)]
+    elif isinstance(written, dict):
+        if isinstance(checked, BaseModel):
+            fields = {field.alias or n: n for n, field in type(checked).model_fields.items()}
+            inner = {key: getattr(checked, name) for key, name in fields.items()}
+        else:
+            inner = checked if isinstance(checked, dict) else {}
+        return {
+            key: _with_folders(part, inner[key]) if key in inner else part
+            for key, part in written.items()
+        }
+    return written

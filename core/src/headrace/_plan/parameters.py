@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._config.nodekeys import COME_LATER, GLOBAL_KEYS, NODE_KEYS
+from headrace._config.nodekeys import (
+    COME_LATER,
+    GLOBAL_KEYS,
+    LINK_KEYS,
+    NODE_KEYS,
+    NODE_ONLY,
+    PIPELINE_KEYS_TO_COME,
+)
+from headrace._config.problems import key_place
+from headrace._plan.values import replaced
 from headrace._registry.registry import nearest
+from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Found", "Parameters", "report_unknown_globals"]
 
-_OWN = frozenset((*NODE_KEYS, *GLOBAL_KEYS, *COME_LATER))
+_OWN = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS, *COME_LATER))
 """Keys that configure nodes and the pipeline; they are never options."""
 
 Found = tuple[str, "Written", str]
@@ -30,6 +40,12 @@ class Parameters:
         table: The node's keys.
         shared: The global keys.
         used_globals: The global keys that some node has; shared by all nodes.
+
+    Attributes:
+        incomplete: Whether some text or name of the node could not be understood, so that a key
+            nobody has may belong there; only those that look like a key of a node are reported.
+        excused: Whether a branch that is not built cannot be looked into, so that any key may
+            belong to it.
     """
 
     def __init__(
@@ -40,11 +56,17 @@ class Parameters:
         used_globals: set[str],
     ) -> None:
         self.node = node
+        self.incomplete = False
+        self.excused = False
+        self.used_globals = used_globals
         self._table = table
         self._shared = shared
         self._used: set[str] = set()
-        self._used_globals = used_globals
         self._asked: set[str] = set()
+
+    def is_own(self, key: str) -> bool:
+        """Tell whether a key configures nodes, so that an option of that name is written scoped."""
+        return key in _OWN
 
     def find(self, names: Iterable[str], key: str) -> Found | None:
         """Give the value of ``key`` for the backend called ``names``, the one that wins.
@@ -57,7 +79,7 @@ class Parameters:
         found: Found | None = None
         for origin, table, used in (
             ("node", self._table, self._used),
-            ("global", self._shared, self._used_globals),
+            ("global", self._shared, self.used_globals),
         ):
             for name in (*scoped, *plain):
                 if name in table:
@@ -66,54 +88,86 @@ class Parameters:
                     found = found or (origin, table[name], where)
         return found
 
-    def backend(self) -> Found | None:
-        """Give the key ``backend`` of the node."""
-        if "backend" in self._table:
-            return "node", self._table["backend"], f"{self.node}.backend"
-        if "backend" in self._shared:
-            return "global", self._shared["backend"], "global.backend"
+    def key(self, key: str) -> Found | None:
+        """Give one of the keys of the node itself, from the node or from ``[global]``."""
+        for origin, table, where in (
+            ("node", self._table, self.node),
+            ("global", self._shared, "global"),
+        ):
+            if key in table and table[key].value is not None:
+                return origin, table[key], f"{where}.{key}"
         return None
 
+    def unused(self) -> list[str]:
+        """Give the keys of the node that nobody has asked for so far."""
+        return [key for key in self._table if key not in self._used and key not in _OWN]
+
     def report_unknown(self, problems: Problems) -> None:
-        """Report the node's keys that nobody has."""
+        """Report the node's keys that are not of this version, and those that nobody has."""
         for key, written in self._table.items():
-            if key in self._used or key in NODE_KEYS or key in COME_LATER:
-                continue
-            if key in GLOBAL_KEYS:
+            path = f"{self.node}.{key}"
+            place = key_place(written.file, path, key, written.value, at_key=True)
+            if key in COME_LATER and key not in PIPELINE_KEYS_TO_COME:
+                _report_later(key, problems, place)
+            elif key in GLOBAL_KEYS or key in PIPELINE_KEYS_TO_COME:
                 problems.add(
                     "global_key",
                     f"{key!r} belongs to the pipeline, not to a node",
-                    file=written.file,
-                    path=f"{self.node}.{key}",
                     hint="Move it to [global].",
+                    **place,
                 )
-                continue
-            problems.add(
-                "unknown_key",
-                f"nobody in node {self.node!r} has an option {key!r}",
-                file=written.file,
-                path=f"{self.node}.{key}",
-                suggestion=nearest(key, self.known()),
-            )
+            elif key not in self._used and key not in _OWN and not self.excused:
+                _report_unset(written, path, problems)
+                suggestion = nearest(key, NODE_KEYS if self.incomplete else self.known())
+                if suggestion is not None or not self.incomplete:
+                    problems.add(
+                        "unknown_key",
+                        f"nobody in node {self.node!r} has an option {key!r}",
+                        suggestion=suggestion,
+                        **place,
+                    )
 
     def known(self) -> set[str]:
         """Give the keys that the node could have."""
-        plain = {key for key in self._asked if "::" not in key}
-        return plain | set(NODE_KEYS) | {key for key in self._asked if "::" in key}
+        return self._asked | {*NODE_KEYS, *LINK_KEYS}
+
+
+def _report_unset(written: Written, path: str, problems: Problems) -> None:
+    """Report placeholders without a value in a key whose owner is not known."""
+    try:
+        replaced(written.value)
+    except ConfigError as error:
+        problems.extend(error.problems, file=written.file, path=path)
+
+
+def _report_later(key: str, problems: Problems, place: dict[str, object]) -> None:
+    problems.add(
+        "not_in_this_version",
+        f"the key {key!r} has a meaning that this version does not have",
+        hint=COME_LATER[key],
+        **place,  # type: ignore[arg-type]
+    )
 
 
 def report_unknown_globals(
     shared: dict[str, Written], nodes: list[Parameters], problems: Problems
 ) -> None:
-    """Report the global keys that no node has."""
-    used = set().union(*(node._used_globals for node in nodes))
+    """Report the global keys that are not of this version, and those that no node has."""
+    used = set().union(*(node.used_globals for node in nodes))
     known = set().union(*(node.known() for node in nodes)) | set(GLOBAL_KEYS)
     for key, written in shared.items():
-        if key not in used and key not in _OWN:
-            problems.add(
-                "unknown_key",
-                f"no node has an option {key!r}",
-                file=written.file,
-                path=f"global.{key}",
-                suggestion=nearest(key, known),
-            )
+        place = key_place(written.file, f"global.{key}", key, written.value, at_key=True)
+        if key in NODE_ONLY:
+            problems.add("node_key", f"{key!r} belongs to a node, not to [global]", **place)
+        elif key in COME_LATER:
+            _report_later(key, problems, place)
+        elif key not in used and key not in _OWN and not any(node.excused for node in nodes):
+            incomplete = any(node.incomplete for node in nodes)
+            suggestion = nearest(key, (*NODE_KEYS, *GLOBAL_KEYS) if incomplete else known)
+            if suggestion is not None or not incomplete:
+                problems.add(
+                    "unknown_key",
+                    f"no node has an option {key!r}",
+                    suggestion=suggestion,
+                    **place,
+                )

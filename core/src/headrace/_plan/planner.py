@@ -5,102 +5,135 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.nodekeys import COME_LATER, NODE_KEYS, GlobalKeys, NodeKeys
+from headrace._config.nodekeys import GlobalKeys, NodeKeys
+from headrace._config.problems import Problems, key_place
 from headrace._expression import parse, substitute
-from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
+from headrace._plan.element import Named, PipelinePlan
 from headrace._plan.keys import check_keys
+from headrace._plan.links import check_links, read_links
+from headrace._plan.nodes import NodePlanner
 from headrace._plan.parameters import Parameters, report_unknown_globals
 from headrace._plan.resolver import Resolver
 from headrace._plan.scope import Layer, Scope
-from headrace.errors import ConfigError
+from headrace._plan.threads import give_threads
+from headrace._plan.wiring import is_callable
+from headrace.errors import ConfigError, SetupError
 
 if TYPE_CHECKING:
     from headrace._config.document import Written
-    from headrace._config.problems import Problems
     from headrace._config.shape import Shape
     from headrace._expression import Call
+    from headrace._plan.element import Element, NodePlan
 
-__all__ = ["DEFAULT_INIT", "plan_expression", "plan_pipeline"]
-
-DEFAULT_INIT = (
-    "InstancesRegister[Reflect[backend]]",
-    "Register[DI[Batching,InstanceDispatcher]]",
-)
-"""The two elements of the first phase of a node that configures neither of its entry keys."""
-
-DEFAULT_NODE = f"IoC[{','.join(DEFAULT_INIT)};Forward[node.{{node_name}}]]"
-"""The expression of a node."""
-
-_DEFAULT_FRONT = "Forward[node.{node_name}]"
-"""The expression of a node that has an ``init`` of its own."""
+__all__ = ["Files", "Pipeline", "plan_expression", "plan_pipeline"]
 
 Files = tuple[tuple[str, dict[str, type[Any]]], ...]
 
 
 class Pipeline:
-    """Plans the nodes of one configuration; each when it is first named, else in file order."""
+    """Plans the nodes of one configuration; each when it is first named, else in file order.
 
-    def __init__(self, shape: Shape, files: Files, problems: Problems) -> None:
+    Attributes:
+        shape: The configuration.
+        problems: Where what is wrong goes.
+        resolver: Gives the names in expressions their meaning.
+        registered: What the names of registered instances mean.
+        nodes: The nodes that are planned.
+        parameters: The keys of all nodes.
+        used_globals: The global keys that some node has.
+    """
+
+    def __init__(
+        self, shape: Shape, files: Files, problems: Problems, *, all_names: bool = True
+    ) -> None:
         self.shape = shape
         self.problems = problems
-        self.resolver = Resolver(self, files, problems)
+        self.resolver = Resolver(self, files, problems, all_names=all_names)
         self.registered: dict[str, Named] = {}
         self.nodes: dict[str, NodePlan] = {}
         self.parameters: list[Parameters] = []
-        self._begun: list[str] = []
-        self._used_globals: set[str] = set()
+        self.used_globals: set[str] = set()
+        self._files = files
+        self._begun: set[str] = set()
+        self._planning: list[str] = []
         self._homes = self._registered_names()
 
     def plan(self) -> PipelinePlan:
-        self.resolver.definitions.check_all(self)
+        """Plan everything."""
         for name in self.shape.nodes:
-            self.node(name)
-        front = self._front()
+            if name not in self._begun:
+                self.node(name)
+        entrypoint, threads = self._front()
+        shared = self.shape.globals
+        links = {
+            name: read_links(name, table, shared, self.problems)
+            for name, table in self.shape.nodes.items()
+        }
+        check_links(links, self.problems)
+        self.resolver.definitions.check_all(self)
         for parameters in self.parameters:
             parameters.report_unknown(self.problems)
-        if self.parameters:
+        if self.shape.nodes:
             report_unknown_globals(self.shape.globals, self.parameters, self.problems)
         return PipelinePlan(
             self.nodes,
             list(self.shape.nodes),
-            *front,
-            registered=self.registered,
-            files=self.resolver.files,
+            entrypoint,
+            threads,
+            self.registered,
+            self._files,
+            self.late,
+            self.resolver.moved.values(),
+            links,
         )
 
     def _front(self) -> tuple[Element | None, int | None]:
-        table = {k: w for k, w in self.shape.globals.items() if k in GlobalKeys.model_fields}
+        table = self.shape.globals
         keys, _ = check_keys(GlobalKeys, {}, table, "global", self.problems)
-        if keys is None:
-            return None, None
-        element = None
-        if keys.entrypoint is not None:
-            parameters = Parameters("global", {}, self.shape.globals, self._used_globals)
-            self.parameters.append(parameters)
-            element = self._expression(
-                self.shape.globals["entrypoint"], "global.entrypoint", None, parameters
-            )
+        written = table.get("entrypoint")
+        if written is None or written.value is None:
+            return None, keys.threads
+        parameters = Parameters("global", {}, table, self.used_globals)
+        self.parameters.append(parameters)
+        self.resolver.enter("global", None, parameters)
+        element = self.expression(written, "global.entrypoint", None)
+        if element is not None:
+            self.check_called(element, Layer("global.entrypoint", written.file))
+            give_threads(element)
+        self.resolver.leave("global")
         return element, keys.threads
 
-    # Nodes.
+    def node(self, name: str) -> None:
+        """Plan one node; a name that it should register and does not is known as wrong."""
+        self._begun.add(name)
+        self._planning.append(name)
+        NodePlanner(self, name).plan()
+        self._planning.pop()
+        if name not in self.nodes:
+            self.spoil(f"node.{name}", name)
+
+    # Registered instances.
 
     def _registered_names(self) -> dict[str, str]:
         """Find the names that ``Register(name)[X]`` of each node will register."""
         homes: dict[str, str] = {}
         for name, table in self.shape.nodes.items():
+            read: set[str] = set()
+            todo: list[Call] = []
             for key in ("init", "node_entrypoint"):
-                written = table.get(key)
-                if written is None or not isinstance(written.value, str):
-                    continue
-                try:
-                    todo = [parse(written.value)]
-                except ConfigError:
-                    continue  # it is reported when the node is planned
-                while todo:
-                    call = todo.pop()
-                    todo.extend(call.children)
-                    if call.part == "Register" and call.args.positional:
-                        homes.setdefault(str(call.args.positional[0]), name)
+                written = table.get(key, self.shape.globals.get(key))
+                if written is not None:
+                    todo += _parsed_quietly(written.value, name)
+            while todo:
+                call = todo.pop()
+                todo.extend(call.children)
+                if call.part == "Register" and len(call.args):
+                    values = (*call.args.positional, *(v for _, v in call.args.named))
+                    homes.setdefault(str(values[0]), name)
+                definition = self.shape.definitions.get(call.name)
+                if definition is not None and call.name not in read:
+                    read.add(call.name)
+                    todo += _parsed_quietly(definition.value, name)
         return homes
 
     def named(self, name: str) -> Named | None:
@@ -110,6 +143,11 @@ class Pipeline:
             if home is not None and home not in self._begun:
                 self.node(home)
         return self.registered.get(name)
+
+    def instances(self) -> list[str]:
+        """Give the names of all instances that are registered, or will be."""
+        nodes = [f"node.{name}" for name in self.shape.nodes]
+        return list(dict.fromkeys([*self.registered, *nodes]))
 
     def _home(self, name: str) -> str | None:
         if name in self._homes:
@@ -125,99 +163,57 @@ class Pipeline:
     def being_planned(self, name: str) -> str | None:
         """Give the node that would register ``name`` if it is being planned right now."""
         home = self._home(name)
-        return home if home in self._begun and home not in self.nodes else None
+        return home if home in self._planning else None
+
+    def chain_to(self, node: str) -> list[str]:
+        """Give the nodes that are being planned from ``node`` on, and ``node`` again."""
+        return [*self._planning[self._planning.index(node) :], node]
 
     def register(self, named: Named, place: dict[str, Any]) -> None:
         """Make an instance known to the whole pipeline."""
-        if named.name in self.registered:
+        known = self.registered.get(named.name)
+        if known is not None and known.element is not None:
             self.problems.add("twice", f"{named.name!r} is registered twice", **place)
         self.registered[named.name] = named
 
-    def node(self, name: str) -> None:
-        """Plan one node."""
-        self._begun.append(name)
-        table = self.shape.nodes[name]
-        for key in table:
-            if key in COME_LATER:
-                self.problems.add(
-                    "not_in_this_version",
-                    f"the key {key!r} has a meaning that this version does not have",
-                    file=table[key].file,
-                    path=f"{name}.{key}",
-                    hint=COME_LATER[key],
-                )
-        parameters = Parameters(name, table, self.shape.globals, self._used_globals)
-        self.parameters.append(parameters)
-        keys, origins = check_keys(NodeKeys, table, self.shape.globals, name, self.problems)
-        if keys is None:
-            return
-        self.resolver.enter(name, keys, parameters)
-        init = self._key(table, "init", name, parameters, entry=True)
-        entry = self._entry(table, keys, name, parameters)
-        self.resolver.leave(name)
-        if entry is None or (keys.init is not None and init is None):
-            return
-        plan = NodePlan(name, keys, origins, entry, init)
-        registered = self.registered.get(f"node.{name}")
-        plan.door = registered.element if registered is not None else entry
-        first = self.registered.get(f"{name}.0")
-        if first is not None:
-            plan.instance, plan.instance_num = first.element, keys.instance_num
-        elif registered is None:
-            self.registered[f"node.{name}"] = Named(f"node.{name}", entry, True, name)
-        self.nodes[name] = plan
+    def spoil(self, name: str, node: str) -> None:
+        """Let a name that could not be registered be known as wrong."""
+        self.registered.setdefault(name, Named(name, None, True, node))
 
-    def _entry(
-        self, table: dict[str, Written], keys: NodeKeys, name: str, parameters: Parameters
-    ) -> Element | None:
-        if keys.node_entrypoint is not None:
-            return self._key(table, "node_entrypoint", name, parameters, entry=True)
-        text = DEFAULT_NODE if keys.init is None else _DEFAULT_FRONT
-        layer = Layer(f"{name}.node_entrypoint")
-        call = substitute(parse(text), node_name=name, environ={})
-        return self.resolver.plan(call, Scope(layer, entry=True, wraps=True))
+    def spoil_node(self, node: str, instance_num: int) -> None:
+        """Let all names that a node registers by itself be known as wrong."""
+        for name in (f"node.{node}", *(f"{node}.{index}" for index in range(instance_num))):
+            self.spoil(name, node)
 
-    def _key(
-        self,
-        table: dict[str, Written],
-        key: str,
-        name: str,
-        parameters: Parameters,
-        *,
-        entry: bool = False,
-    ) -> Element | None:
-        written = table.get(key, self.shape.globals.get(key))
-        if written is None or written.value is None:
-            return None
-        where = f"{name}.{key}" if key in table else f"global.{key}"
-        return self._expression(written, where, name, parameters, entry=entry)
+    def file_of(self, node: str) -> str | None:
+        """Give the file that holds a node, None for a dict."""
+        files = [written.file for written in self.shape.nodes.get(node, {}).values()]
+        return files[-1] if files else None
 
-    def _expression(
-        self,
-        written: Written,
-        path: str,
-        node: str | None,
-        parameters: Parameters,
-        *,
-        entry: bool = False,
+    # Expressions.
+
+    def expression(
+        self, written: Written, path: str, node: str | None, *, entry: bool = False
     ) -> Element | None:
+        """Plan the expression under a key of the node that the resolver has entered."""
         call = self.read(written, path, node)
         if call is None:
             return None
-        if node is None:
-            self.resolver.enter("global", None, parameters)
-        layer = Layer(path, written.file, str(written.base))
+        layer = Layer(path, written.file, str(written.base), written=written)
         return self.resolver.plan(call, Scope(layer, entry=entry, wraps=True))
 
     def read(self, written: Written, path: str, node: str | None) -> Call | None:
         """Parse an expression and replace its placeholders; None when it is wrong."""
+        call = self._parsed(written, path, node)
+        if call is None:
+            self.resolver.parameters.incomplete = True
+        return call
+
+    def _parsed(self, written: Written, path: str, node: str | None) -> Call | None:
+        key = path.rpartition(".")[2]
+        place = key_place(written.file, path, key, written.value)
         if not isinstance(written.value, str):
-            self.problems.add(
-                "type",
-                f"expected an expression, got {written.value!r}",
-                file=written.file,
-                path=path,
-            )
+            self.problems.add("type", f"{key} is a text, an expression", **place)
             return None
         try:
             call = substitute(parse(written.value), node_name=node, environ=os.environ)
@@ -232,25 +228,86 @@ class Pipeline:
                 path=path,
                 span=call.prefix.span,
                 text=call.text,
+                hint="A prefix belongs to a child in [ ].",
             )
-            return None
-        return call
+            call = call.replace(prefix=None)
+        return call if self.resolver.fits(call, Layer(path, written.file)) else None
+
+    def check_called(self, element: Element, layer: Layer) -> bool:
+        """Check that what a node or the pipeline is called through can be called."""
+        if is_callable(element):
+            return True
+        self.problems.add(
+            "not_callable",
+            f"{element.name} only builds others and cannot be called",
+            file=layer.file,
+            path=layer.path,
+            span=element.call.name_span,
+            text=element.call.text,
+        )
+        return False
+
+    # What is built late.
+
+    def late(self, text: str, node: str | None, frames: tuple[dict[str, Named], ...]) -> Element:
+        """Plan an expression that a backend asks for while the pipeline is built.
+
+        Raises:
+            ConfigError: It is wrong.
+        """
+        problems = Problems()
+        other = Pipeline(self.shape, self._files, problems)
+        other.registered, other.nodes = dict(self.registered), dict(self.nodes)
+        other._begun = set(self.shape.nodes)
+        table = self.shape.nodes.get(node, {}) if node is not None else {}
+        parameters = Parameters(node or "global", table, self.shape.globals, set())
+        keys = self.nodes[node].keys if node is not None else None
+        other.resolver.enter(node or "global", keys, parameters)
+        layer = Layer(f"{node or 'global'}: built in init")
+        element = None
+        call = substitute(parse(text), node_name=node, environ=os.environ)
+        if call.prefix is None and other.resolver.fits(call, layer):
+            element = other.resolver.plan(call, Scope(layer, frames=frames))
+        problems.raise_if_any()
+        if element is None:
+            raise SetupError(f"nothing can be built from {text!r}")
+        return element
 
 
-def plan_pipeline(shape: Shape, files: Files, problems: Problems) -> PipelinePlan:
-    """Plan all nodes of a configuration; what is wrong goes to ``problems``."""
-    return Pipeline(shape, files, problems).plan()
+def _parsed_quietly(text: Any, node: str) -> list[Call]:
+    """Read an expression, or nothing: what is wrong is reported when its node is planned."""
+    try:
+        return [substitute(parse(text), node_name=node, environ=os.environ)]
+    except (ConfigError, TypeError):
+        return []
+
+
+def plan_pipeline(
+    shape: Shape, files: Files, problems: Problems, *, all_names: bool = True
+) -> PipelinePlan:
+    """Plan all nodes of a configuration; what is wrong goes to ``problems``.
+
+    Args:
+        shape: The configuration.
+        files: The files that it imports, and what each has registered.
+        problems: Where problems go.
+        all_names: False when an import has failed, so that unknown names are no problem of theirs.
+    """
+    return Pipeline(shape, files, problems, all_names=all_names).plan()
 
 
 def plan_expression(text: str, files: Files, problems: Problems) -> Element | None:
     """Plan one expression by itself, as ``explain`` does: options may be missing."""
     from headrace._config.shape import Shape
 
-    call = parse(text)
     pipeline = Pipeline(Shape(), files, problems)
-    parameters = Parameters("main", {}, {}, set())
-    pipeline.resolver.enter("main", NodeKeys(), parameters)
-    return pipeline.resolver.plan(call, Scope(Layer("expression"), lenient=True, wraps=True))
-
-
-assert set(COME_LATER).isdisjoint(NODE_KEYS)  # noqa: S101 - the two tables are kept by hand
+    pipeline.resolver.enter("main", NodeKeys(), Parameters("main", {}, {}, set()))
+    call = substitute(parse(text), node_name="main", environ=os.environ)
+    layer = Layer("expression")
+    if not pipeline.resolver.fits(call, layer):
+        return None
+    scope = Scope(layer, lenient=True, open_slot=True, wraps=True, entry=True, named=True)
+    element = pipeline.resolver.plan(call, scope)
+    if element is not None:
+        give_threads(element)
+    return element

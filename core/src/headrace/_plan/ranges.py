@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace._containers.ranges import inside
+
 if TYPE_CHECKING:
+    from headrace._backend import Backend
+    from headrace._config.nodekeys import NodeKeys
     from headrace._plan.element import Element, Range
 
-__all__ = ["static_range"]
+__all__ = ["depending_range", "narrowed", "static_range"]
 
 
 def static_range(element: Element) -> Range:
@@ -18,9 +22,34 @@ def static_range(element: Element) -> Range:
     """
     if element.named is not None:
         return element.range
-    combine = getattr(element.cls, "combine_ranges", None)
-    if combine is not None and element.children:
-        named = [(child.name, child.range) for child in element.children]
-        result: Range = combine(named)
+    cls, children = element.cls, element.children
+    combine = getattr(cls, "combine_ranges", None)
+    if combine is not None and children:
+        result: Range = combine([(child.name, child.range) for child in children])
         return result
-    return element.cls.min, element.cls.max
+    if children and not states_range(cls):
+        return inside([(child.name, child.range) for child in children])
+    return cls.min, cls.max
+
+
+def depending_range(cls: type[Backend], dependency: Range) -> Range:
+    """Give the range of an instance that is called with a dependency."""
+    return (cls.min, cls.max) if states_range(cls) else dependency
+
+
+def states_range(cls: type[Backend]) -> bool:
+    """Tell whether a class says what its range is; else it is that of what is inside."""
+    return cls.min != 1 or cls.max is not None
+
+
+def narrowed(found: Range, keys: NodeKeys) -> Range:
+    """Give the range of a node: its keys narrow what the classes tell; 1 if neither says a max."""
+    low, high = found
+    least, most, sizes = keys.min, keys.max, keys.batch_sizes
+    if sizes:
+        least = sizes[0] if least is None else least
+        most = sizes[-1] if most is None else most
+    low = max(low, least or 1)
+    if most is not None:
+        high = most if high is None else min(high, most)
+    return low, max(1, low) if high is None else high

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._containers.background import BackgroundThread
+from headrace._config.nesting import MAX_DEPTH
 from headrace._containers.choice import Fallback, ModelLoader
-from headrace._containers.scheduling import Batching, InstanceDispatcher
+from headrace._containers.scheduling import Batching
 from headrace._containers.sequential import Sequential
 from headrace._containers.wiring import Wiring
-from headrace._plan import words
-from headrace._plan.definitions import Definitions
-from headrace._plan.element import Element, Prefix
-from headrace._plan.options import check_options, plain_value
-from headrace._plan.ranges import static_range
-from headrace._plan.scope import MAX_DEPTH, Graft, Layer, Scope, ScopedArgs
+from headrace._plan import brackets, choosing, scheduling, wiring
+from headrace._plan.definitions import Definitions, expand
+from headrace._plan.element import Element
+from headrace._plan.moved import Moved
+from headrace._plan.options import OptionsReader
+from headrace._plan.ranges import depending_range, static_range
 from headrace._registry import registry
 from headrace.errors import PluginError
 
@@ -22,31 +23,43 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
     from headrace._config.problems import Problems
-    from headrace._expression import Args, Call
+    from headrace._expression import Call
+    from headrace._plan.brackets import Phases
     from headrace._plan.element import Named
     from headrace._plan.parameters import Parameters
     from headrace._plan.planner import Files, Pipeline
+    from headrace._plan.scope import Layer, Scope
     from headrace._registry import BackendSpec
 
-__all__ = ["Resolver", "place_of"]
-
-
-def place_of(call: Call, scope: Scope) -> dict[str, Any]:
-    """Give where ``call`` was written, for a problem."""
-    layer = scope.layer
-    span = call.name_span or call.span
-    return {"file": layer.file, "path": layer.path, "span": span, "text": call.text}
+__all__ = ["Resolver"]
 
 
 class Resolver:
-    """Plans expressions of one pipeline, a node at a time."""
+    """Plans expressions of one pipeline, a node at a time.
 
-    def __init__(self, pipeline: Pipeline, files: Files, problems: Problems) -> None:
+    A name that is wrong is reported where it stands, and everything else in its bracket is still
+    looked at. What depends on something wrong is left out in silence.
+
+    Attributes:
+        pipeline: The planner of the nodes.
+        files: The files that the configuration imports, and what each has registered.
+        problems: Where what is wrong goes.
+        definitions: The definitions.
+        moved: The values that name files.
+        unresolved: How many names have no class so far.
+        all_names: Whether all names can be known; False when an import has failed.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, files: Files, problems: Problems, *, all_names: bool = True
+    ) -> None:
         self.pipeline = pipeline
         self.files = files
         self.problems = problems
         self.definitions = Definitions(pipeline, files, problems)
-        self._classes: dict[str, type[Backend] | None] = {}
+        self.moved = Moved()
+        self.unresolved = 0
+        self.all_names = all_names
         self._nodes: list[tuple[str, NodeKeys | None, Parameters]] = []
 
     # The node that is being planned.
@@ -66,6 +79,11 @@ class Resolver:
         return self._nodes[-1][0]
 
     @property
+    def known_node(self) -> str | None:
+        """Name of that node; None for the pipeline's front."""
+        return None if self.keys is None else self.node
+
+    @property
     def keys(self) -> NodeKeys | None:
         """Keys of that node; None for the pipeline's front."""
         return self._nodes[-1][1]
@@ -75,9 +93,21 @@ class Resolver:
         """Parameters of that node."""
         return self._nodes[-1][2]
 
+    # Problems.
+
     def add(self, code: str, message: str, call: Call, scope: Scope, **more: Any) -> None:
         """Report a problem at ``call``."""
-        self.problems.add(code, message, **{**place_of(call, scope), **more})
+        self.problems.add(code, message, **{**_place(call, scope.layer), **more})
+
+    def fits(self, call: Call, layer: Layer) -> bool:
+        """Tell whether an expression is nested less deep than is allowed; report it if not."""
+        wrong = brackets.too_deep(call)
+        if wrong is None:
+            return True
+        message = f"nested more than {MAX_DEPTH} levels deep"
+        place = {**_place(call, layer), "span": wrong.name_span or wrong.span}
+        self.problems.add("nesting", message, **place)
+        return False
 
     # Names.
 
@@ -85,44 +115,102 @@ class Resolver:
         """Plan one element and all below it; None when something in it is wrong."""
         if scope.depth > MAX_DEPTH:
             self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", call, scope)
+            self.parameters.incomplete = True
             return None
         named = scope.lookup(call.name) or self.pipeline.named(call.name)
         if named is not None:
             return self.reference(call, named, scope)
-        if call.name in self.definitions:
-            return self._expand(call, scope)
-        circular = self.pipeline.being_planned(call.name)
+        definitions = self.definitions.find(call)
+        circular = None if definitions else self.pipeline.being_planned(call.name)
         if circular is not None:
             self.circle(call, circular, scope)
             return None
-        spec = self._spec(call, scope)
-        cls = self._class(spec, call, scope) if spec is not None else None
-        if spec is None or cls is None:
+        specs = registry.find(call.name, self.files)
+        shipped = [d for d in definitions if d.distribution]
+        if len(shipped) + (len(specs) if shipped else 0) > 1:
+            self._ambiguous(call, scope, [(d.plugin, d.distribution) for d in shipped], specs)
             return None
-        return self._backend(call, spec, cls, scope)
+        if definitions:
+            return expand(self, call, definitions[-1], scope)
+        cls = self._class(specs, call, scope)
+        if cls is None:
+            self.unresolved += 1
+            self._plan_below_unknown(call, scope)
+            return None
+        return self._backend(call, specs[0], cls, scope)
+
+    def plan_all(self, phases: Phases, scope: Scope, *, words: int = 0) -> None:
+        """Plan what stands in a bracket nobody understands, for what is wrong in it."""
+        children = [child for phase in phases for child in phase]
+        for child in children[words:]:
+            self.plan(child, scope.within(entry=scope.entry, named=True, batched=True))
 
     def circle(self, call: Call, node: str, scope: Scope) -> None:
         """Report a node that needs itself."""
-        self.add("circle", f"node {node!r} is needed to build itself", call, scope)
+        chain = self.pipeline.chain_to(node)
+        shown = f": {' needs '.join(chain)}" if len(chain) > 2 else ""
+        self.add("circle", f"node {node!r} is needed to build itself{shown}", call, scope)
 
-    def _spec(self, call: Call, scope: Scope) -> BackendSpec | None:
-        specs = registry.find(call.name, self.files)
-        if len(specs) == 1:
-            return specs[0]
+    def _class(self, specs: list[BackendSpec], call: Call, scope: Scope) -> type[Backend] | None:
+        """Give the class behind a name; report what is in the way."""
         if not specs:
-            known = self.known_names(scope)
-            problem = registry.unknown(call.name, known)
-            self.problems.extend([problem_at(problem, call, scope)])
+            self._unknown(call, scope)
             return None
-        offers = " and ".join(spec.distribution for spec in specs)
+        if len(specs) > 1:
+            self._ambiguous(call, scope, [], specs)
+            return None
+        try:
+            return specs[0].load()
+        except PluginError as error:
+            self.parameters.incomplete = True
+            self.add(error.code, error.what, call, scope, hint=error.hint)
+            return None
+
+    def _unknown(self, call: Call, scope: Scope) -> None:
+        if not self.all_names:
+            self.parameters.incomplete = True
+            return
+        problem = registry.unknown(call.name, self.known_names(scope))
+        self.problems.extend([replace(problem, **_place(call, scope.layer))])
+        if problem.code != "unknown_backend":
+            self.parameters.incomplete = True
+        elif problem.suggestion is not None:
+            self._know_options_of(call, problem.suggestion)
+
+    def _know_options_of(self, call: Call, suggestion: str) -> None:
+        """Let the options of what was probably meant count as known: they are no second error."""
+        for spec in registry.find(suggestion, self.files):
+            try:
+                keys = list(spec.load().Options.model_fields)
+            except (PluginError, AttributeError):
+                continue
+            for key in keys:
+                self.parameters.find((call.name, suggestion), key)
+
+    def _ambiguous(
+        self, call: Call, scope: Scope, offers: list[tuple[str, str]], specs: list[BackendSpec]
+    ) -> None:
+        offers = [*offers, *((spec.plugin, spec.distribution) for spec in specs)]
+        self.unresolved += 1
+        self.parameters.incomplete = True
         self.add(
             "ambiguous",
-            f"{call.name!r} is offered by {offers}",
+            f"{call.name!r} is offered by {' and '.join(d for _, d in offers)}",
             call,
             scope,
-            hint=f"Write {' or '.join(f'{s.plugin}:{call.part}' for s in specs)}.",
+            hint=f"Write {' or '.join(f'{plugin}:{call.part}' for plugin, _ in offers)}.",
         )
-        return None
+        self._plan_below_unknown(call, scope)
+
+    def _plan_below_unknown(self, call: Call, scope: Scope) -> None:
+        """Look into the bracket of a name without a class; some of it may be words."""
+        phases, inner = brackets.bracket_of(call, scope)
+        near = registry.find(registry.unknown(call.name, self.known_names(scope)).suggestion or "")
+        words = 0
+        for spec in near:
+            if spec.distribution == "headrace":
+                words = getattr(spec.load(), "words", 0)
+        self.plan_all(phases, inner, words=words)
 
     def known_names(self, scope: Scope) -> list[str]:
         """Give every name that may stand here."""
@@ -130,344 +218,124 @@ class Resolver:
         registered = list(self.pipeline.registered)
         return [*local, *registered, *self.definitions.names(), *registry.names(self.files)]
 
-    def _class(self, spec: BackendSpec, call: Call, scope: Scope) -> type[Backend] | None:
-        try:
-            return spec.load()
-        except PluginError as error:
-            message = error.what
-            self.add(error.code, message, call, scope, hint=error.hint)
-            return None
-
     # An instance.
 
     def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
         """Plan a name that stands for an instance."""
+        named.used = True
         target = named.element
+        before = len(self.problems)
         if len(call.args):
             self.add("args", f"{call.name!r} is an instance here and takes no args", call, scope)
+        phases, inner = brackets.bracket_of(call, scope)
+        if target is None:
+            self.unresolved += 1
+            self.plan_all(phases, inner)
             return None
         element = Element(call.name, call, target.spec, target.cls, named=named)
         element.range = target.range
-        phases = self._bracket(call, scope)
-        if phases is None:
-            if needs_dependency(target) and not scope.named:
-                self.add(
-                    "dependency",
-                    f"{call.name!r} needs what it depends on: {call.name}[...]",
-                    call,
-                    scope,
-                )
-                return None
-            return self._refuse_dispatcher(element, call, scope)
-        children, inner = phases
-        if not takes_dependency(target.cls) or target.children:
+        if not phases:
+            if brackets.is_bare(target) and not (scope.named or scope.open_slot):
+                message = f"{call.name!r} needs what it depends on: {call.name}[...]"
+                self.add("dependency", message, call, scope)
+            scheduling.check_dispatcher(self, element, scope)
+            return element if len(self.problems) == before else None
+        if not brackets.is_bare(target):
             self.add(
                 "arity",
                 f"{call.name!r} is an instance here and takes nothing in brackets",
                 call,
                 scope,
-                hint="Only an instance of a class with forward_with_dep does.",
+                hint="Only an instance of a class with forward_with_dep, built without one, does.",
             )
+            self.plan_all(phases, inner)
             return None
-        if len(children) != 1 or len(children[0]) != 1:
+        if len(phases) != 1 or len(phases[0]) != 1:
             self.add("arity", f"{call.name!r} depends on one child", call, scope)
+            self.plan_all(phases, inner)
             return None
         batched = target.cls is Batching
-        child = self.plan(children[0][0], inner.within(batched=batched))
-        if child is None:
+        child = self.plan(phases[0][0], inner.within(last=True, batched=batched, entry=scope.entry))
+        if child is None or len(self.problems) > before:
             return None
         element.phases = [[child]]
-        return element
-
-    def _refuse_dispatcher(self, element: Element, call: Call, scope: Scope) -> Element | None:
-        if element.cls is InstanceDispatcher and not (scope.batched or scope.named):
-            self.add(
-                "scheduling",
-                "InstanceDispatcher stands in Batching[InstanceDispatcher] only",
-                call,
-                scope,
-            )
-            return None
-        return element
-
-    # A definition.
-
-    def _expand(self, call: Call, scope: Scope) -> Element | None:
-        definition = self.definitions[call.name]
-        if call.name in scope.expanding:
-            chain = " uses ".join((*scope.expanding, call.name))
-            self.add("circle", f"the definition {call.name!r} uses itself: {chain}", call, scope)
-            return None
-        if call.args.positional:
-            self.add(
-                "args",
-                f"{call.name!r} is a definition and takes no positional args",
-                call,
-                scope,
-                span=call.args.span_of(0) or call.name_span,
-            )
-            return None
-        tree = self.definitions.tree(call.name, self.node)
-        if tree is None:
-            return None
-        scoped = ScopedArgs(
-            call, scope.layer, {key: plain_value(value) for key, value in call.args.named}
-        )
-        layer = Layer(
-            definition.layer.path,
-            definition.layer.file,
-            definition.layer.base,
-            scope.layer.depth + 1,
-            (*scope.layer.scoped, scoped),
-        )
-        # A bracket of its own goes to the open slot; one that is on its way goes on through it.
-        graft = Graft(call, scope.same(graft=None)) if call.phases else scope.graft
-        inner = scope.within(
-            layer=layer,
-            graft=graft,
-            expanding=(*scope.expanding, call.name),
-            named=scope.named,
-            batched=scope.batched,
-        )
-        if call.phases and scope.graft is not None:
-            inner = inner.same(graft=Graft(call, scope))
-        before = len(self.problems)
-        element = self.plan(tree, inner)
-        for key in scoped.values:
-            if key not in scoped.used and len(self.problems) == before:
-                self.add(
-                    "unknown_option",
-                    f"no backend of the definition {call.name!r} has an option {key!r}",
-                    call,
-                    scope,
-                    span=call.args.span_of(key) or call.name_span,
-                )
-        return element
+        element.range = depending_range(target.cls, child.range)
+        return element if scheduling.check_batching(self, element, scope) else None
 
     # A backend.
 
     def _backend(
         self, call: Call, spec: BackendSpec, cls: type[Backend], scope: Scope
     ) -> Element | None:
-        options, origins = check_options(call, cls, scope, self.parameters, self.problems)
-        element = Element(call.name, call, spec, cls, options, origins)
-        if issubclass(cls, Wiring):
-            return words.plan_word(self, element, scope)
-        bracket = self._bracket(call, scope)
-        phases, inner = bracket if bracket is not None else ((), scope)
+        names = (call.name, call.part, f"{spec.plugin}:{call.part}")
+        reader = OptionsReader(
+            call,
+            cls.Options,
+            scope,
+            self.parameters,
+            self.problems,
+            self.moved,
+            tuple(dict.fromkeys(names)),
+        )
+        options, origins = reader.read()
+        element = Element(call.name, call, spec, cls, options, origins, frames=scope.frames)
+        phases, inner = brackets.bracket_of(call, scope)
         if cls is Sequential:
-            phases = self._joined(phases)
-        if not self._check_arity(element, phases, scope):
-            return None
+            phases = brackets.joined(self, phases, inner)
+        good = brackets.check_arity(self, element, phases, scope)
+        good &= brackets.check_prefixes(self, element, phases, inner)
+        good &= options is not None or scope.lenient
+        if issubclass(cls, Wiring):
+            return wiring.plan_word(self, element, phases, inner, scope, good=good)
         if cls in (ModelLoader, Fallback):
-            planned = self._branches(element, phases, inner, scope)
+            planned = choosing.plan_branches(self, element, phases, inner, scope)
         else:
             planned = self._children(element, phases, inner, scope)
-        if planned is None or (options is None and not scope.lenient):
+        if planned is None or not good:
             return None
         element.phases = planned
-        chosen = words.choose_branches(self, element, scope)
-        if chosen is None:
-            return None
+        return element if self._check(element, scope) else None
+
+    def _check(self, element: Element, scope: Scope) -> bool:
+        """Check an element whose children are planned, and give it its range."""
         try:
-            element.range = static_range(chosen)
+            element.range = static_range(element)
         except ValueError as error:
-            self.add("range", f"{call.name}: {error}", call, scope)
-            return None
-        return self._refuse_dispatcher(chosen, call, scope)
-
-    def _bracket(
-        self, call: Call, scope: Scope
-    ) -> tuple[tuple[tuple[Call, ...], ...], Scope] | None:
-        """Give what stands in the bracket of ``call`` and the scope it was written in.
-
-        The bracket of a definition's use goes to the innermost last name without one.
-        """
-        if call.phases:
-            return call.phases, scope
-        if scope.graft is not None:
-            graft = scope.graft
-            inner = graft.scope.same(depth=max(scope.depth, graft.scope.depth), frames=scope.frames)
-            return graft.call.phases, inner
-        return None
-
-    def _joined(self, phases: tuple[tuple[Call, ...], ...]) -> tuple[tuple[Call, ...], ...]:
-        """Join ``S`` directly in ``S``, to any depth, without recursion."""
-        joined = []
-        for phase in phases:
-            flat: list[Call] = []
-            todo = list(reversed(phase))
-            while todo:
-                call = todo.pop()
-                if self._is_plain_sequence(call):
-                    todo.extend(reversed(call.phases[0]))
-                else:
-                    flat.append(call)
-            joined.append(tuple(flat))
-        return tuple(joined)
-
-    def _is_plain_sequence(self, call: Call) -> bool:
-        names = ("S", "Sequential", "headrace:S", "headrace:Sequential")
-        if call.name not in names or call.prefix is not None or len(call.args):
+            self.add("range", f"{element.name}: {error}", element.call, scope)
             return False
-        if call.name in self.definitions or len(call.phases) != 1:
-            return False
-        return call.phases[0][0].prefix is None
-
-    def _check_arity(
-        self, element: Element, phases: tuple[tuple[Call, ...], ...], scope: Scope
-    ) -> bool:
-        call, cls = element.call, element.cls
-        count = sum(len(phase) for phase in phases)
-        if takes_dependency(cls) and cls.takes == 0:
-            least, most = (0 if scope.named or scope.lenient else 1), 1
-        else:
-            takes = cls.takes
-            least = takes if isinstance(takes, int) else takes[0]
-            most = takes if isinstance(takes, int) else takes[1]
-        if scope.lenient and not phases:
-            return True
-        if scope.graft is not None and not call.phases and most == 0:
-            self.add(
-                "arity",
-                f"{scope.graft.call.name}[...] goes to {call.name}, which takes nothing in brackets",
-                scope.graft.call,
-                scope.graft.scope,
-            )
-            return False
-        if not least <= count or (most is not None and count > most):
-            wanted = f"{least}" if least == most else f"{least} to {most or 'any number'}"
-            self.add(
-                "arity",
-                f"{call.name} takes {wanted} in brackets, got {count}"
-                if most != 0
-                else f"{call.name} takes nothing in brackets",
-                call,
-                scope,
-            )
-            return False
-        if phases and len(phases) != cls.phases:
-            self.add(
-                "arity",
-                f"{call.name} has {cls.phases} phase{'s' if cls.phases > 1 else ''} in brackets, "
-                f"separated by ';', got {len(phases)}",
-                call,
-                scope,
-            )
-            return False
-        return True
+        if element.cls is Batching:
+            return scheduling.check_batching(self, element, scope)
+        return scheduling.check_dispatcher(self, element, scope)
 
     def _children(
-        self,
-        element: Element,
-        phases: tuple[tuple[Call, ...], ...],
-        inner: Scope,
-        scope: Scope,
+        self, element: Element, phases: Phases, inner: Scope, scope: Scope
     ) -> list[list[Element]] | None:
         """Plan the children; None when one is wrong. All are looked at, so all errors are found."""
-        planned: list[list[Element]] = []
-        good = True
         last = phases[-1][-1] if phases else None
-        wraps = scope.wraps and element.cls is not BackgroundThread
+        good = True
+        planned: list[list[Element]] = []
         for phase in phases:
             row = []
-            for index, child in enumerate(phase):
-                prefix = self.prefix(element, child, inner, first=index == 0)
-                below = inner.within(
-                    graft=scope.graft if child is last and inner is scope else None,
-                    entry=False if element.cls is not Batching else scope.entry,
-                    wraps=wraps,
-                    batched=element.cls is Batching,
+            for call in phase:
+                child = self.plan(
+                    call,
+                    inner.within(
+                        last=call is last,
+                        entry=scope.entry,
+                        wraps=scope.wraps and not brackets.owns_its_thread(element.cls),
+                        batched=element.cls is Batching,
+                    ),
                 )
-                planned_child = self.plan(child, below)
-                if planned_child is None or prefix is None:
+                if child is None or not wiring.check_callable(self, child, element, inner):
                     good = False
                     continue
-                row.append(planned_child)
-                element.prefixes.append(prefix)
+                row.append(child)
+                element.prefixes.append(brackets.prefix_values(call.prefix))
             planned.append(row)
         return planned if good else None
 
-    def _branches(
-        self,
-        element: Element,
-        phases: tuple[tuple[Call, ...], ...],
-        inner: Scope,
-        scope: Scope,
-    ) -> list[list[Element]] | None:
-        """Plan the children of a container that uses one of them."""
-        children = phases[0] if phases else ()
-        below = inner.within(wraps=scope.wraps)
-        if element.cls is Fallback:
-            found = [words.plan_branch(self, element, child, below) for child in children]
-            row = [child for child in found if child is not None]
-            element.prefixes = [((), {}) for _ in row]
-            return [row]
-        if element.options is None:
-            return None
-        chosen = words.suffix_branch(self, element, children, inner)
-        for child in children:
-            if child is not chosen:
-                words.plan_branch(self, element, child, below)
-        planned = self.plan(chosen, below) if chosen is not None else None
-        element.prefixes = [((), {})]
-        return None if planned is None else [[planned]]
 
-    def prefix(
-        self, element: Element, child: Call, scope: Scope, *, first: bool = False
-    ) -> Prefix | None:
-        """Check the prefix before ``child`` against what its container understands."""
-        if child.prefix is None:
-            return (), {}
-        understood = element.cls.prefixes
-        wrong = [
-            value
-            for value in child.prefix.positional
-            if "*" not in understood and value not in understood
-        ]
-        wrong += [key for key, _ in child.prefix.named if f"{key}=" not in understood]
-        if not wrong and first and element.cls is Sequential and "or" in child.prefix.positional:
-            self.problems.add(
-                "prefix",
-                f"(or) cannot stand before the first element of {element.name}",
-                file=scope.layer.file,
-                path=scope.layer.path,
-                span=child.prefix.span,
-                text=child.text,
-            )
-            return None
-        if wrong:
-            knows = ", ".join(f"({p})" if p != "*" else "any flag" for p in understood)
-            self.problems.add(
-                "prefix",
-                f"{element.name} does not understand the prefix ({wrong[0]})",
-                file=scope.layer.file,
-                path=scope.layer.path,
-                span=child.prefix.span,
-                text=child.text,
-                hint=f"It understands {knows}." if knows else "It understands none.",
-            )
-            return None
-        return _prefix_values(child.prefix)
-
-
-def _prefix_values(prefix: Args) -> Prefix:
-    positional = tuple(plain_value(value) for value in prefix.positional)
-    return positional, {key: plain_value(value) for key, value in prefix.named}
-
-
-def takes_dependency(cls: type[Backend]) -> bool:
-    """Tell whether a class is given its only child at each call."""
-    return callable(getattr(cls, "forward_with_dep", None))
-
-
-def needs_dependency(element: Element) -> bool:
-    """Tell whether an instance was built without what it depends on."""
-    return takes_dependency(element.cls) and not element.children and element.cls.takes == 0
-
-
-def problem_at(problem: Any, call: Call, scope: Scope) -> Any:
-    """Give ``problem`` with its place filled in."""
-    from dataclasses import replace
-
-    return replace(problem, **place_of(call, scope))
+def _place(call: Call, layer: Layer) -> dict[str, Any]:
+    """Give where ``call`` was written, for a problem."""
+    span = call.name_span or call.span
+    return {"file": layer.file, "path": layer.path, "span": span, "text": call.text}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace._config.document import Written
     from headrace._expression import Call
     from headrace._plan.element import Named
 
@@ -24,12 +25,14 @@ class ScopedArgs:
         layer: The text they were written in.
         values: By key.
         used: Keys that some backend of the definition has.
+        asked: All keys that backends of the definition have.
     """
 
     call: Call
     layer: Layer
     values: dict[str, Any]
     used: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +45,7 @@ class Layer:
         base: The folder that relative paths in it start from, as text.
         depth: 0 for what the user wrote, 1 inside a definition, 2 inside one used there, ...
         scoped: Args on the definitions around, outermost first.
+        written: The value of the configuration that the text is, None for one that is made up.
     """
 
     path: str
@@ -49,6 +53,7 @@ class Layer:
     base: str = "."
     depth: int = 0
     scoped: tuple[ScopedArgs, ...] = ()
+    written: Written | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +80,12 @@ class Scope:
         entry: Whether ``Register`` may stand here: in ``init`` and ``node_entrypoint``.
         named: Whether this element gets a name, so that it need not be callable as it is.
         batched: Whether this element stands in ``Batching[...]``.
-        instance: Whether this element is, or is inside, what ``InstancesRegister`` copies.
         wraps: Whether the outermost ``Reflect`` of an instance may still come.
         graft: A bracket on its way to the open slot.
+        open_slot: Whether this is the open slot of an expression that is checked by itself.
         expanding: The definitions that are being expanded.
         reflecting: The parameters that are being reflected.
-        lenient: Whether options may be missing, and an open slot empty: a definition by itself.
+        lenient: Whether options and instances may be missing: an expression by itself.
     """
 
     layer: Layer
@@ -91,17 +96,25 @@ class Scope:
     batched: bool = False
     wraps: bool = False
     graft: Graft | None = None
+    open_slot: bool = False
     expanding: tuple[str, ...] = ()
     reflecting: tuple[str, ...] = ()
     lenient: bool = False
 
-    def within(self, **changes: Any) -> Scope:
-        """Give the scope one level deeper, with changes; what concerns one element is dropped."""
+    def within(self, *, last: bool = False, **changes: Any) -> Scope:
+        """Give the scope one level deeper, with changes; what concerns one element is dropped.
+
+        Args:
+            last: Whether this is the last element of a bracket: what is on its way to the open
+                slot goes there.
+            changes: Attributes that differ.
+        """
         plain: dict[str, Any] = {
             "depth": self.depth + 1,
             "named": False,
             "batched": False,
-            "graft": None,
+            "graft": self.graft if last else None,
+            "open_slot": self.open_slot and last,
         }
         return replace(self, **{**plain, **changes})
 

@@ -1,13 +1,14 @@
 """Which backends, definitions and policies there are, and which distribution brings each."""
 
 from headrace._registry.discovery import PluginRecord, normalised_plugin
-from headrace._registry.imports import run_imports
+from headrace._registry.imports import is_file, run_imports
 from headrace._registry.registry import BackendSpec, Registry, register, registry
 
 __all__ = [
     "BackendSpec",
     "PluginRecord",
     "Registry",
+    "is_file",
     "normalised_plugin",
     "register",
     "registry",

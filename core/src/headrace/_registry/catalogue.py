@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CORE_BACKENDS", "KNOWN_ELSEWHERE", "WORDS_TO_COME"]
+__all__ = ["CORE_BACKENDS", "CORE_POLICIES", "KNOWN_ELSEWHERE", "WORDS_TO_COME"]
 
 _CONTAINERS = "headrace._containers"
 
@@ -30,21 +30,21 @@ CORE_BACKENDS = {
     "HasKey": f"{_CONTAINERS}.conditions:HasKey",
     "NotHasKey": f"{_CONTAINERS}.conditions:NotHasKey",
     "Random": f"{_CONTAINERS}.conditions:Random",
+    "Queue": f"{_CONTAINERS}.queues:Queue",
+    "Send": f"{_CONTAINERS}.queues:Send",
+    "Recv": f"{_CONTAINERS}.queues:Recv",
+    "Observer": f"{_CONTAINERS}.queues:Observer",
+    "Loop": f"{_CONTAINERS}.loops:Loop",
+    "Restart": f"{_CONTAINERS}.loops:Restart",
+    "DagDispatcher": f"{_CONTAINERS}.graph:DagDispatcher",
 }
 """The backends of core and where each class is."""
 
-_SCHEDULING = "It comes with the scheduling words."
-_GRAPHS = "It comes with graphs of several nodes."
+CORE_POLICIES = ("greedy", "best_fit")
+"""The policies of core."""
 
 WORDS_TO_COME = {
-    "Queue": _SCHEDULING,
-    "Send": _SCHEDULING,
-    "Recv": _SCHEDULING,
-    "Observer": _SCHEDULING,
-    "DagDispatcher": _GRAPHS,
-    "Repost": _GRAPHS,
-    "Loop": _GRAPHS,
-    "Restart": _GRAPHS,
+    "Repost": "Walks that end early and go on elsewhere come with a later version.",
     "Benchmark": "It comes with the command `headrace bench`.",
 }
 """Names with a meaning that this version refuses, and what they come with."""

@@ -44,6 +44,8 @@ class PluginRecord:
         backends: Name of each backend and its import path.
         hooks: Import paths of its modules with hooks.
         state, reason, remedy: See the module; the last two are None for ``ok``.
+        managers: Its hook modules, once they are loaded, by import path.
+        answers: What its hooks gave, by the name of the hook; each is called once.
     """
 
     plugin: str
@@ -55,6 +57,8 @@ class PluginRecord:
     state: str = "ok"
     reason: str | None = None
     remedy: str | None = None
+    managers: dict[str, Any] = field(default_factory=dict, repr=False)
+    answers: dict[str, list[Any]] = field(default_factory=dict, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the record as plain data for JSON."""
@@ -84,7 +88,7 @@ def discover(environ: Mapping[str, str] | None = None) -> list[PluginRecord]:
     by_distribution: dict[str, tuple[Distribution | None, list[EntryPoint]]] = {}
     for group in _GROUPS:
         for point in entry_points(group=group):
-            name = point.dist.name if point.dist is not None else point.module.split(".")[0]
+            name = _name_of(point)
             by_distribution.setdefault(name, (point.dist, []))[1].append(point)
     records = [_record(name, *found) for name, found in sorted(by_distribution.items())]
     for record in records:
@@ -92,8 +96,17 @@ def discover(environ: Mapping[str, str] | None = None) -> list[PluginRecord]:
     return records
 
 
+def _name_of(point: EntryPoint) -> str:
+    """Give the name of the distribution of an entry point, however broken its metadata is."""
+    try:
+        name: str | None = point.dist.name if point.dist is not None else None
+    except Exception:  # noqa: BLE001 - one plugin's bad metadata must not stop the others
+        name = None
+    return name or point.value.partition(":")[0].partition(".")[0]
+
+
 def _record(name: str, dist: Distribution | None, points: list[EntryPoint]) -> PluginRecord:
-    record = PluginRecord(normalised_plugin(name), name, dist.version if dist else "unknown")
+    record = PluginRecord(normalised_plugin(name), name, "unknown")
     for point in points:
         if point.group == HOOKS:
             if point.value not in record.hooks:
@@ -103,6 +116,7 @@ def _record(name: str, dist: Distribution | None, points: list[EntryPoint]) -> P
             record.reason = f"it offers the backend {point.name!r} twice"
             record.remedy = "Ask its author for a version that offers it once."
     try:
+        record.version = dist.version or "unknown" if dist is not None else "unknown"
         _check_range(record, dist)
     except Exception as error:  # noqa: BLE001 - one plugin's bad metadata must not stop the others
         record.state = "broken"

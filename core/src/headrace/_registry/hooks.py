@@ -11,52 +11,72 @@ if TYPE_CHECKING:
 
 __all__ = ["call_hook"]
 
-_managers: dict[str, Any] = {}
 
-
-def _manager(path: str) -> Any:
+def _manager(record: PluginRecord, path: str) -> Any:
     """Load one hook module into a plugin manager of its own, so that one cannot stop another."""
-    if path not in _managers:
-        import importlib
-
+    if path not in record.managers:
         import pluggy
 
         from headrace import hookspecs
 
         manager = pluggy.PluginManager("headrace")
         manager.add_hookspecs(hookspecs)
-        module, _, attribute = path.partition(":")
-        found: Any = importlib.import_module(module)
-        for part in attribute.split(".") if attribute else ():
-            found = getattr(found, part)
-        manager.register(found)
+        manager.register(_found(path))
         manager.check_pending()
-        _managers[path] = manager
-    return _managers[path]
+        record.managers[path] = manager
+    return record.managers[path]
+
+
+def _found(path: str) -> Any:
+    """Import ``module`` or ``module:attribute``."""
+    import importlib
+
+    module, _, attribute = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in attribute.split(".") if attribute else ():
+        found = getattr(found, part)
+    return found
 
 
 def call_hook(records: list[PluginRecord], name: str) -> list[tuple[PluginRecord, Any]]:
-    """Call one hook of every usable plugin; a plugin that raises becomes ``broken``.
+    """Call one hook of every usable plugin, once; a plugin that raises becomes ``broken``.
 
     Returns:
         Per plugin that implements the hook, what it gave.
     """
     answers: list[tuple[PluginRecord, Any]] = []
     for record in records:
-        if record.state != "ok":
+        if record.state != "ok" or not record.hooks:
             continue
-        for path in record.hooks:
+        if name not in record.answers:
             try:
-                results = getattr(_manager(path).hook, name)()
+                record.answers[name] = _answers(record, name)
             except Exception as error:  # noqa: BLE001 - one plugin must not stop the others
                 record.state = "broken"
-                record.reason = f"its hooks in {path!r} failed: {type(error).__name__}: {error}"
+                record.reason = f"its hooks failed: {type(error).__name__}: {error}"
                 record.remedy = (
                     f"Install it again: pip install --force-reinstall {record.distribution}"
                 )
                 continue
-            answers += [(record, result) for result in results if result is not None]
+        answers += [(record, answer) for answer in record.answers[name]]
     return answers
+
+
+def _answers(record: PluginRecord, name: str) -> list[Any]:
+    """Call one hook of all modules of a plugin, and check what it gives."""
+    found = []
+    for path in record.hooks:
+        for answer in getattr(_manager(record, path).hook, name)():
+            if name == "headrace_node_entrypoint":
+                good = isinstance(answer, str)
+            else:
+                good = isinstance(answer, dict) and all(
+                    isinstance(text, str) for item in answer.items() for text in item
+                )
+            if not good:
+                raise TypeError(f"{name}() gave {answer!r}")
+            found.append(answer)
+    return found
 
 
 def load(path: str, distribution: str) -> Any:
@@ -65,15 +85,9 @@ def load(path: str, distribution: str) -> Any:
     Raises:
         PluginLoadError: It cannot be imported.
     """
-    import importlib
-
-    module, _, attribute = path.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
+        return _found(path)
     except Exception as error:
         raise PluginLoadError(
             f"cannot import {path!r}: {type(error).__name__}: {error}", distribution=distribution
         ) from error
-    return found

@@ -5,28 +5,31 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from headrace._registry.registry import registry
 from headrace.errors import PluginLoadError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["run_imports"]
+__all__ = ["is_file", "run_imports"]
 
 _lock = threading.RLock()
 _files: dict[Path, dict[str, type[Any]]] = {}
+
+
+def is_file(item: str) -> bool:
+    """Tell whether an item of ``import`` is a file, and not a module."""
+    return item.endswith(".py") or "/" in item or os.sep in item
 
 
 def run_imports(wanted: list[tuple[str, Path]]) -> tuple[tuple[str, dict[str, type[Any]]], ...]:
     """Run what ``import`` lists.
 
     Args:
-        wanted: Each item as written, and the folder it is relative to. An item that ends in
-            ``.py`` or holds a ``/`` is a file, any other one a module.
+        wanted: Each item as written, and the folder it is relative to.
 
     Returns:
         Per file its path and the classes it registered, by name. What a module registers is
@@ -37,8 +40,8 @@ def run_imports(wanted: list[tuple[str, Path]]) -> tuple[tuple[str, dict[str, ty
     """
     tables = []
     for item, base in wanted:
-        if item.endswith(".py") or "/" in item:
-            path = (base / item).resolve()
+        if is_file(item):
+            path = (base / Path(item).expanduser()).resolve()
             tables.append((str(path), _run_file(path, item)))
         else:
             _import_module(item)
@@ -71,15 +74,13 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # annotations and pickles of its classes are resolved there
         table: dict[str, type[Any]] = {}
-        before = registry.record_into(table)
         try:
-            spec.loader.exec_module(module)
+            with registry.recording(name, table):
+                spec.loader.exec_module(module)
         except Exception as error:
             sys.modules.pop(name, None)
             raise PluginLoadError(
                 f"import = [{item!r}] failed: {type(error).__name__}: {error}"
             ) from error
-        finally:
-            registry.record_into(before)
         _files[path] = table
         return table

@@ -6,40 +6,57 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._registry.hooks import call_hook, load
 from headrace._registry.registry import registry
-from headrace.errors import SetupError
-from headrace.policies import BatchPolicy, BestFit, DispatchPolicy, Greedy
+from headrace.errors import PluginError
+from headrace.policies import BatchPolicy, BestFit, Greedy
 
 if TYPE_CHECKING:
-    from headrace._config.nodekeys import NodeKeys
+    from collections.abc import Iterable
 
-__all__ = ["make_policies"]
+    Files = Iterable[tuple[str, dict[str, type[Any]]]]
 
+__all__ = ["find_policy", "policy_names"]
 
-def make_policies(keys: NodeKeys | None, node: str) -> tuple[BatchPolicy, DispatchPolicy]:
-    """Make the two policies of a node; a class named for both keys is made once."""
-    if keys is None:
-        return Greedy(), BestFit()
-    options = {
-        "batching_timeout": keys.batching_timeout,
-        "batch_sizes": keys.batch_sizes,
-        "pad": keys.pad,
-    }
-    batch = _make(keys.batch_policy, "headrace_batch_policies", BatchPolicy, options, node)
-    if keys.dispatch_policy == keys.batch_policy and isinstance(batch, DispatchPolicy):
-        return batch, batch
-    dispatch = _make(keys.dispatch_policy, "headrace_dispatch_policies", DispatchPolicy, {}, node)
-    return batch, dispatch
+_BUILT_IN: dict[str, type[Any]] = {"greedy": Greedy, "best_fit": BestFit}
 
 
-def _make(name: str, hook: str, kind: type[Any], options: dict[str, Any], node: str) -> Any:
-    built_in: dict[str, type[Any]] = {"greedy": Greedy, "best_fit": BestFit}
-    cls = built_in.get(name) or registry.policies.get(name)
-    if cls is None:
-        for record, answer in call_hook(registry.plugins(), hook):
-            if name in answer:
-                cls = load(answer[name], record.distribution)
-    if cls is None or not issubclass(cls, kind):
-        what = "no policy" if cls is None else f"no {kind.__name__}"
-        raise SetupError(f"{name!r} is {what}", node=node)
-    fitting = {k: v for k, v in options.items() if k in cls.Options.model_fields}
-    return cls(cls.Options(**fitting))
+def find_policy(name: str, kind: type[Any], files: Files = ()) -> type[Any] | None:
+    """Give the class of a policy, of whichever kind it is; None for an unknown name.
+
+    Args:
+        name: As written.
+        kind: `BatchPolicy` or `DispatchPolicy`: which hook of plugins is asked.
+        files: The files that the configuration imports, and what each has registered.
+
+    Raises:
+        PluginError: Two plugins offer the name, or its class cannot be imported.
+    """
+    for table in (_BUILT_IN, *(table for _, table in files), registry.local):
+        if name in table:
+            return table[name]
+    offers = [(r, answer[name]) for r, answer in _answers(kind) if name in answer]
+    if len(offers) > 1:
+        names = " and ".join(record.distribution for record, _ in offers)
+        raise PluginError(
+            f"the policy {name!r} is offered by {names}",
+            hint="Disable one of them with HEADRACE_PLUGINS.",
+        )
+    if not offers:
+        return None
+    record, path = offers[0]
+    cls: Any = load(path, record.distribution)
+    if not isinstance(cls, type):
+        raise PluginError(f"{path!r} is no class", distribution=record.distribution)
+    return cls
+
+
+def policy_names(kind: type[Any], files: Files = ()) -> list[str]:
+    """Give the names of all policies of one kind that can be known without an import."""
+    tables = (_BUILT_IN, *(table for _, table in files), registry.local)
+    names = {name for table in tables for name, cls in table.items() if issubclass(cls, kind)}
+    return sorted(names.union(*(answer for _, answer in _answers(kind))))
+
+
+def _answers(kind: type[Any]) -> list[tuple[Any, dict[str, str]]]:
+    batch = issubclass(kind, BatchPolicy)
+    hook = "headrace_batch_policies" if batch else "headrace_dispatch_policies"
+    return call_hook(registry.plugins(), hook)

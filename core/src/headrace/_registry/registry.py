@@ -5,18 +5,26 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
+import sys
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import headrace
-from headrace._registry.catalogue import CORE_BACKENDS, KNOWN_ELSEWHERE, WORDS_TO_COME
+from headrace._registry.catalogue import (
+    CORE_BACKENDS,
+    CORE_POLICIES,
+    KNOWN_ELSEWHERE,
+    WORDS_TO_COME,
+)
 from headrace._registry.discovery import PluginRecord, discover
 from headrace._registry.hooks import call_hook
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from headrace._backend import Backend
 
@@ -75,6 +83,14 @@ class BackendSpec:
         return as_backend(found)
 
 
+def is_policy(cls: Any) -> bool:
+    """Tell whether a class is a policy, and not a backend."""
+    policies = sys.modules.get("headrace.policies")  # before its import no class can be one
+    if policies is None or not isinstance(cls, type):
+        return False
+    return issubclass(cls, (policies.BatchPolicy, policies.DispatchPolicy))
+
+
 def as_backend(cls: Any) -> type[Backend]:
     """Give ``cls`` if it is a Backend, else a Backend made of a plain class with ``forward``."""
     from headrace._backend import Backend
@@ -108,14 +124,13 @@ class Registry:
     """All names of the process: core's, those of installed plugins, and registered ones.
 
     Attributes:
-        local: Classes registered for the process, by name.
+        local: Backends and policies registered for the process, by name.
     """
 
     def __init__(self) -> None:
         self.local: dict[str, type[Any]] = {}
-        self.policies: dict[str, type[Any]] = {}
         self._plugins: list[PluginRecord] | None = None
-        self._recording: dict[int, dict[str, type[Any]]] = {}
+        self._recording: dict[int, list[tuple[str, dict[str, type[Any]]]]] = {}
 
     def plugins(self) -> list[PluginRecord]:
         """Give a record per installed plugin; the first call reads the metadata."""
@@ -136,9 +151,11 @@ class Registry:
                 f"{name!r} is no name for a backend",
                 hint="A letter or _, then letters, digits and _ . - /",
             )
-        if name in CORE_BACKENDS or name in WORDS_TO_COME:
+        if name in CORE_BACKENDS or name in WORDS_TO_COME or name in CORE_POLICIES:
             raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
-        table = self._table_for(cls)
+        if not is_policy(cls):
+            as_backend(cls)
+        table = self._table()
         known = table.get(name)
         if known is not None and known is not cls and not replace:
             raise PluginError(
@@ -147,38 +164,37 @@ class Registry:
             )
         table[name] = cls
 
-    def _table_for(self, cls: type[Any]) -> dict[str, type[Any]]:
-        if isinstance(cls, type) and not callable(getattr(cls, "forward", None)):
-            from headrace.policies import BatchPolicy, DispatchPolicy
+    def _table(self) -> dict[str, type[Any]]:
+        """Give the table of the file that this thread is importing, else that of the process.
 
-            if issubclass(cls, (BatchPolicy, DispatchPolicy)):
-                return self.policies
-        as_backend(cls)
-        return self._recording.get(threading.get_ident(), self.local)
-
-    def record_into(self, table: dict[str, type[Any]] | None) -> dict[str, type[Any]] | None:
-        """Let this thread's registrations go into ``table``; give back where they went before."""
-        me = threading.get_ident()
-        before = self._recording.pop(me, None)
-        if table is not None:
-            self._recording[me] = table
-        return before
-
-    def definitions(self) -> dict[str, tuple[str, str]]:
-        """Give the definitions of all plugins: name to expression and distribution.
-
-        Raises:
-            PluginError: Two plugins define one name.
+        A module that the file imports registers for the process: it is not run a second time for
+        another configuration that imports it.
         """
-        found: dict[str, tuple[str, str]] = {}
+        recording = self._recording.get(threading.get_ident())
+        if not recording:
+            return self.local
+        frame = sys._getframe()
+        while frame.f_back is not None and frame.f_code.co_name != "<module>":
+            frame = frame.f_back
+        module, table = recording[-1]
+        return table if frame.f_globals.get("__name__") == module else self.local
+
+    @contextmanager
+    def recording(self, module: str, table: dict[str, type[Any]]) -> Iterator[None]:
+        """Let what ``module`` registers, while it is imported by this thread, go into ``table``."""
+        stack = self._recording.setdefault(threading.get_ident(), [])
+        stack.append((module, table))
+        try:
+            yield
+        finally:
+            stack.pop()
+
+    def definitions(self) -> dict[str, list[tuple[PluginRecord, str]]]:
+        """Give the definitions of all plugins: per name, who offers it and its expression."""
+        found: dict[str, list[tuple[PluginRecord, str]]] = {}
         for record, answer in call_hook(self.plugins(), "headrace_definitions"):
             for name, text in answer.items():
-                if name in found:
-                    raise PluginError(
-                        f"{name!r} is defined by {found[name][1]} and by {record.distribution}",
-                        hint="Disable one of them with HEADRACE_PLUGINS.",
-                    )
-                found[name] = (text, record.distribution)
+                found.setdefault(name, []).append((record, text))
         return found
 
     def node_entrypoint(self) -> tuple[str, str] | None:
@@ -206,34 +222,40 @@ class Registry:
             files: The files that the configuration imports, and what each has registered.
         """
         plugin, _, part = name.rpartition(":")
-        candidates = self._candidates(part, files)
-        return [spec for spec in candidates if not plugin or spec.plugin == plugin]
+        nearest_first = self._candidates(part, files)
+        if plugin:
+            return [spec for specs in nearest_first for spec in specs if spec.plugin == plugin]
+        return next((specs for specs in nearest_first if specs), [])
 
     def _candidates(
         self, name: str, files: Iterable[tuple[str, dict[str, type[Any]]]]
-    ) -> list[BackendSpec]:
+    ) -> list[list[BackendSpec]]:
+        """Give core's, then what imported files, the process and plugins have under a name."""
+        core = []
         if name in CORE_BACKENDS:
             version = headrace.__version__
-            return [BackendSpec(name, "headrace", "headrace", version, CORE_BACKENDS[name])]
-        found = [
-            BackendSpec(name, path, path, cls=table[name]) for path, table in files if name in table
+            core = [BackendSpec(name, "headrace", "headrace", version, CORE_BACKENDS[name])]
+        imported = [
+            BackendSpec(name, Path(path).stem, path, cls=table[name])
+            for path, table in files
+            if name in table and not is_policy(table[name])
         ]
-        if name in self.local:
-            cls = self.local[name]
-            found.append(BackendSpec(name, cls.__module__, cls.__module__, cls=cls))
-            return found
-        found += [
+        local = []
+        cls = self.local.get(name)
+        if cls is not None and not is_policy(cls):
+            local = [BackendSpec(name, cls.__module__, cls.__module__, cls=cls)]
+        installed = [
             BackendSpec(name, r.plugin, r.distribution, r.version, r.backends[name])
             for r in self.plugins()
             if r.state == "ok" and name in r.backends
         ]
-        return found
+        return [core, imported, local, installed]
 
     def names(self, files: Iterable[tuple[str, dict[str, type[Any]]]] = ()) -> list[str]:
         """Give every name that may stand in an expression."""
-        names = {*CORE_BACKENDS, *self.local}
-        for _, table in files:
-            names.update(table)
+        names = set(CORE_BACKENDS)
+        for table in (self.local, *(table for _, table in files)):
+            names.update(name for name, cls in table.items() if not is_policy(cls))
         for record in self.plugins():
             if record.state == "ok":
                 names.update(record.backends)
@@ -287,8 +309,10 @@ def register(name: str, cls: C, *, replace: bool = False) -> C: ...
 @overload
 def register(name: str, *, replace: bool = False) -> Callable[[C], C]: ...
 @overload
-def register(name: C) -> C: ...
-def register(name: Any, cls: Any = None, *, replace: bool = False) -> Any:
+def register(*, replace: bool = False) -> Callable[[C], C]: ...
+@overload
+def register(name: C, *, replace: bool = False) -> C: ...
+def register(name: Any = None, cls: Any = None, *, replace: bool = False) -> Any:
     """Register a backend or a policy under a name, for the process.
 
     From a file that a configuration imports, it is seen by configurations that import it only.
@@ -296,7 +320,7 @@ def register(name: Any, cls: Any = None, *, replace: bool = False) -> Any:
     name.
 
     Args:
-        name: A letter or ``_``, then letters, digits and ``_ . - /``.
+        name: A letter or ``_``, then letters, digits and ``_ . - /``; default: that of the class.
         cls: A subclass of `Backend` or of a policy, or a plain class with ``forward``.
         replace: Whether another class of that name may be replaced; the same one again is no error.
 
@@ -309,7 +333,9 @@ def register(name: Any, cls: Any = None, *, replace: bool = False) -> Any:
     if isinstance(name, type) and cls is None:
         return register(name.__name__, name, replace=replace)
     if cls is None:
-        return lambda decorated: register(name, decorated, replace=replace)
+        return lambda decorated: register(
+            decorated.__name__ if name is None else name, decorated, replace=replace
+        )
     with _lock:
         registry.add(name, cls, replace=replace)
     return cls

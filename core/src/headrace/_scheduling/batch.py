@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._scheduling.executors import Caller
+from headrace._scheduling.thread import served_by
 from headrace.errors import BackendError, BatchRangeError, NoResultError
 
 if TYPE_CHECKING:
@@ -16,18 +18,38 @@ if TYPE_CHECKING:
     from headrace._scheduling.instance import Instance
     from headrace.keys import Request
 
-__all__ = ["entries_running_here", "no_result", "refusal", "run", "target_weight"]
+__all__ = [
+    "entries_running_here",
+    "no_result",
+    "refusal",
+    "run",
+    "served_here",
+    "target_weight",
+    "wrapped",
+]
 
-_here = threading.local()
-
-
-def entries_running_here() -> Sequence[Entry]:
-    """Give the entries of the batch that the calling thread runs, if one has a deadline or priority."""
-    entries: Sequence[Entry] = getattr(_here, "entries", ())
-    return entries
-
+_running: dict[int, tuple[Sequence[Entry], ...]] = {}
+"""Per thread the batches from queues that it runs, one inside the other."""
 
 Outcome = tuple["list[BaseException | None]", "BaseException | None"]
+
+
+def entries_running_here() -> list[Entry]:
+    """Give the entries of the batches that the calling thread runs, or that wait for its job."""
+    batches = [batch for ident in served_by(get_ident()) for batch in _running.get(ident, ())]
+    return [entry for batch in batches for entry in batch]
+
+
+def served_here(ident: int) -> set[int]:
+    """Give thread ``ident`` and all threads that wait for what it does now."""
+    found: set[int] = set()
+    left = [ident]
+    while left:
+        for thread in served_by(left.pop()) - found:
+            found.add(thread)
+            for entries in _running.get(thread, ()):
+                left += [e.owner.ident for e in entries if isinstance(e.owner, Caller)]
+    return found
 
 
 def target_weight(weight: int, instance: Instance, sizes: tuple[int, ...]) -> int:
@@ -78,8 +100,17 @@ def _pad(batch: list[Request], weight: int, target: int, most: int | None) -> No
         weight += step
 
 
-def run(node: str, work: Work, sizes: tuple[int, ...], *, pad: bool) -> Outcome:
+def run(
+    node: str, work: Work, sizes: tuple[int, ...], *, pad: bool, needs_result: bool = True
+) -> Outcome:
     """Run a batch on the instance that was claimed for it, in the calling thread.
+
+    Args:
+        node: The node.
+        work: The batch and its instance.
+        sizes: The weights a batch may have; empty for all.
+        pad: Whether a batch that is too small is filled up.
+        needs_result: Whether an item that ends without a ``result`` has failed.
 
     Returns:
         One error or None per entry, and the interrupt (a BaseException that is no Exception) that
@@ -92,42 +123,47 @@ def run(node: str, work: Work, sizes: tuple[int, ...], *, pad: bool) -> Outcome:
         target = target_weight(weight, instance, sizes)
         if target > weight:
             _pad(batch, weight, target, instance.max)
-    instance.ident = threading.get_ident()
     interrupt: BaseException | None = None
+    outcomes: Sequence[BaseException | None] | None
     timed = not instance.queued & instance.mask
-    special = any(entry.deadline is not None or entry.priority for entry in entries)
-    outer = entries_running_here() if special else ()
-    if special:
-        _here.entries = entries
+    me = get_ident()
+    outer = _running.get(me)
+    _running[me] = (entries,) if outer is None else (*outer, entries)
     begun = time.perf_counter() if timed else 0.0
     try:
         outcomes = instance.backend(batch)
     except BaseException as error:  # noqa: BLE001 - nothing may be lost, whatever hits here
-        interrupt = error
-        outcomes = [interrupted(node, instance, error) for _ in entries]
-    if special:
-        _here.entries = outer
+        if not isinstance(error, Exception):
+            interrupt = error
+        outcomes = [wrapped(node, instance, error) for _ in entries]
+    finally:
+        if outer is None:
+            del _running[me]
+        else:
+            _running[me] = outer
     if timed:
         instance.timed(time.perf_counter() - begun)
-    if outcomes is None:
-        errors: list[BaseException | None] = [
-            None if "result" in entry.request else no_result(node, instance) for entry in entries
-        ]
-    else:
-        errors = [
-            no_result(node, instance) if error is None and "result" not in entry.request else error
-            for entry, error in zip(entries, outcomes, strict=False)
-        ]
+    errors: list[BaseException | None] = (
+        [None] * len(entries) if outcomes is None else list(outcomes[: len(entries)])
+    )
+    if needs_result:
+        for index, entry in enumerate(entries):
+            if errors[index] is None and "result" not in entry.request:
+                errors[index] = no_result(node, instance)
     return errors, interrupt
 
 
-def interrupted(node: str, instance: Instance, error: BaseException) -> BackendError:
-    """Make the error of a request in whose batch an interrupt hit the running thread."""
-    wrapped = BackendError(
-        f"{type(error).__name__} hit the thread that ran the batch",
+def wrapped(node: str, instance: Instance, error: BaseException) -> BackendError:
+    """Make the error of one request in whose batch ``error`` was raised past the backend."""
+    name = type(error).__name__
+    outcome = BackendError(
+        f"{instance.backend._label()} raised {name}"
+        if isinstance(error, Exception)
+        else f"{name} hit the thread that ran the batch",
         node=node,
         backend=instance.backend._label(),
         instance=instance.index,
+        abandoned=getattr(error, "abandoned", False) is True,
     )
-    wrapped.__cause__ = error
-    return wrapped
+    outcome.__cause__ = error
+    return outcome

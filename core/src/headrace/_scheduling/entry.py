@@ -11,9 +11,21 @@ if TYPE_CHECKING:
     from headrace._scheduling.timer import Alarm
     from headrace.keys import Request
 
-__all__ = ["DONE", "NEW", "OUTSIDE", "QUEUED", "RUNNING", "Entry", "Owner", "checked_weight"]
+__all__ = [
+    "DONE",
+    "ENTERED",
+    "NEW",
+    "OUTSIDE",
+    "QUEUED",
+    "RUNNING",
+    "Entry",
+    "Owner",
+    "checked_weight",
+]
 
 NEW = "new"
+ENTERED = "entered"
+"""It is counted, and on its way into the queue."""
 OUTSIDE = "outside"
 """It waits for room in the queue."""
 QUEUED = "queued"
@@ -24,12 +36,11 @@ DONE = "done"
 class Owner(Protocol):
     """Whoever waits for the outcome of an entry."""
 
-    @property
-    def has_callbacks(self) -> bool:
-        """Whether `finished` may run code of the user, which may take any time."""
-
     def finished(self, entry: Entry) -> None:
-        """Take note of the outcome: called once per entry, without any lock held."""
+        """Take note of the outcome, without any lock held; a second time changes nothing.
+
+        It must be short: code of the user belongs in `headrace._scheduling.callbacks.run_aside`.
+        """
 
 
 class Entry:
@@ -40,7 +51,7 @@ class Entry:
         data: The caller's object under ``data``, put back before the answer.
         owner: Whoever waits for the outcome.
         weight, arrival, deadline, priority: See `headrace.policies.Waiting`.
-        state: One of NEW, OUTSIDE, QUEUED, RUNNING, DONE; changed under the scheduler's lock.
+        state: One of NEW, ENTERED, OUTSIDE, QUEUED, RUNNING, DONE; changed under the scheduler's lock.
         error: The outcome once DONE: None for success.
         room: Wakes a thread that waits until the entry is let into the queue, or is done.
         alarm: The timer that ends the wait of an entry whose owner does not wait itself.
@@ -90,8 +101,6 @@ class Entry:
 
 class Nobody:
     """The owner of an entry that has none yet."""
-
-    has_callbacks = False
 
     def finished(self, entry: Entry) -> None:
         """Do nothing."""

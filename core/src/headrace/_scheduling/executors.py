@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
 
-__all__ = ["Caller", "Runner", "Work", "in_main_thread"]
+__all__ = ["Caller", "Runner", "Work"]
 
 
 class Work(NamedTuple):
@@ -19,11 +19,6 @@ class Work(NamedTuple):
 
     instance: Instance
     entries: list[Entry]
-
-
-def in_main_thread(ident: int) -> bool:
-    """Tell whether ``ident`` is the main thread, where Ctrl-C lands."""
-    return ident == threading.main_thread().ident
 
 
 class Caller:
@@ -34,41 +29,60 @@ class Caller:
         runs: Whether it may run batches: not with a deadline.
         main: Whether it is the main thread, which runs batches of its own requests only.
         pending: How many of its requests have no outcome yet.
-        parked: Whether it sleeps, so that work may be given to it. Under the scheduler's lock.
-        work: Work given to it while it slept. Under the scheduler's lock.
+        parked: Whether it sleeps, so that work may be given to it.
+        work: Work given to it while it slept.
+        wake_at: When it is to look at the line again, None for never; it is its own timer.
         foreign_until: End of the time it may spend on foreign batches; None before the first.
+        signal: Wakes it.
+
+    All but ``ident``, ``runs`` and ``main`` are changed under the lock of the node.
     """
 
-    __slots__ = ("foreign_until", "ident", "main", "parked", "pending", "runs", "signal", "work")
-
-    has_callbacks = False
+    __slots__ = (
+        "foreign_until",
+        "ident",
+        "main",
+        "parked",
+        "pending",
+        "runs",
+        "signal",
+        "wake_at",
+        "work",
+    )
 
     def __init__(self, ident: int, *, runs: bool = True, pending: int = 0) -> None:
         self.ident = ident
         self.runs = runs
-        self.main = in_main_thread(ident)
+        self.main = ident == threading.main_thread().ident
         self.pending = pending
         self.parked = False
         self.work: Work | None = None
+        self.wake_at: float | None = None
         self.foreign_until: float | None = None
         self.signal = Signal()
 
     def finished(self, entry: Entry) -> None:
-        """Nothing to do: a caller counts its outcomes under the scheduler's lock."""
+        """Do nothing: a caller counts its outcomes under the lock of the node."""
 
 
 class Runner:
     """A daemon thread that runs batches for those who cannot.
 
     Attributes:
+        ident: Identifier of the thread; 0 until it runs.
+        work: Work that it was given and has not taken up.
+        begun: Whether the thread runs.
+        stopped: Whether it is to end.
         signal: Wakes it.
-        work: Work given to it while it slept. Under the scheduler's lock.
-        stopped: Whether it is to end. Under the scheduler's lock.
+
+    Changed under the lock of the node.
     """
 
-    __slots__ = ("signal", "stopped", "work")
+    __slots__ = ("begun", "ident", "signal", "stopped", "work")
 
-    def __init__(self, work: Work) -> None:
-        self.work: Work | None = work
+    def __init__(self) -> None:
+        self.ident = 0
+        self.work: Work | None = None
+        self.begun = False
         self.stopped = False
         self.signal = Signal()

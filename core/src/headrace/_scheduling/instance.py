@@ -30,7 +30,7 @@ class Instance:
         thread: The thread that must run it, or None when any may.
         holder: Whoever claimed the instance (any object); None while it is free. Set under the
             scheduler's lock.
-        ident: Identifier of the thread that runs it, meaningful while it is held.
+        ident: Identifier of the thread that runs it; 0 while none does.
         entries: The entries of the batch that runs, None for a caller's own single request.
         running_weight: Weight of the batch that runs.
         direct: How many single requests were run by their own callers, past the queue.
@@ -102,6 +102,11 @@ class Instance:
         """How many batches have been started."""
         return self.direct + self.queued
 
+    @property
+    def living(self) -> bool:
+        """Whether it can run a batch: its own thread, if it has one, lives."""
+        return self.thread is None or self.thread.alive
+
     def timed(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""
         self.forward.add(duration_s * 1000)
@@ -120,5 +125,5 @@ class Instance:
             "busy": self.busy,
             "batches": self.batches,
             "errors": sum(self.failures.values()),
-            "alive": self.thread is None or self.thread.alive,
+            "alive": self.living,
         }

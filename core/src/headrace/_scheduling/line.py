@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,38 +34,42 @@ class WaitingLine:
         """Put ``entry`` behind all of its priority."""
         level = self._levels.get(entry.priority)
         if level is None:
-            level = self._levels[entry.priority] = OrderedDict()
-            self._priorities = sorted(self._levels, reverse=True)
+            priorities = sorted([*self._levels, entry.priority], reverse=True)
+            level = OrderedDict()
+            # No call and no branch in what follows: an interrupt finds all of it, or nothing.
+            self._levels[entry.priority] = level
+            self._priorities = priorities
         level[entry] = None
         self.count += 1
         self.weight += entry.weight
 
     def remove(self, entry: Entry) -> None:
-        """Take ``entry`` out, wherever it stands."""
-        level = self._levels[entry.priority]
+        """Take ``entry`` out, wherever it stands; does nothing when it is not there."""
+        level = self._levels.get(entry.priority)
+        if level is None or entry not in level:
+            return
         del level[entry]
-        self._left(entry, level)
-
-    def pop(self) -> Entry:
-        """Take out the first."""
-        level = self._levels[self._priorities[0]]
-        entry, _ = level.popitem(last=False)
-        self._left(entry, level)
-        return entry
-
-    def oldest_of_lowest(self) -> Entry:
-        """Give the oldest entry of the lowest priority that waits."""
-        return next(iter(self._levels[self._priorities[-1]]))
-
-    def _left(self, entry: Entry, level: OrderedDict[Entry, None]) -> None:
         self.count -= 1
         self.weight -= entry.weight
         if not level:
+            priorities = [p for p in self._priorities if p != entry.priority]
             del self._levels[entry.priority]
-            self._priorities.remove(entry.priority)
+            self._priorities = priorities
+
+    def head(self, count: int) -> list[Entry]:
+        """Give the first ``count`` entries, which stay."""
+        return list(islice(self, count))
+
+    def oldest_of_lowest(self) -> Entry:
+        """Give the oldest entry of the lowest priority that waits."""
+        lowest = next(level for p in reversed(self._priorities) if (level := self._levels[p]))
+        return next(iter(lowest))
 
     def __iter__(self) -> Iterator[Entry]:
         return chain.from_iterable(self._levels[p] for p in self._priorities)
+
+    def __contains__(self, entry: Entry) -> bool:
+        return entry in self._levels.get(entry.priority, ())
 
 
 class QueueView:

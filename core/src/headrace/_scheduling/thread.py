@@ -1,72 +1,174 @@
-"""A thread that runs what it is given, one job after the other, until it is stopped."""
+"""A thread that runs what it is given, one job after the other, until it is stopped or dies."""
 
 from __future__ import annotations
 
 import threading
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from headrace._scheduling.signal import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OwnThread"]
+__all__ = ["OwnThread", "served_by"]
 
 T = TypeVar("T")
 
+_serving: dict[int, int] = {}
+"""Identifier of a thread to that of the thread which waits for its current job."""
+
+
+def served_by(ident: int) -> set[int]:
+    """Give thread ``ident`` and all threads that wait for what it does now, through `call`."""
+    found = {ident}
+    waiting = _serving.get(ident)
+    while waiting is not None and waiting not in found:
+        found.add(waiting)
+        waiting = _serving.get(waiting)
+    return found
+
+
+class _Job(NamedTuple):
+    run: Callable[[], None]
+    lost: Callable[[], None]
+
 
 class OwnThread:
-    """A daemon thread with an inbox; started at once, so that a failure to start is seen here."""
+    """A daemon thread with an inbox; started at once, so that a failure to start is seen here.
+
+    A job that the thread cannot end because something kills it is told so: nobody waits in vain.
+
+    Attributes:
+        cause: What killed it, None while nothing has.
+    """
 
     def __init__(self, name: str) -> None:
-        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._jobs: deque[_Job | None] = deque()
+        self._signal = Signal()
+        self._ended = False
+        self.cause: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+        """Whether the thread runs what it is given."""
+        return not self._ended and self._thread.is_alive()
 
     @property
     def current(self) -> bool:
         """Whether the calling thread is this one."""
         return threading.get_ident() == self._thread.ident
 
-    def post(self, job: Callable[[], None]) -> None:
-        """Run ``job()`` in the thread, later; it must not raise."""
-        self._inbox.put(job)
+    def post(self, run: Callable[[], None], lost: Callable[[], None]) -> bool:
+        """Run ``run()`` in the thread, later; it must not raise.
+
+        Args:
+            run: The job.
+            lost: Called instead, or as well, when the thread dies before the job is done.
+
+        Returns:
+            False when the thread has ended already; then neither is called.
+        """
+        with self._lock:
+            if self._ended:
+                return False
+            self._jobs.append(_Job(run, lost))
+        self._signal.wake()
+        return True
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Run ``function(*args)`` in the thread and wait for it; give its result or its error."""
+        """Run ``function(*args)`` in the thread and wait for it; give its result or its error.
+
+        Raises:
+            RuntimeError: The thread has ended.
+            BaseException: What the function raised. An interrupt of the calling thread that leaves
+                the function running has ``abandoned`` set.
+        """
         if self.current:
             return function(*args)
-        done = threading.Lock()
-        done.acquire()
-        outcome: list[Any] = [None, None]
-
-        def job() -> None:
-            try:
-                outcome[0] = function(*args)
-            except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
-                outcome[1] = error
-            finally:
-                done.release()
-
-        self._inbox.put(job)
-        done.acquire()
-        if outcome[1] is not None:
-            raise outcome[1]
-        result: T = outcome[0]
+        call = _Call(function, args)
+        if not self.post(call.run, call.lost):
+            raise RuntimeError(f"the thread {self._thread.name} has ended")
+        try:
+            call.done.sleep()
+        except BaseException as interrupt:
+            if call.give_up():
+                interrupt.abandoned = True  # type: ignore[attr-defined]
+            raise
+        if call.error is not None:
+            raise call.error
+        result: T = call.result
         return result
 
     def stop(self) -> None:
         """End the thread after what it has been given; does not wait."""
-        self._inbox.put(None)
+        with self._lock:
+            self._jobs.append(None)
+        self._signal.wake()
 
     def _run(self) -> None:
-        while True:
-            job = self._inbox.get()
-            if job is None:
+        jobs = self._jobs
+        try:
+            while True:
+                while jobs:
+                    # It stays in the inbox until it is done, so that none is lost with the thread.
+                    job = jobs[0]
+                    if job is None:
+                        return
+                    job.run()
+                    del job  # it may hold the last reference to a pipeline
+                    jobs.popleft()
+                self._signal.sleep()
+        except BaseException as error:  # noqa: BLE001 - it ends the thread; those who wait are told
+            self.cause = error
+        finally:
+            with self._lock:
+                self._ended = True
+                left = [job for job in jobs if job is not None]
+                jobs.clear()
+            for job in left:
+                job.lost()
+
+
+class _Call:
+    """A function that one thread runs while another waits for it."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.function = function
+        self.args = args
+        self.caller = threading.get_ident()
+        self.done = Signal()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.state = "waits"
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        with self._lock:
+            if self.state != "waits":
                 return
-            job()
-            del job  # it may hold the last reference to a pipeline
+            self.state = "runs"
+        me = threading.get_ident()
+        _serving[me] = self.caller
+        try:
+            self.result = self.function(*self.args)
+        except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+            self.error = error
+        _serving.pop(me, None)
+        self.state = "done"
+        self.done.wake()
+
+    def lost(self) -> None:
+        if self.state != "done":
+            self.error = RuntimeError("the thread that owns the backend has died")
+            self.done.wake()
+
+    def give_up(self) -> bool:
+        """Take the call back; True when it has begun and goes on without its caller."""
+        with self._lock:
+            if self.state == "waits":
+                self.state = "given up"
+            return self.state == "runs"

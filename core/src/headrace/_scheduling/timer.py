@@ -8,6 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from headrace._scheduling.signal import Signal
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -38,7 +40,9 @@ class Timer:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        # A raw lock: an interrupt cannot leave it locked, as it can a Condition.
+        self._lock = threading.Lock()
+        self._changed = Signal()
         self._heap: list[tuple[float, int, Alarm]] = []
         self._order = itertools.count()
         self._thread: threading.Thread | None = None
@@ -47,20 +51,20 @@ class Timer:
     def call_at(self, at: float, action: Callable[[], None]) -> Alarm:
         """Call ``action()`` at ``at`` seconds of `time.monotonic`."""
         alarm = Alarm(self, at, action)
-        with self._changed:
+        with self._lock:
             heapq.heappush(self._heap, (at, next(self._order), alarm))
+            first = self._heap[0][2] is alarm
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="headrace-timer", daemon=True
-                )
-                self._thread.start()
-            elif self._heap[0][2] is alarm:
-                self._changed.notify()
+                thread = threading.Thread(target=self._run, name="headrace-timer", daemon=True)
+                thread.start()
+                self._thread = thread
+        if first:
+            self._changed.wake()
         return alarm
 
     def forgotten(self) -> None:
         """Count an alarm that was taken back; drop such alarms when they are the greater part."""
-        with self._changed:
+        with self._lock:
             self._dead += 1
             if self._dead > 64 and self._dead * 2 > len(self._heap):
                 self._heap = [item for item in self._heap if item[2].action is not None]
@@ -69,24 +73,27 @@ class Timer:
 
     def _run(self) -> None:
         while True:
-            action = self._next()
+            action, left = self._next()
             if action is not None:
                 action()
+                del action  # it may hold the last reference to a pipeline
+            else:
+                self._changed.sleep(left)
 
-    def _next(self) -> Callable[[], None] | None:
-        with self._changed:
-            while not self._heap:
-                self._changed.wait()
-            at, _, alarm = self._heap[0]
-            left = at - time.monotonic()
-            if alarm.action is not None and left > 0:
-                self._changed.wait(min(left, threading.TIMEOUT_MAX))
-                return None
-            heapq.heappop(self._heap)
-            action, alarm.action = alarm.action, None
-            if action is None:
+    def _next(self) -> tuple[Callable[[], None] | None, float | None]:
+        """Give what is due now, or how long nothing will be: None for ever."""
+        with self._lock:
+            while self._heap:
+                at, _, alarm = self._heap[0]
+                left = at - time.monotonic()
+                if alarm.action is not None and left > 0:
+                    return None, left
+                heapq.heappop(self._heap)
+                action, alarm.action = alarm.action, None
+                if action is not None:
+                    return action, 0.0
                 self._dead = max(0, self._dead - 1)
-            return action
+            return None, None
 
 
 _timer = Timer()

@@ -42,6 +42,7 @@ class Recording(Backend):
         result: The same object.
     Batch:
         1 or more.
+
     Raises:
         Nothing.
     Source:
@@ -72,6 +73,7 @@ class Blocking(Backend):
         result: The same object.
     Batch:
         1 or more.
+
     Raises:
         Nothing.
     Source:
@@ -106,6 +108,7 @@ class Failing(Backend):
         result: The same object.
     Batch:
         1 or more.
+
     Raises:
         ValueError: An item's ``data`` equals the option ``on``.
     Source:

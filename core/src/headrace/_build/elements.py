@@ -1,0 +1,332 @@
+"""Building the elements of a node: children before parents, left to right."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from headrace._build.door import Bound, Door, Guarded, NotCallable
+from headrace._build.schedulers import device_of, node_scheduler
+from headrace._containers.background import BackgroundThread
+from headrace._containers.graph import DagDispatcher
+from headrace._containers.queues import QueueUser
+from headrace._containers.choice import Fallback
+from headrace._containers.ranges import inside
+from headrace._containers.scheduling import Batching, InstanceDispatcher
+from headrace._containers.wiring import Wiring
+from headrace._context import InitContext
+from headrace._plan.brackets import is_bare, takes_dependency
+from headrace._plan.ranges import states_range
+from headrace._plan.threads import give_threads
+from headrace._scheduling.thread import OwnThread
+from headrace.errors import HeadraceError, SetupError
+
+if TYPE_CHECKING:
+    from headrace._build.commons import Commons
+    from collections.abc import Callable
+
+    from headrace._backend import Backend
+    from headrace._build.parts import Parts
+    from headrace._context import Shared
+    from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
+
+__all__ = ["At", "ElementBuilder"]
+
+_log = logging.getLogger("headrace.build")
+
+
+@dataclass(frozen=True)
+class At:
+    """Where the builder stands.
+
+    Attributes:
+        parts: Where new parts are noted.
+        index: Which instance, None outside of any.
+        thread: The thread that builds and will run what is built, None for any.
+        local: The instances of enclosing ``IoC``s.
+    """
+
+    parts: Parts
+    index: int | None = None
+    thread: OwnThread | None = None
+    local: dict[int, Backend] = field(default_factory=dict)
+
+
+class ElementBuilder:
+    """Builds the elements of one node, or of the front of the pipeline.
+
+    Attributes:
+        node: The node; None for the pipeline's front.
+        registered: The registered instances of the pipeline, by name.
+        instances: What ``InstancesRegister`` has built.
+        instance_parts: Per instance, what was built for it.
+        by_element: What was built from each element, the first time.
+    """
+
+    def __init__(
+        self,
+        plan: PipelinePlan,
+        node: NodePlan | None,
+        registered: dict[str, Backend],
+        shared: Shared,
+        pipeline: Commons,
+        *,
+        threads: int,
+        cancelled: Callable[[], bool],
+        shortcut: bool,
+    ) -> None:
+        self.node = node
+        self.registered = registered
+        self.instances: list[Backend] = []
+        self.instance_parts: list[Parts] = []
+        self.by_element: dict[int, Backend] = {}
+        self._plan = plan
+        self._shared = shared
+        self._pipeline = pipeline
+        self._threads = threads
+        self._cancelled = cancelled
+        self._shortcut = shortcut
+        self._name = node.name if node is not None else "entrypoint"
+        self._reached = _reached_by_name(plan)
+
+    def element(self, element: Element, at: At) -> Backend:
+        """Build one element and all below it."""
+        if element.own_thread:
+            return self._in_own_thread(element, at)
+        return self._plain(element, at)
+
+    def _plain(self, element: Element, at: At) -> Backend:
+        """Build one element, without the thread that may be around it."""
+        if element.named is not None:
+            return self._named(element, at)
+        if issubclass(element.cls, Wiring):
+            return self._word(element, at)
+        if element.cls is BackgroundThread:
+            return self._in_own_thread(element, at)
+        if element.cls is Batching:
+            return self._batching(element, at)
+        if element.cls is InstanceDispatcher:
+            return NotCallable(element.name)
+        if element.cls is Fallback:
+            return self._fallback(element, at)
+        children = tuple([self.element(child, at) for child in element.children])
+        return self._backend(element, children, at)
+
+    # Backends.
+
+    def _backend(self, element: Element, children: tuple[Backend, ...], at: At) -> Backend:
+        cls = element.cls
+        try:
+            backend = cls()
+        except Exception as error:
+            raise self._failed(
+                f"{cls.__name__}() failed: {type(error).__name__}: {error}",
+                element.name,
+                at,
+                hint="A backend is made without arguments; the work belongs in init.",
+            ) from error
+        backend._name = element.name
+        backend._pad = self.node.keys.pad if self.node is not None else False
+        if takes_dependency(cls) and children:
+            backend._dependency = children[0]
+        late = replace(at, parts=at.parts.nested())  # closed after the backend that asked for it
+        at.parts.add(backend, at.thread)
+        self.by_element.setdefault(id(element), backend)
+        if isinstance(backend, QueueUser):
+            backend.queues = self._pipeline.queues
+        elif isinstance(backend, DagDispatcher):
+            self._pipeline.dispatchers.append(backend)
+        backend._start(element.options, self._context(element, children, late))
+        self._inherit_range(backend, children, at)
+        self._warm_up(backend, at)
+        # Any number of requests are inside a front of the pipeline's own at a time.
+        return Guarded(backend) if self.node is None and not cls._reentrant else backend
+
+    def _inherit_range(self, backend: Backend, children: tuple[Backend, ...], at: At) -> None:
+        """Give a container that says nothing of its range that of what is inside."""
+        stated = vars(backend).keys() & {"min", "max"} or states_range(type(backend))
+        if children and not stated:
+            try:
+                found = inside([(child._label(), (child.min, child.max)) for child in children])
+            except ValueError as error:
+                raise self._failed(str(error), backend._label(), at) from error
+            backend.min, backend.max = found
+
+    def _warm_up(self, backend: Backend, at: At) -> None:
+        try:
+            backend.warm_up()
+        except HeadraceError:
+            raise
+        except Exception as error:
+            message = f"warm_up failed: {type(error).__name__}: {error}"
+            raise self._failed(message, backend._label(), at) from error
+
+    def _failed(self, what: str, backend: str, at: At, hint: str | None = None) -> SetupError:
+        return SetupError(what, node=self._name, backend=backend, instance=at.index, hint=hint)
+
+    def _context(self, element: Element, children: tuple[Backend, ...], at: At) -> InitContext:
+        keys = self.node.keys if self.node is not None else None
+        index = at.index or 0
+        return InitContext(
+            node_name=self._name,
+            instance_index=index,
+            instance_num=keys.instance_num if keys is not None else 1,
+            device=device_of(keys, index),
+            min=keys.min if keys is not None else None,
+            max=keys.max if keys is not None else None,
+            batch_sizes=keys.batch_sizes if keys is not None else None,
+            threads=self._threads,
+            children=children,
+            prefixes=tuple((tuple(p), dict(n)) for p, n in element.prefixes),
+            logger=logging.getLogger(f"headrace.backend.{element.cls.__name__}"),
+            shared=self._shared,
+            cancelled=self._cancelled,
+            build=lambda text: self._late(text, element, at),
+        )
+
+    def _late(self, text: str, element: Element, at: At) -> Backend:
+        """Build an expression that a backend asks for in its ``init``."""
+        if self._plan.late is None:
+            raise SetupError(f"there is no pipeline here to build {text!r} in")
+        node = self.node.name if self.node is not None else None
+        planned = self._plan.late(text, node, element.frames)
+        if at.thread is None:
+            give_threads(planned)
+        return self.element(planned, at)
+
+    # Words.
+
+    def _word(self, element: Element, at: At) -> Backend:
+        word = getattr(element.cls, "word", "")
+        if word == "ioc":
+            return self._ioc(element, at)
+        if word == "reflect":
+            return self.element(element.children[0], at)
+        if word == "register":
+            return self._register(element, at)
+        if word == "instances":
+            return self._copies(element, at)
+        for child in element.children:
+            self.element(child, at)
+        return NotCallable(element.name)
+
+    def _ioc(self, element: Element, at: At) -> Backend:
+        inner = replace(at, local=dict(at.local))
+        for child in element.phases[0]:
+            built = self.element(child, inner)
+            # Outside of any instance several of them may reach it.
+            bare = child.named is None and is_bare(child)
+            shared = at.index is None and not bare
+            inner.local[id(child)] = self._guarded(built) if shared else built
+        return self.element(element.phases[1][0], inner)
+
+    def _guarded(self, built: Backend) -> Backend:
+        if isinstance(built, (Door, NotCallable, Guarded)):
+            return built
+        return Guarded(built)
+
+    def _register(self, element: Element, at: At) -> Backend:
+        built = self.element(element.children[0], at)
+        wanted = getattr(element.options, "name", None)
+        name = wanted if wanted is not None else f"node.{self._name}"
+        if name in self._reached:
+            built = self._guarded(built)
+        self.registered[name] = built
+        return built
+
+    def _copies(self, element: Element, at: At) -> Backend:
+        if self.node is None:
+            raise SetupError("InstancesRegister stands outside of a node")
+        for index in range(self.node.keys.instance_num):
+            parts = at.parts.nested()
+            built = self.element(element.children[0], replace(at, index=index, parts=parts))
+            name = f"{self._name}.{index}"
+            if name in self._reached:
+                built = self._guarded(built)
+            self.registered[name] = built
+            self.instances.append(built)
+            self.instance_parts.append(parts)
+        return NotCallable(element.name)
+
+    def _lookup(self, named: Named | None, at: At) -> Backend:
+        if named is None:
+            raise SetupError("a name was not resolved")
+        if named.registered:
+            return self.registered[named.name]
+        return at.local[id(named.element)]
+
+    def _named(self, element: Element, at: At) -> Backend:
+        """Build a name that stands for an instance, perhaps with what it depends on."""
+        if not element.children:
+            return self._lookup(element.named, at)
+        if element.cls is Batching:
+            return self._batching(element, at)
+        dependency = self.element(element.children[0], at)
+        bound = Bound(self._lookup(element.named, at), dependency)
+        if not states_range(element.cls):
+            bound.min, bound.max = dependency.min, dependency.max
+        return bound
+
+    def _in_own_thread(self, element: Element, at: At) -> Backend:
+        """Build an element in a thread that will run and close it."""
+        written = element.cls is BackgroundThread and not element.own_thread
+        inner = element.children[0] if written else element
+        thread = OwnThread(f"headrace-{self._name}-{at.index or 0}")
+        parts = at.parts.nested()
+        parts.add(thread)
+        outer = BackgroundThread()
+        outer.thread = thread
+        outer._name = element.name if written else "BackgroundThread"
+        if written:
+            self.by_element.setdefault(id(element), outer)
+        build = self.element if written else self._plain
+        try:
+            child = thread.call(build, inner, replace(at, thread=thread, parts=parts))
+            context = self._context(element, (child,), at)
+            outer._start(None, replace(context, prefixes=()))
+        except BaseException:
+            parts.close()
+            raise
+        parts.add(outer)
+        return outer
+
+    def _fallback(self, element: Element, at: At) -> Backend:
+        reasons = dict(element.unavailable)
+        for child in element.children:
+            trial = replace(at, parts=at.parts.nested())
+            try:
+                built = self.element(child, trial)
+            except Exception as error:  # noqa: BLE001 - any failure to build means: the next one
+                trial.parts.close()
+                reasons[child.name] = f"{type(error).__name__}: {error}"
+                _log.info("Fallback: %s cannot be built here: %s", child.name, error)
+                continue
+            _log.info("Fallback: %s was chosen", child.name)
+            backend = self._backend(element, (built,), at)
+            backend.reasons = reasons  # type: ignore[attr-defined]
+            return backend
+        listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise self._failed(f"nothing in Fallback can be built here: {listed}", element.name, at)
+
+    def _batching(self, element: Element, at: At) -> Backend:
+        if not element.children or self.node is None:
+            return NotCallable(element.name)
+        child = element.children[0]
+        own = child.cls is InstanceDispatcher
+        backends = self.instances if own else [self.element(child, at)]
+        return Door(node_scheduler(self.node, backends, shortcut=self._shortcut))
+
+
+def _reached_by_name(plan: PipelinePlan) -> set[str]:
+    """Find the registered instances that some expression calls by name, past any queue."""
+    roots = [node.entry for node in plan.nodes.values()]
+    roots += [node.init for node in plan.nodes.values() if node.init is not None]
+    if plan.entrypoint is not None:
+        roots.append(plan.entrypoint)
+    return {
+        element.named.name
+        for root in roots
+        for element in root.walk()
+        if element.named is not None and element.named.registered
+    }

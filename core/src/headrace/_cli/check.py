@@ -1,0 +1,63 @@
+"""``headrace check``: is a configuration right, and what is doubtful about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace._cli.printing import as_json
+from headrace._cli.reporting import OK, WRONG, counted, say, tell
+from headrace.errors import ConfigError, HeadraceError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["check", "warnings_of"]
+
+
+def check(config: str, *, json: bool, allow_import: bool) -> int:
+    """Check a configuration file; give the exit status."""
+    try:
+        found = headrace.explain(config, allow_import=allow_import)
+    except HeadraceError as error:
+        if not json:
+            raise
+        problems = _problems_of(error)
+        say(as_json({"ok": False, "problems": problems, "warnings": []}))
+        return WRONG
+    warnings = list(warnings_of(found, config))
+    if json:
+        told = [warning.to_dict() for warning in warnings]
+        names = list(found["nodes"])
+        say(as_json({"ok": True, "problems": [], "warnings": told, "nodes": names}))
+        return OK
+    for warning in warnings:
+        tell(f"warning: {warning.render()}")
+    instances = sum(node["instance_num"] for node in found["nodes"].values())
+    needs = ", ".join(f"{d['distribution']} {d['version']}".strip() for d in found["asks_for"])
+    nodes = counted(len(found["nodes"]), "node")
+    say(f"ok: {nodes}, {counted(instances, 'instance')}; asks for {needs}")
+    return OK
+
+
+def _problems_of(error: HeadraceError) -> list[dict[str, Any]]:
+    if isinstance(error, ConfigError):
+        return [problem.to_dict() for problem in error.problems]
+    hint = getattr(error, "hint", None)
+    return [Problem(error.code, getattr(error, "what", str(error)), hint=hint).to_dict()]
+
+
+def warnings_of(found: dict[str, Any], file: str) -> Iterator[Problem]:
+    """Give what is allowed but hardly meant, from what ``explain`` tells."""
+    for name, node in found["nodes"].items():
+        keys = {key: entry["value"] for key, entry in node["keys"].items()}
+        least = node["range"][0]
+        if least > 1 and not keys.get("batching_timeout") and not keys.get("pad"):
+            yield Problem(
+                "min_without_wait",
+                f"batches of this node have at least {least} requests, but nothing waits for them "
+                "or fills them up: with fewer callers, requests fail",
+                file=file,
+                path=name,
+                hint="Set batching_timeout (milliseconds) to wait for company, or pad = true.",
+            )

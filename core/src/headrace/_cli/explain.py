@@ -1,0 +1,138 @@
+"""``headrace explain``: a tree of what a configuration or an expression asks for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace._cli.printing import as_json, escaped, shown
+from headrace._cli.reporting import OK, counted, say, tell
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+__all__ = ["explain"]
+
+
+def explain(what: str, *, json: bool, allow_import: bool) -> int:
+    """Explain a configuration file, or an expression; give the exit status."""
+    if what.endswith(".toml") or os.path.isfile(what):  # noqa: PTH113 - false for a long text
+        found = headrace.explain(what, allow_import=allow_import)
+    else:
+        found = _expression(what)
+    if json:
+        say(as_json(found))
+    elif "nodes" in found:
+        _draw(_pipeline(what, found))
+    else:
+        _draw(_bare(found))
+    return OK
+
+
+def _expression(text: str) -> dict[str, Any]:
+    from headrace._explain import explain_expression
+
+    try:
+        return explain_expression(text)
+    except ConfigError:
+        if not set(text) & set("[]()"):
+            tell(f"{text!r} is no file, so it was read as an expression")
+        raise
+
+
+def _pipeline(path: str, found: dict[str, Any]) -> Tree:
+    threads = counted(found["threads"], "thread")
+    tree = _tree(f"{path}  (headrace {found['headrace']}, {threads})", "bold")
+    for name, node in found["nodes"].items():
+        instances = counted(node["instance_num"], "instance")
+        each = "" if node["instance_num"] == 1 else " each"
+        branch = tree.add(
+            _text(
+                (name, "bold cyan"),
+                f"  {instances}, {_range(node['range'])}, run by {_runner(node['run_by'])}, "
+                f"{counted(node['threads'], 'thread')}{each}",
+            )
+        )
+        for key, entry in node["keys"].items():
+            if entry["origin"] != "default" and key != "backend":
+                branch.add(_option(key, entry))
+        _add(branch, node["tree"])
+    _add_needs(tree, found)
+    return tree
+
+
+def _bare(found: dict[str, Any]) -> Tree:
+    tree = _tree(found["expression"], "bold")
+    _add(tree, found["tree"])
+    _add_needs(tree, found)
+    return tree
+
+
+def _add(branch: Tree, element: dict[str, Any], prefix: list[Any] | None = None) -> None:
+    """Hang one backend and all below it under a branch."""
+    before = f"({','.join(map(shown, prefix))})" if prefix else ""
+    brought = f"{element['distribution']} {element['version']}".strip()
+    named = f", the instance {element['instance']!r}" if "instance" in element else ""
+    here = branch.add(
+        _text(
+            before,
+            (element["name"], "bold"),
+            f"  {brought}, {_range(element['range'])}{named}",
+        )
+    )
+    for key, entry in element["options"].items():
+        here.add(_option(key, entry))
+    for name, reason in element.get("not_chosen", {}).items():
+        here.add(_text((f"not chosen: {name}: {reason}", "yellow")))
+    prefixes = element.get("prefixes", [])
+    for index, child in enumerate(element["children"]):
+        _add(here, child, prefixes[index] if index < len(prefixes) else None)
+
+
+def _option(key: str, entry: dict[str, Any]) -> Any:
+    value = as_json(entry["value"])
+    return _text(f"{key} = {value}", (f"  ({entry['origin']})", "dim"))
+
+
+def _range(pair: list[int | None]) -> str:
+    least, most = pair
+    if most is None:
+        return f"batches of {least} or more"
+    return f"batches of {least}" if least == most else f"batches of {least} to {most}"
+
+
+def _runner(run_by: str) -> str:
+    return {"caller": "its callers", "runner": "runners", "own thread": "a thread of its own"}.get(
+        run_by, run_by
+    )
+
+
+def _add_needs(tree: Tree, found: dict[str, Any]) -> None:
+    branch = tree.add(_text(("asks for", "bold cyan")))
+    for one in found["asks_for"]:
+        brought = f"{one['distribution']} {one['version']}".strip()
+        branch.add(_text((brought, "bold"), f"  {', '.join(one['backends'])}"))
+
+
+def _text(*parts: str | tuple[str, str]) -> Any:
+    from rich.text import Text
+
+    plain = (escaped(p) if isinstance(p, str) else (escaped(p[0]), p[1]) for p in parts)
+    return Text.assemble(*plain)
+
+
+def _tree(label: str, style: str) -> Tree:
+    from rich.tree import Tree
+
+    return Tree(_text((label, style)), highlight=False)
+
+
+def _draw(tree: Tree) -> None:
+    """Draw to a terminal in its width and with colours, elsewhere plain with lines uncut."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 100_000
+    Console(width=width, highlight=False, emoji=False, markup=False).print(tree, crop=False)

@@ -1,0 +1,231 @@
+"""``headrace run``: every input is one request; answers come out in the order of the inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace._cli.inputs import Input, check_arguments, expand
+from headrace._cli.interrupts import Interrupts
+from headrace._cli.printing import as_json, as_line, escaped
+from headrace._cli.reporting import (
+    BROKEN_PIPE,
+    FAILED,
+    INTERRUPTED,
+    OK,
+    counted,
+    discard_stdout,
+    leave_now,
+    say,
+    tell,
+)
+from headrace.errors import ClosedError, InputError, code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+
+__all__ = ["run"]
+
+CLOSE_S = 2.0
+"""How long the end waits for backends that still run on requests nobody waits for any more."""
+
+LEAST_WINDOW = 16
+"""At least so many requests are under way at a time."""
+
+
+def run(
+    config: str,
+    arguments: Sequence[str],
+    *,
+    json: bool = False,
+    quiet: bool = False,
+    progress: bool = True,
+    allow_import: bool = True,
+    timeout: float | None = None,
+    traceback: bool = False,
+) -> int:
+    """Send every input through a pipeline; give the exit status."""
+    check_arguments(arguments)
+    with Interrupts() as interrupts:
+        pipeline = headrace.pipe(config, allow_import=allow_import)
+        work = _Run(pipeline, interrupts, json=json, timeout=timeout, traceback=traceback)
+        status = work.to_the_end(arguments, progress=progress and not quiet)
+        if not quiet and status != BROKEN_PIPE:
+            tell(work.summary())
+        if pipeline._core.busy():
+            # The interpreter would wait for a backend that hangs, and forget the status.
+            leave_now(status)
+    return status
+
+
+class _Run:
+    """One run over many inputs; as many requests are open as keep all instances busy."""
+
+    def __init__(
+        self,
+        pipeline: headrace.Pipeline,
+        interrupts: Interrupts,
+        *,
+        json: bool,
+        timeout: float | None,
+        traceback: bool,
+    ) -> None:
+        self.pipeline = pipeline
+        self.interrupts = interrupts
+        interrupts.on_first = self._close
+        self.json = json
+        self.timeout = timeout
+        self.traceback = traceback
+        self.ok = self.failed = self.begun = 0
+        self.seconds = 0.0
+        self.interrupted = False
+        self._complain: Callable[[str], None] = tell
+        self._advance: Callable[[], None] = _nothing
+        self._open: deque[tuple[Input, Future[Any] | InputError]] = deque()
+        self._window = _window(pipeline)
+        encoding = (getattr(sys.stdout, "encoding", None) or "").lower()
+        self._ascii_only = encoding not in ("utf-8", "utf8")
+
+    def to_the_end(self, arguments: Sequence[str], *, progress: bool) -> int:
+        """Run all inputs and close the pipeline; give the exit status."""
+        reconfigure = getattr(sys.stdout, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")  # a path may hold bytes that are no text
+        drain = False
+        started = time.perf_counter()
+        try:
+            with self._bar(arguments) if progress else contextlib.nullcontext():
+                self._stream(expand(arguments))
+            status = FAILED if self.failed else OK
+            drain = True
+        except KeyboardInterrupt:
+            self.interrupted, status = True, INTERRUPTED
+        except BrokenPipeError:
+            discard_stdout()
+            status = BROKEN_PIPE
+        finally:
+            self.seconds = time.perf_counter() - started
+            try:
+                self._close(drain=drain)
+            except KeyboardInterrupt:
+                leave_now(INTERRUPTED)
+        return status
+
+    def _close(self, *, drain: bool = False) -> None:
+        self.pipeline.close(drain=drain, timeout=CLOSE_S)
+
+    def _stream(self, inputs: Iterator[Input]) -> None:
+        for one in inputs:
+            self._begin(one)
+            while self._open and (len(self._open) >= self._window or _done(self._open[0][1])):
+                self._print_next()
+        while self._open:
+            self._print_next()
+        sys.stdout.flush()
+
+    def _begin(self, one: Input) -> None:
+        self.begun += 1
+        try:
+            request = {"data": one.read(), "path": one.path}
+        except InputError as error:
+            self._open.append((one, error))
+            return
+        # The window leaves room in the queue, so this does not wait.
+        try:
+            with self.interrupts.held():
+                self._open.append((one, self.pipeline.submit(request, timeout=self.timeout)))
+        except ClosedError:
+            if self.interrupts.came:
+                raise KeyboardInterrupt from None
+            raise
+
+    def _print_next(self) -> None:
+        one, outcome = self._open[0]
+        if not _done(outcome):
+            sys.stdout.flush()
+        error = outcome if isinstance(outcome, InputError) else outcome.exception()
+        if self.interrupts.came:
+            raise KeyboardInterrupt
+        self._open.popleft()
+        if error is None and not isinstance(outcome, InputError):
+            self.ok += 1
+            self._print_result(one.path, outcome.result().get("result"))
+        elif error is not None:
+            self.failed += 1
+            self._print_error(one.path, error)
+        self._advance()
+
+    def _print_result(self, path: str, result: Any) -> None:
+        if self.json:
+            say(as_json({"path": path, "result": result}, ascii_only=self._ascii_only))
+        else:
+            say(as_line(path, result))
+
+    def _print_error(self, path: str, error: BaseException) -> None:
+        kind = {"code": code_of(error), "type": type(error).__name__, "message": str(error)}
+        if self.json:
+            say(as_json({"path": path, "error": kind}, ascii_only=self._ascii_only))
+        else:
+            self._complain(f"{escaped(path)}: error: {kind['code']}: {kind['message']}")
+        if self.traceback:
+            import traceback
+
+            lines = traceback.format_exception(type(error), error, error.__traceback__)
+            self._complain("".join(lines).rstrip())
+
+    @contextlib.contextmanager
+    def _bar(self, arguments: Sequence[str]) -> Iterator[None]:
+        """Show a progress bar, if somebody sees it and it is not torn by what is printed."""
+        total = 0
+        if sys.stderr.isatty() and not sys.stdout.isatty():
+            total = sum(1 for _ in expand(arguments))
+        if total < 2:
+            yield
+            return
+        from headrace._cli.progress import progress_bar
+
+        with progress_bar(total) as (self._advance, self._complain):
+            yield
+
+    def summary(self) -> str:
+        """Give how many requests there were, how fast they went and in what batches."""
+        answered = self.ok + self.failed
+        rate = answered / self.seconds if self.seconds > 0 else 0.0
+        text = f"{counted(answered, 'request')}: {self.ok} ok, {self.failed} failed"
+        if self.interrupted:
+            text = f"interrupted; {text}, {self.begun - answered} not done"
+        text += f"; {self.seconds:.2f} s, {rate:.1f} requests per second"
+        means = [
+            (name, node["batch_size"]["mean"])
+            for name, node in self.pipeline.stats()["nodes"].items()
+            if node["batches"]
+        ]
+        if len(means) == 1:
+            return f"{text}, mean batch {means[0][1]:.1f}"
+        if means:
+            text += ", mean batch " + ", ".join(f"{name} {mean:.1f}" for name, mean in means)
+        return text
+
+
+def _nothing() -> None:
+    """Show no progress."""
+
+
+def _done(outcome: Future[Any] | InputError) -> bool:
+    return isinstance(outcome, InputError) or outcome.done()
+
+
+def _window(pipeline: headrace.Pipeline) -> int:
+    """Give how many requests to keep open: full batches for all, and the next ones waiting.
+
+    Never more than a queue takes, so that a queue that refuses does not refuse these.
+    """
+    nodes = pipeline.describe()["nodes"].values()
+    batches: int = sum(node["instance_num"] * (node["range"][1] or LEAST_WINDOW) for node in nodes)
+    room: int = min(node.keys.queue_size for node in pipeline.config._plan.nodes.values())
+    return max(1, min(room, max(LEAST_WINDOW, 4 * batches)))

@@ -1,0 +1,315 @@
+"""Queue, Send, Recv, Observer: bounded queues between the nodes of one pipeline."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from headrace._backend import Backend
+from headrace._options import Options as _Options
+from headrace._scheduling.batch import entries_running_here
+from headrace.errors import ClosedError, ContractError, DeadlineExceededError
+
+if TYPE_CHECKING:
+    from headrace._context import InitContext
+    from headrace.keys import Request
+
+__all__ = ["DEFAULT_MAX", "NamedQueue", "Observer", "Queue", "Queues", "Recv", "Send"]
+
+DEFAULT_MAX = 64
+"""How many requests a queue holds that nobody declared."""
+
+
+class NamedQueue:
+    """A bounded first-in first-out queue of shallow copies of requests.
+
+    Attributes:
+        max: How many it holds.
+        dropped: How many an Observer has dropped.
+    """
+
+    def __init__(self, name: str, most: int) -> None:
+        self.name = name
+        self.max = most
+        self.dropped = 0
+        self._items: deque[Request] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def put(self, item: Request, deadline: float | None) -> None:
+        """Append ``item``; wait while the queue is full.
+
+        Raises:
+            DeadlineExceededError: ``deadline`` (seconds of `time.monotonic`) came first.
+            ClosedError: The pipeline was closed.
+        """
+        with self._changed:
+            self._wait(lambda: len(self._items) < self.max, deadline, "full")
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def put_newest(self, item: Request) -> None:
+        """Append ``item``; drop the oldest when the queue is full, and count it."""
+        with self._changed:
+            if len(self._items) >= self.max:
+                self._items.popleft()
+                self.dropped += 1
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def get(self, deadline: float | None) -> Request:
+        """Take the oldest item; wait while there is none.
+
+        Raises:
+            DeadlineExceededError: ``deadline`` came first.
+            ClosedError: The pipeline was closed and the queue is empty.
+        """
+        with self._changed:
+            self._wait(lambda: bool(self._items), deadline, "empty")
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+
+    def close(self) -> None:
+        """Let nobody wait any more; what is in the queue can still be taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _wait(self, ready: Any, deadline: float | None, why: str) -> None:
+        while not ready():
+            if self._closed:
+                raise ClosedError(f"the pipeline was closed while queue {self.name!r} was {why}")
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise DeadlineExceededError(
+                    f"the time of the request was over while queue {self.name!r} was {why}"
+                )
+            self._changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
+
+    def statistics(self) -> dict[str, int]:
+        """Give how many wait, how many may, and how many were dropped."""
+        with self._changed:
+            return {"waiting": len(self._items), "max": self.max, "dropped": self.dropped}
+
+
+class Queues:
+    """The queues of one pipeline, by name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queues: dict[str, NamedQueue] = {}
+        self._closed = False
+
+    def declare(self, name: str, most: int) -> NamedQueue:
+        """Make a queue that holds ``most`` requests.
+
+        Raises:
+            ContractError: There is one of another size.
+        """
+        with self._lock:
+            queue = self._queues.get(name)
+            if queue is None:
+                queue = self._queues[name] = NamedQueue(name, most)
+            elif queue.max != most:
+                raise ContractError(
+                    f"queue {name!r} holds {queue.max}, and is declared with max={most} as well",
+                    hint="Declare it once, in the init of a node that is built before its users.",
+                )
+            return queue
+
+    def use(self, name: str) -> NamedQueue:
+        """Give a queue; the first user of one that nobody declared makes it."""
+        with self._lock:
+            queue = self._queues.get(name)
+            if queue is None:
+                queue = self._queues[name] = NamedQueue(name, DEFAULT_MAX)
+            return queue
+
+    def close(self) -> None:
+        """Let nobody wait any more."""
+        with self._lock:
+            queues = list(self._queues.values())
+        for queue in queues:
+            queue.close()
+
+    def statistics(self) -> dict[str, dict[str, int]]:
+        """Give the statistics of each queue."""
+        with self._lock:
+            queues = dict(self._queues)
+        return {name: queue.statistics() for name, queue in queues.items()}
+
+
+class QueueUser(Backend):
+    """Base of the words that use a queue of the pipeline.
+
+    Attributes:
+        queues: The queues of the pipeline; set by the builder before ``init``.
+    """
+
+    _reentrant = True
+
+    class Options(_Options):
+        """Options of Send, Recv and Observer."""
+
+        positional = ("queue",)
+        queue: str = Field(description="Name of the queue.")
+
+    queues: Queues
+    _queue: NamedQueue
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Find the queue."""
+        self._queue = self.queues.use(options.queue)
+
+    def describe(self) -> dict[str, Any]:
+        """Give the queue, and that waiting for it holds the instance."""
+        return {"queue": self._queue.name, "queue_max": self._queue.max, "waits": True}
+
+
+def _deadlines(batch: list[Request]) -> list[float | None]:
+    known = {id(entry.request): entry.deadline for entry in entries_running_here()}
+    return [known.get(id(request)) for request in batch]
+
+
+class Queue(QueueUser):
+    """Declare a bounded queue of this pipeline: ``Queue(q,max=64)``, in the ``init`` of a node.
+
+    A queue that nobody declares holds 64. It cannot be called.
+
+    Reads:
+        Nothing.
+    Writes:
+        Nothing.
+    Batch:
+        None: it cannot be called.
+
+    Raises:
+        ContractError: It was called.
+    Source:
+        own
+    """
+
+    class Options(_Options):
+        """Options of Queue."""
+
+        positional = ("queue",)
+        queue: str = Field(description="Name of the queue.")
+        max: int = Field(DEFAULT_MAX, ge=1, description="How many requests it holds.")
+
+    reads = ()
+    writes = ()
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Make the queue."""
+        self._queue = self.queues.declare(options.queue, options.max)
+
+    def forward(self, batch: list[Request]) -> None:
+        """Refuse."""
+        raise ContractError("Queue cannot be called", hint="Declare it in the init of a node.")
+
+
+class Send(QueueUser):
+    """Put a shallow copy of the request into a queue, and pass: ``Send(q)``.
+
+    While the queue is full it waits, which holds its instance; the wait ends at the deadline of the
+    request and when the pipeline is closed.
+
+    Reads:
+        data: Anything.
+    Writes:
+        result: The same object as ``data``.
+    Batch:
+        1 or more.
+
+    Raises:
+        DeadlineExceededError: The time of the request was over while the queue was full.
+        ClosedError: The pipeline was closed while the queue was full.
+    Source:
+        own
+    """
+
+    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Queue a copy of each request."""
+        outcomes: list[Exception | None] = []
+        for request, deadline in zip(batch, _deadlines(batch), strict=True):
+            try:
+                self._queue.put(dict(request), deadline)
+            except (ClosedError, DeadlineExceededError) as error:
+                outcomes.append(error)
+            else:
+                request["result"] = request["data"]
+                outcomes.append(None)
+        return outcomes if any(outcomes) else None
+
+
+class Observer(QueueUser):
+    """Put a shallow copy of the request into a queue, never waiting, and pass: ``Observer(q)``.
+
+    When the queue is full the oldest in it is dropped and counted.
+
+    Reads:
+        data: Anything.
+    Writes:
+        result: The same object as ``data``.
+    Batch:
+        1 or more.
+
+    Raises:
+        Nothing.
+    Source:
+        own
+    """
+
+    def forward(self, batch: list[Request]) -> None:
+        """Queue a copy of each request."""
+        for request in batch:
+            self._queue.put_newest(dict(request))
+            request["result"] = request["data"]
+
+    def describe(self) -> dict[str, Any]:
+        """Give the queue, and how many were dropped."""
+        return {
+            "queue": self._queue.name,
+            "queue_max": self._queue.max,
+            "dropped": self._queue.dropped,
+        }
+
+
+class Recv(QueueUser):
+    """Take the next request out of a queue: its ``data`` becomes ``result``: ``Recv(q)``.
+
+    While the queue is empty it waits, which holds its instance; the wait ends at the deadline of the
+    request and when the pipeline is closed.
+
+    Reads:
+        Nothing.
+    Writes:
+        result: The ``data`` of the request that was sent.
+    Batch:
+        1 or more.
+
+    Raises:
+        DeadlineExceededError: The time of the request was over while the queue was empty.
+        ClosedError: The pipeline was closed while the queue was empty.
+    Source:
+        own
+    """
+
+    reads = ()
+
+    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Take one item per request."""
+        outcomes: list[Exception | None] = []
+        for request, deadline in zip(batch, _deadlines(batch), strict=True):
+            try:
+                request["result"] = self._queue.get(deadline)["data"]
+            except (ClosedError, DeadlineExceededError) as error:
+                outcomes.append(error)
+            else:
+                outcomes.append(None)
+        return outcomes if any(outcomes) else None

@@ -1,0 +1,6 @@
+"""Several nodes as one pipeline: how they are linked, and how a request walks through them."""
+
+from headrace._graph.graph import Graph, Route, Station
+from headrace._graph.walk import Walk, is_cheap, walk_here, walk_together
+
+__all__ = ["Graph", "Route", "Station", "Walk", "is_cheap", "walk_here", "walk_together"]

@@ -1,0 +1,274 @@
+"""The keys ``next``, ``map``, ``or``, ``each`` and ``each_errors`` of a node, read and checked."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace._config.nodekeys import LINK_KEYS
+from headrace._registry.registry import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace._config.document import Written
+    from headrace._config.problems import Problems
+
+__all__ = ["KEPT", "Links", "check_links", "read_links"]
+
+KEPT = ("context", "request_id")
+"""The keys that a ``map`` brings along unasked."""
+
+_PART = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*\[([^\[\]]*)\]\s*(,|$)")
+_PAIR = re.compile(r"\s*([^:,\s]+)\s*:\s*([^:,\s]+)\s*")
+_KEY = re.compile(r"[^:,\s\[\]]+")
+
+
+@dataclass(frozen=True)
+class Links:
+    """How one node is linked to the others.
+
+    Attributes:
+        name: The node.
+        next: Its successors.
+        map: Per node named, source key to target key; None without a map.
+        otherwise: The key ``or``: it runs only where its predecessor gave no result.
+        each: The key of a list, and the key under which its elements go; None when it runs once.
+        keep_errors: ``each_errors = "none"``: an element that fails leaves None.
+    """
+
+    name: str
+    next: tuple[str, ...] = ()
+    map: Mapping[str, Mapping[str, str]] | None = None
+    otherwise: bool = False
+    each: tuple[str, str] | None = None
+    keep_errors: bool = False
+    files: Mapping[str, str | None] = field(default_factory=dict, compare=False)
+
+
+class _Reader:
+    def __init__(self, name: str, table: Mapping[str, Written], problems: Problems) -> None:
+        self.name = name
+        self.table = table
+        self.problems = problems
+
+    def wrong(self, key: str, message: str, code: str = "graph", **more: Any) -> None:
+        self.problems.add(
+            code, message, file=self.table[key].file, path=f"{self.name}.{key}", **more
+        )
+
+    def next(self) -> tuple[str, ...]:
+        if "next" not in self.table:
+            return ()
+        value = self.table["next"].value
+        names = value.split(",") if isinstance(value, str) else value
+        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+            self.wrong("next", f"expected the names of nodes, got {value!r}", "type")
+            return ()
+        names = [name.strip() for name in names]
+        if "" in names:
+            self.wrong("next", f"there is an empty name in {value!r}")
+            return ()
+        for name in sorted({n for n in names if names.count(n) > 1}):
+            self.wrong("next", f"{name!r} stands there twice")
+        return tuple(dict.fromkeys(names))
+
+    def map(self) -> dict[str, dict[str, str]] | None:
+        if "map" not in self.table:
+            return None
+        value = self.table["map"].value
+        found = self._map_text(value) if isinstance(value, str) else self._map_table(value)
+        if found is None:
+            return None
+        targets = [target for pairs in found.values() for target in pairs.values()]
+        for target in sorted({t for t in targets if targets.count(t) > 1}):
+            self.wrong("map", f"two sources go to the key {target!r}")
+        if "data" not in targets:
+            self.wrong("map", "nothing goes to 'data'", hint="Write a[result:data].")
+        return found
+
+    def _map_text(self, text: str) -> dict[str, dict[str, str]] | None:
+        found: dict[str, dict[str, str]] = {}
+        at = 0
+        while at < len(text) or not found:
+            match = _PART.match(text, at)
+            pairs = [_PAIR.fullmatch(pair) for pair in match[2].split(",")] if match else [None]
+            if match is None or None in pairs or (match[3] and match.end() == len(text)):
+                self.wrong(
+                    "map",
+                    "expected node[source:target,...]",
+                    "syntax",
+                    span=(at, len(text)),
+                    text=text,
+                    hint='For example: map = "a[result:data,color:color],b[result:mask]"',
+                )
+                return None
+            if match[1] in found:
+                self.wrong("map", f"{match[1]!r} stands there twice", span=match.span(1), text=text)
+            found[match[1]] = {pair[1]: pair[2] for pair in pairs if pair is not None}
+            at = match.end()
+        return found
+
+    def _map_table(self, value: Any) -> dict[str, dict[str, str]] | None:
+        good = isinstance(value, dict) and all(
+            isinstance(pairs, dict)
+            and pairs
+            and all(isinstance(k, str) and isinstance(v, str) for k, v in pairs.items())
+            for pairs in value.values()
+        )
+        if not good or not value:
+            self.wrong("map", f"expected a table of sources and targets, got {value!r}", "type")
+            return None
+        return {node: dict(pairs) for node, pairs in value.items()}
+
+    def flag(self, key: str) -> bool:
+        if key not in self.table:
+            return False
+        value = self.table[key].value
+        if not isinstance(value, bool):
+            self.wrong(key, f"expected true or false, got {value!r}", "type")
+        return value is True
+
+    def each(self) -> tuple[str, str] | None:
+        if "each" not in self.table:
+            return None
+        value = self.table["each"].value
+        parts = [part.strip() for part in value.split(":")] if isinstance(value, str) else []
+        if not 1 <= len(parts) <= 2 or not all(_KEY.fullmatch(part) for part in parts):
+            self.wrong("each", f"expected 'key' or 'key:target', got {value!r}", "type")
+            return None
+        return parts[0], parts[1] if len(parts) == 2 else "data"
+
+
+def read_links(
+    name: str, table: Mapping[str, Written], shared: Mapping[str, Written], problems: Problems
+) -> Links:
+    """Read the keys of one node that link it to others; what is wrong goes to ``problems``."""
+    reader = _Reader(name, table, problems)
+    errors = table.get("each_errors", shared.get("each_errors"))
+    if errors is not None and errors.value not in ("none", "fail"):
+        problems.add(
+            "type",
+            f"expected 'fail' or 'none', got {errors.value!r}",
+            file=errors.file,
+            path=f"{name}.each_errors" if "each_errors" in table else "global.each_errors",
+        )
+    links = Links(
+        name,
+        reader.next(),
+        reader.map(),
+        reader.flag("or"),
+        reader.each(),
+        errors is not None and errors.value == "none",
+        {key: table[key].file for key in LINK_KEYS if key in table},
+    )
+    if "each_errors" in table and links.each is None:
+        reader.wrong("each_errors", "the node has no 'each'")
+    return links
+
+
+def check_links(links: Mapping[str, Links], problems: Problems) -> None:
+    """Check that the links of all nodes make a graph that every request can walk to its end."""
+    for one in links.values():
+        for name in one.next:
+            if name not in links:
+                _wrong(
+                    problems,
+                    one,
+                    "next",
+                    f"no node is called {name!r}",
+                    suggestion=nearest(name, links),
+                )
+    circle = _circle(links)
+    if circle is not None:
+        way = " > ".join(circle)
+        _wrong(problems, links[circle[0]], "next", f"the nodes go round in a circle: {way}")
+        return
+    before: dict[str, list[str]] = {name: [] for name in links}
+    for one in links.values():
+        for name in one.next:
+            if name in before:
+                before[name].append(one.name)
+    for one in links.values():
+        _check_one(one, links, before, problems)
+
+
+def _wrong(problems: Problems, links: Links, key: str, message: str, **more: Any) -> None:
+    problems.add("graph", message, file=links.files.get(key), path=f"{links.name}.{key}", **more)
+
+
+def _circle(links: Mapping[str, Links]) -> list[str] | None:
+    """Find nodes that follow each other in a circle, without recursion."""
+    state: dict[str, int] = {}
+    for start in links:
+        path: list[tuple[str, int]] = [(start, 0)] if start not in state else []
+        while path:
+            name, position = path.pop()
+            state[name] = 1
+            following = [n for n in links[name].next if n in links]
+            if position == len(following):
+                state[name] = 2
+                continue
+            path.append((name, position + 1))
+            child = following[position]
+            if state.get(child) == 1:
+                names = [n for n, _ in path]
+                return [*names[names.index(child) :], child]
+            if child not in state:
+                path.append((child, 0))
+    return None
+
+
+def _check_one(
+    one: Links, links: Mapping[str, Links], before: Mapping[str, list[str]], problems: Problems
+) -> None:
+    predecessors = before[one.name]
+    if one.otherwise and len(predecessors) != 1:
+        _wrong(
+            problems,
+            one,
+            "or",
+            f"a node with 'or' has one predecessor, this one has {len(predecessors)}",
+        )
+    if one.map is None:
+        if len(predecessors) > 1:
+            problems.add(
+                "graph",
+                f"{', '.join(predecessors)} join here, and there is no map",
+                path=one.name,
+                hint=f'Write map = "{predecessors[0]}[result:data],..." with every predecessor.',
+            )
+        return
+    if not predecessors:
+        _wrong(problems, one, "map", "nothing comes before this node")
+        return
+    for missing in predecessors:
+        if len(predecessors) > 1 and missing not in one.map:
+            _wrong(problems, one, "map", f"the predecessor {missing!r} is not named")
+    for name in one.map:
+        if name not in links:
+            _wrong(
+                problems,
+                one,
+                "map",
+                f"no node is called {name!r}",
+                suggestion=nearest(name, links),
+            )
+        elif name not in predecessors and not _always_before(name, one.name, before):
+            _wrong(problems, one, "map", f"{name!r} does not lie on every way to {one.name!r}")
+
+
+def _always_before(name: str, node: str, before: Mapping[str, list[str]]) -> bool:
+    """Tell whether every way from a root to ``node`` goes through ``name``."""
+    seen = {node}
+    todo = [node]
+    while todo:
+        current = todo.pop()
+        if not before[current]:
+            return False
+        for one in before[current]:
+            if one != name and one not in seen:
+                seen.add(one)
+                todo.append(one)
+    return True

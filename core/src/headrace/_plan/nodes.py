@@ -1,0 +1,222 @@
+"""Planning one node: its keys, its policies, its expressions, and what it is called through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace._config.document import Written
+from headrace._config.nodekeys import NODE_KEYS, NodeKeys
+from headrace._config.problems import key_place
+from headrace._containers.scheduling import Batching
+from headrace._expression import parse, substitute
+from headrace._plan.element import Element, Named, NodePlan
+from headrace._plan.keys import check_keys
+from headrace._plan.parameters import Parameters
+from headrace._plan.policies import plan_policies
+from headrace._plan.ranges import narrowed
+from headrace._plan.scheduling import check_one_batching, check_used, door_of
+from headrace._plan.scope import Layer, Scope
+from headrace._plan.threads import give_threads
+from headrace._registry import registry
+from headrace.errors import ConfigError, PluginError
+
+if TYPE_CHECKING:
+    from headrace._plan.parameters import Found
+    from headrace._plan.planner import Pipeline
+
+__all__ = ["DEFAULT_NODE", "NodePlanner"]
+
+DEFAULT_NODE = (
+    "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];"
+    "Forward[node.{node_name}]]"
+)
+"""The expression of a node that configures neither ``init`` nor ``node_entrypoint``."""
+
+_DEFAULT_FRONT = "Forward[node.{node_name}]"
+"""The expression of a node that has an ``init`` of its own."""
+
+_AROUND = 3
+"""How many levels of `DEFAULT_NODE` stand around ``backend``; they do not count as nesting."""
+
+_OF_A_DOOR = ("backend", "timeout_ms")
+"""The keys that a second door to another node may have."""
+
+
+class NodePlanner:
+    """Plans one node of a pipeline."""
+
+    def __init__(self, pipeline: Pipeline, name: str) -> None:
+        self.pipeline = pipeline
+        self.name = name
+        self.problems = pipeline.problems
+        self.table = pipeline.shape.nodes[name]
+        shared = pipeline.shape.globals
+        self.parameters = Parameters(name, self.table, shared, pipeline.used_globals)
+        pipeline.parameters.append(self.parameters)
+        self.keys, self.origins = check_keys(NodeKeys, self.table, shared, name, self.problems)
+
+    def plan(self) -> None:
+        """Plan it; it is put under ``pipeline.nodes`` when nothing in it is wrong."""
+        resolver = self.pipeline.resolver
+        resolver.enter(self.name, self.keys, self.parameters)
+        policies = plan_policies(resolver, self.origins)
+        door_to = self._second_door()
+        init = self._key("init")
+        wrong = self.parameters.key("init") is not None and init is None
+        if wrong:
+            self.pipeline.spoil_node(self.name, self.keys.instance_num)
+        entry = self._entry() if door_to is None else self._key("backend")
+        resolver.leave(self.name)
+        if entry is None or wrong or policies is None:
+            return
+        plan = NodePlan(self.name, self.keys, self.origins, entry, *policies, init)
+        plan.door_to = door_to
+        resolver.enter(self.name, self.keys, self.parameters)
+        if self._finish(plan):
+            self.pipeline.nodes[self.name] = plan
+        resolver.leave(self.name)
+
+    # Expressions.
+
+    def _key(self, key: str) -> Element | None:
+        found = self.parameters.key(key)
+        if found is None:
+            return None
+        _, written, path = found
+        return self.pipeline.expression(written, path, self.name, entry=True)
+
+    def _entry(self) -> Element | None:
+        if self.parameters.key("node_entrypoint") is not None:
+            return self._key("node_entrypoint")
+        found = self.parameters.key("init")
+        if found is not None:
+            return self._core(_DEFAULT_FRONT) if self._is_registered(found) else None
+        try:
+            hooked = registry.node_entrypoint()
+        except PluginError as error:
+            self.problems.add(error.code, error.what, hint=error.hint)
+            return None
+        if hooked is None:
+            return self._core(DEFAULT_NODE)
+        text, distribution = hooked
+        path = f"node_entrypoint of {distribution}"
+        layer = Layer(path, depth=1)
+        call = self.pipeline.read(Written(text, Path.cwd()), path, self.name)
+        if call is None:
+            return None
+        return self.pipeline.resolver.plan(call, Scope(layer, entry=True, wraps=True))
+
+    def _is_registered(self, init: Found) -> bool:
+        """Check that ``init`` has registered what the node is called through."""
+        name = f"node.{self.name}"
+        if name in self.pipeline.registered:
+            return True
+        _, written, path = init
+        self.problems.add(
+            "unknown_instance",
+            f"init registers nothing as {name!r}, through which the node is called",
+            **key_place(written.file, path, "init", written.value),
+            hint="Add Register[...] to it, or write a node_entrypoint.",
+        )
+        return False
+
+    def _core(self, text: str) -> Element | None:
+        call = substitute(parse(text), node_name=self.name, environ={})
+        layer = Layer(f"{self.name}.node_entrypoint")
+        return self.pipeline.resolver.plan(
+            call, Scope(layer, depth=-_AROUND, entry=True, wraps=True)
+        )
+
+    # The whole.
+
+    def _finish(self, plan: NodePlan) -> bool:
+        """Find what the node is called through, and check that it can be."""
+        registered = self.pipeline.registered
+        layer = self._layer()
+        named = registered.get(f"node.{self.name}")
+        if named is None:
+            named = registered[f"node.{self.name}"] = Named(
+                f"node.{self.name}", plan.entry, True, self.name
+            )
+        if named.element is None:
+            return False
+        plan.door = named.element
+        first = registered.get(f"{self.name}.0")
+        if first is not None:
+            plan.instance, plan.instance_num = first.element, self.keys.instance_num
+        roots = [plan.entry, *([plan.init] if plan.init is not None else [])]
+        for root in roots:
+            give_threads(root)
+        own = [n for n in registered.values() if n.node == self.name and n.index is None]
+        check_used(self.pipeline.resolver, own, Scope(layer))
+        door = door_of(plan.door)
+        good = check_one_batching(self.pipeline.resolver, roots, door, layer)
+        good &= self.pipeline.check_called(door, layer)
+        return self._check_range(plan, door) and good
+
+    def _layer(self) -> Layer:
+        found = self.parameters.key("node_entrypoint") or self.parameters.key("init")
+        if found is None:
+            return Layer(self.name, self.pipeline.file_of(self.name))
+        return Layer(found[2], found[1].file)
+
+    def _check_range(self, plan: NodePlan, door: Element) -> bool:
+        """Check that the keys of the node leave something of the range that the classes tell."""
+        root = plan.instance
+        if root is None:
+            root = door.children[0] if door.cls is Batching and door.children else door
+        if plan.door_to is not None:
+            return True
+        low, high = narrowed(root.range, self.keys)
+        if high is None or low <= high:
+            return True
+        keys = [k for k in ("min", "max", "batch_sizes") if self.parameters.key(k) is not None]
+        found = self.parameters.key(keys[-1]) if keys else None
+        place = (
+            {"path": self.name}
+            if found is None
+            else key_place(found[1].file, found[2], keys[-1], found[1].value)
+        )
+        shown = plan.backend.name if plan.backend is not None else root.name
+        most = root.range[1]
+        self.problems.add(
+            "range",
+            f"no batch fits: {shown} takes {root.range[0]} to "
+            f"{'any number' if most is None else most}, the node {low} to {high}",
+            **place,
+        )
+        return False
+
+    # A second door to another node.
+
+    def _second_door(self) -> str | None:
+        """Give the node that this one is another door to: its backend is ``Forward[node.x]``."""
+        found = self.parameters.key("backend")
+        others = ("init", "node_entrypoint")
+        if found is None or any(self.parameters.key(key) is not None for key in others):
+            return None
+        if not isinstance(found[1].value, str) or "Forward" not in found[1].value:
+            return None
+        try:
+            call = substitute(parse(found[1].value), node_name=self.name, environ={})
+        except ConfigError:
+            return None  # it is reported where the backend is planned
+        children = call.children
+        if call.part != "Forward" or len(children) != 1 or len(call.args) or children[0].phases:
+            return None
+        target = children[0].name.removeprefix("node.")
+        if not children[0].name.startswith("node.") or target not in self.pipeline.shape.nodes:
+            return None
+        for key in self.table:
+            if key in NODE_KEYS and key not in _OF_A_DOOR:
+                written = self.table[key]
+                self.problems.add(
+                    "door",
+                    f"{self.name!r} is another door to {target!r} and has no {key!r} of its own",
+                    **key_place(
+                        written.file, f"{self.name}.{key}", key, written.value, at_key=True
+                    ),
+                    hint=f"Write it in {target!r}.",
+                )
+        return target

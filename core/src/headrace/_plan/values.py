@@ -1,0 +1,34 @@
+"""Values as they are written, in expressions and under keys, and as options read them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from headrace._expression import Call, substitute_text
+
+__all__ = ["plain_value", "replaced"]
+
+
+def plain_value(value: Any) -> Any:
+    """Give a value of an expression as options read it: an expression is its text."""
+    if isinstance(value, Call):
+        return str(value)
+    if isinstance(value, tuple):
+        return [plain_value(part) for part in value]
+    return value
+
+
+def replaced(value: Any) -> Any:
+    """Replace ``${NAME}`` in all texts of a value of the configuration; everything else stays.
+
+    Raises:
+        ConfigError: Placeholders that are wrong or have no value.
+    """
+    if isinstance(value, str):
+        return substitute_text(value, os.environ)
+    if isinstance(value, list):
+        return [replaced(part) for part in value]
+    if isinstance(value, dict):
+        return {key: replaced(part) for key, part in value.items()}
+    return value

@@ -1,0 +1,138 @@
+"""Entering a node: refused, let into the line, or left outside until there is room."""
+
+from __future__ import annotations
+
+from threading import get_ident
+from typing import TYPE_CHECKING
+
+from headrace._scheduling.batch import served_here
+from headrace._scheduling.entry import ENTERED, OUTSIDE
+from headrace._scheduling.node import own
+from headrace.errors import (
+    BatchRangeError,
+    ContractError,
+    DeadlineExceededError,
+    OverloadedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace._scheduling.entry import Entry
+    from headrace._scheduling.node import Node
+
+__all__ = ["deadline_error", "enter", "held_here", "inside"]
+
+
+def enter(
+    node: Node,
+    entries: Sequence[Entry],
+    make_room: Callable[[], None],
+    *,
+    internal: bool = False,
+    waits: bool = False,
+) -> None:
+    """Let new entries in one by one; what is refused fails alone. Under the lock.
+
+    Args:
+        node: The node.
+        entries: New entries.
+        make_room: Gives what is due to free instances; asked before anything is refused.
+        internal: They come from a backend of this pipeline, which closing does not refuse.
+        waits: The calling thread will wait for them.
+    """
+    refused = _refusal(node, internal=internal, waits=waits)
+    for entry in entries:
+        node.entered += 1
+        entry.state = ENTERED
+        error = refused or _unfit(node, entry)
+        if error is not None:
+            node.settle(entry, own(error))
+            continue
+        # Bounds hold where a request enters the pipeline, not between its nodes.
+        if not internal and _full(node):
+            make_room()
+        if not internal and _full(node):
+            _enter_full(node, entry)
+        else:
+            node.push(entry)
+
+
+def held_here(node: Node) -> bool:
+    """Tell whether the calling thread, or one that waits for it, runs a batch of the node."""
+    held = {i.ident for i in node.instances if i.holder is not None and i.ident}
+    return bool(held) and not held.isdisjoint(served_here(get_ident()))
+
+
+def deadline_error(node: Node, *, running: bool) -> DeadlineExceededError:
+    """Make the error of a request whose time is over."""
+    where = "while a backend ran on it" if running else "while it waited"
+    return DeadlineExceededError(
+        f"the time of the request was over {where}", node=node.name, abandoned=running
+    )
+
+
+def _refusal(node: Node, *, internal: bool, waits: bool) -> BaseException | None:
+    if node.refusing is not None and (node.dead or not internal):
+        return node.refusing
+    if node.owned and not any(instance.living for instance in node.instances):
+        return node.no_instance()
+    if waits and not node.free and held_here(node):
+        return inside(node.name)
+    return None
+
+
+def inside(node: str) -> ContractError:
+    """Make the error of a call that would wait for the instance its own thread holds."""
+    return ContractError(
+        "a backend called its own pipeline, which waits for the instance that it holds",
+        node=node,
+        hint="Call another pipeline, or compose the backends in one expression.",
+    )
+
+
+def _unfit(node: Node, entry: Entry) -> BaseException | None:
+    if entry.deadline is not None and entry.deadline <= entry.arrival:
+        return deadline_error(node, running=False)
+    if node.max is None or entry.weight <= node.max:
+        return None
+    return BatchRangeError(
+        f"a request of weight {entry.weight} fits no instance: the greatest max is {node.max}",
+        weight=entry.weight,
+        min=node.min,
+        max=node.max,
+        node=node.name,
+        hint="Send fewer rows in one request, or raise the node's max.",
+    )
+
+
+def _full(node: Node) -> bool:
+    return node.line.count >= node.limits.queue_size or bool(node.outside)
+
+
+def _enter_full(node: Node, entry: Entry) -> None:
+    rule = node.limits.queue_full
+    if rule == "wait":
+        node.outside[entry] = None
+        entry.state = OUTSIDE
+        return
+    waiting = node.line.count
+    if rule == "shed_oldest" and waiting:
+        oldest = node.line.oldest_of_lowest()
+        if oldest.priority <= entry.priority:
+            node.settle_waiting(_overloaded(node, waiting, shed=True), [oldest])
+            node.push(entry)
+            return
+    node.settle(entry, _overloaded(node, waiting, shed=False))
+
+
+def _overloaded(node: Node, waiting: int, *, shed: bool) -> OverloadedError:
+    size = node.limits.queue_size
+    what = "made way for a newer request" if shed else "the queue is full"
+    return OverloadedError(
+        f"{what}: {waiting} requests wait, queue_size is {size}",
+        queue_size=size,
+        waiting=waiting,
+        node=node.name,
+        hint="Send fewer at a time, raise queue_size, or set queue_full = 'wait'.",
+    )

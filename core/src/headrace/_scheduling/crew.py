@@ -1,0 +1,104 @@
+"""The runners of a node: started at the first need, parked in between, one per instance at most."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from headrace._scheduling.executors import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace._scheduling.executors import Work
+
+__all__ = ["Crew"]
+
+
+class Crew:
+    """Hands work to runner threads. All but `__init__` is called under the lock of the node.
+
+    Attributes:
+        parked: The runners that sleep.
+        backlog: Work for the next runner that has nothing to do. It is only used while as many
+            runners live as there are instances; one of them then runs no batch and is about to
+            look here.
+    """
+
+    def __init__(self, name: str, limit: int, serve: Callable[[Runner], None]) -> None:
+        self.parked: list[Runner] = []
+        self.backlog: deque[Work] = deque()
+        self._name = name
+        self._limit = limit
+        self._serve = serve
+        self._alive = 0
+
+    def give(self, work: Work) -> RuntimeError | None:
+        """Let a runner run ``work``; the error when there is none and none can be started."""
+        if self.parked:
+            runner = self.parked[-1]
+            # No call up to the end of these three: an interrupt finds all of it, or nothing.
+            runner.work = work
+            work.instance.holder = runner
+            del self.parked[-1]
+            runner.signal.wake()
+            return None
+        if self._alive >= self._limit:
+            work.instance.holder = self.backlog
+            self.backlog.append(work)
+            return None
+        return self._start(work)
+
+    def _start(self, work: Work) -> RuntimeError | None:
+        runner = Runner()
+        thread = threading.Thread(
+            target=self._serve, args=(runner,), name=f"headrace-{self._name}", daemon=True
+        )
+        runner.work = work
+        work.instance.holder = runner
+        self._alive += 1
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads, or the interpreter ends
+            self.disown(runner)
+            return error
+        return None
+
+    def take_up(self, runner: Runner) -> Work | None:
+        """Give a runner that has nothing to do what waits for it."""
+        self.unpark(runner)  # it is still noted when a stale signal woke it
+        work = runner.work
+        runner.work = None
+        if work is None and self.backlog:
+            work = self.backlog.popleft()
+            work.instance.holder = runner
+        if work is not None:
+            work.instance.ident = runner.ident
+        return work
+
+    def park(self, runner: Runner) -> None:
+        """Take note that a runner goes to sleep."""
+        self.parked.append(runner)
+
+    def unpark(self, runner: Runner) -> None:
+        """Take note that a runner is awake."""
+        if runner in self.parked:
+            self.parked.remove(runner)
+
+    def leave(self, runner: Runner) -> None:
+        """Take note that a runner ends."""
+        runner.stopped = True
+        self._alive -= 1
+
+    def disown(self, runner: Runner) -> None:
+        """Give up a runner whose thread has not begun; should it yet begin, it ends at once."""
+        runner.work = None
+        self.leave(runner)
+
+    def stop(self) -> None:
+        """End the runners that sleep; the others end with their batch."""
+        while self.parked:
+            runner = self.parked.pop()
+            self.leave(runner)
+            runner.signal.wake()

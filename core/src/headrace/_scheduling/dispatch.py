@@ -1,0 +1,326 @@
+"""Cutting batches, claiming instances for them, and choosing the thread that runs each."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from headrace._scheduling import batch as _batch
+from headrace._scheduling.admission import deadline_error
+from headrace._scheduling.entry import DONE, RUNNING
+from headrace._scheduling.executors import Caller, Runner, Work
+from headrace._scheduling.instance import FAST_S
+from headrace._scheduling.line import QueueView
+from headrace._scheduling.node import own
+from headrace.errors import BackendError, BatchRangeError, ContractError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace._scheduling.crew import Crew
+    from headrace._scheduling.entry import Entry
+    from headrace._scheduling.instance import Instance
+    from headrace._scheduling.node import Node
+    from headrace._scheduling.timer import Timer
+    from headrace.policies import BatchPolicy, DispatchPolicy
+
+__all__ = ["CUT", "Dispatcher"]
+
+CUT = object()
+"""Holder of an instance whose batch is cut and not yet given to a thread."""
+
+_SOONEST_S = 0.001
+"""A policy that asks to be asked again at once is asked after this, so that it cannot spin."""
+
+
+class Dispatcher:
+    """Gives what is due to free instances. Everything here runs under the lock of the node.
+
+    Whoever changes the line, the free instances or the state of an entry calls `dispatch` before
+    leaving the lock. So no batch that is due is left behind.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        batch_policy: BatchPolicy,
+        dispatch_policy: DispatchPolicy,
+        crew: Crew,
+        timer: Timer,
+        run_owned: Callable[[Work], None],
+        lost: Callable[[Work], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._batches = batch_policy
+        self._dispatches = dispatch_policy
+        self._crew = crew
+        self._timer = timer
+        self._run_owned = run_owned
+        self._lost = lost
+        self._wake = wake
+
+    def dispatch(self, me: Caller | Runner | None) -> Work | None:
+        """Claim instances for all batches that are due; give back the one that ``me`` runs."""
+        node = self._node
+        mine: Work | None = None
+        if node.torn:
+            self.mend()
+        if node.line.count:
+            if node.owned:
+                self._bury()
+            offered = list(node.free)
+            wake_at: float | None = None
+            while offered and node.line.count:
+                outcome = self._next(offered)
+                if isinstance(outcome, Work):
+                    node.let_in()
+                    if mine is None and _may_run(me, outcome):
+                        outcome.instance.holder = me
+                        outcome.instance.ident = me.ident  # type: ignore[union-attr]
+                        mine = outcome
+                    else:
+                        self.give(outcome)
+                elif outcome is not None and (wake_at is None or outcome < wake_at):
+                    wake_at = outcome
+            if wake_at is not None and node.line.count:
+                self._plan(wake_at, None if mine is not None else me)
+        node.look_if_quiet()
+        return mine
+
+    def _bury(self) -> None:
+        """Take instances out of service whose own thread has died."""
+        for instance in list(self._node.free):
+            if not instance.living:
+                self._node.lose(instance)
+
+    # What is due.
+
+    def _next(self, offered: list[Instance]) -> Work | float | None:
+        """Ask the policies about one instance, and take it out of ``offered`` unless entries failed.
+
+        Returns:
+            The batch that was cut for it, else the time at which to ask again, or None.
+        """
+        node = self._node
+        now = node.clock()
+        try:
+            instance = self._chosen(offered)
+            if instance is None:
+                offered.clear()
+                return None
+            running = sum(1 for i in node.instances if i.holder is not None)
+            cut = self._batches.cut(QueueView(node.line, running), instance, now)
+            take, again_at = min(int(cut.take), node.line.count), cut.wake_at
+        except Exception as error:  # noqa: BLE001 - a policy may be anybody's code
+            self._policy_failed(error)
+            return None
+        if take > 0:
+            entries = node.line.head(take)
+            if self._fail_late(entries, now):
+                return None
+            weight = sum(entry.weight for entry in entries)
+            refused = self._out_of_range(instance, weight)
+            if refused is None:
+                offered.remove(instance)
+                return self._claim(instance, entries, weight, now)
+            if weight >= instance.min or not self._fits_elsewhere(instance, weight):
+                node.settle_waiting(refused, entries)
+                node.let_in()
+                return None
+        offered.remove(instance)
+        return again_at if again_at is None or again_at > now else now + _SOONEST_S
+
+    def _chosen(self, offered: Sequence[Instance]) -> Instance | None:
+        chosen = self._dispatches.choose(self._node.line.weight, offered)
+        if chosen is None:
+            return None
+        for instance in offered:
+            if instance is chosen:
+                return instance
+        raise ContractError(f"the dispatch policy chose {chosen!r}, which is not free")
+
+    def _policy_failed(self, error: Exception) -> None:
+        """Fail all that wait: who cannot be decided upon would wait for ever."""
+        failure = ContractError(
+            f"a policy of the node raised {type(error).__name__}", node=self._node.name
+        )
+        failure.__cause__ = error
+        self._node.settle_waiting(failure, list(self._node.line))
+        self._node.let_in()
+
+    def _fail_late(self, entries: Sequence[Entry], now: float) -> bool:
+        """Fail the entries whose time is over; tell whether there were any."""
+        late = [
+            e for e in entries if e.state == DONE or (e.deadline is not None and e.deadline <= now)
+        ]
+        for entry in late:
+            if entry.state != DONE:
+                self._node.settle(entry, deadline_error(self._node, running=False))
+            self._node.take_out(entry)
+        if late:
+            self._node.let_in()
+        return bool(late)
+
+    def _out_of_range(self, instance: Instance, weight: int) -> BatchRangeError | None:
+        """Check the range, which is exact whatever a policy says."""
+        limits = self._node.limits
+        if instance.max is None or weight <= instance.max:
+            return _batch.refusal(
+                self._node.name, weight, instance, limits.batch_sizes, pad=limits.pad
+            )
+        return BatchRangeError(
+            f"the batch policy cut a weight of {weight} for a max of {instance.max}",
+            weight=weight,
+            min=instance.min,
+            max=instance.max,
+            node=self._node.name,
+            instance=instance.index,
+        )
+
+    def _fits_elsewhere(self, instance: Instance, weight: int) -> bool:
+        """Tell whether an instance that is busy now takes what is too little for this one."""
+        return any(
+            i.min <= weight and (i.max is None or weight <= i.max)
+            for i in self._node.instances
+            if i is not instance and i.holder is not None and i.living
+        )
+
+    def _claim(self, instance: Instance, entries: list[Entry], weight: int, now: float) -> Work:
+        node = self._node
+        # No call between these four: an interrupt finds the whole claim, or none.
+        node.torn = True
+        instance.entries = entries
+        instance.running_weight = weight
+        instance.holder = CUT
+        self._end_claim(instance)
+        node.torn = False
+        instance.queued += 1
+        instance.sizes[len(entries)] = instance.sizes.get(len(entries), 0) + 1
+        if not instance.queued & instance.mask:
+            for entry in entries:
+                instance.waited.add((now - entry.arrival) * 1000)
+        return Work(instance, entries)
+
+    def _end_claim(self, instance: Instance) -> None:
+        """Take a claimed instance and its batch out of what may be claimed."""
+        node = self._node
+        if instance in node.free:
+            node.free.remove(instance)
+        for entry in instance.entries or ():
+            node.line.remove(entry)
+            if entry.state != DONE:
+                entry.state = RUNNING
+
+    def mend(self) -> None:
+        """End the claims, and hand over the batches, that an interrupt cut short."""
+        self._node.torn = False
+        for instance in self._node.instances:
+            if instance.holder is CUT and instance.entries is not None:
+                self._end_claim(instance)
+                self.give(Work(instance, instance.entries))
+
+    # Who runs it.
+
+    def give(self, work: Work) -> None:
+        """Give ``work`` to the thread that owns the instance, a waiting caller, or a runner."""
+        instance = work.instance
+        if instance.thread is not None:
+            run, lost = self._run_owned, self._lost
+            if not instance.thread.post(lambda: run(work), lambda: lost(work)):
+                self.fail(work, self._node.no_instance())
+                self._node.lose(instance)
+            return
+        for entry in work.entries:
+            owner = entry.owner
+            if (
+                isinstance(owner, Caller)
+                and owner.parked
+                and owner.work is None
+                and _may_run(owner, work)
+            ):
+                owner.work = work
+                instance.holder = owner
+                owner.signal.wake()
+                return
+        self.give_runner(work)
+
+    def give_runner(self, work: Work) -> None:
+        """Give ``work`` to a runner."""
+        error = self._crew.give(work)
+        if error is not None:
+            failure = BackendError(
+                f"no thread could be started to run the batch: {error}", node=self._node.name
+            )
+            failure.__cause__ = error
+            self.fail(work, failure)
+
+    def fail(self, work: Work, error: BaseException) -> None:
+        """Give back an instance and fail its batch, which did not run to its end."""
+        self.release(work, [own(error) for _ in work.entries])
+
+    def release(self, work: Work, errors: Sequence[BaseException | None]) -> None:
+        """Give back an instance and settle its batch; `dispatch` is to follow."""
+        instance, entries = work
+        if instance.entries is entries:
+            instance.entries = None
+            instance.running_weight = 0
+            instance.ident = 0
+            instance.holder = None
+            self._node.free.append(instance)
+        for entry, error in zip(entries, errors, strict=True):
+            if entry.state == RUNNING:
+                self._node.settle(entry, error, instance)
+
+    # When to look again.
+
+    def _plan(self, wake_at: float, me: Caller | Runner | None) -> None:
+        """See to it that somebody calls `dispatch` at ``wake_at``: ``me`` if it goes to sleep."""
+        node = self._node
+        if node.wake_at is not None and node.wake_at <= wake_at:
+            return
+        if isinstance(me, Caller) and me.pending:
+            node.wake_at = wake_at
+            node.waker = me
+            me.wake_at = wake_at
+            return
+        self._timer.call_at(wake_at, self._wake)
+        node.wake_at = wake_at
+        node.waker = None
+
+    def woken(self) -> None:
+        """Look at the line again, as planned for the timer."""
+        if self._node.waker is None:
+            self._node.wake_at = None
+        self.dispatch(None)
+
+    def resign(self, caller: Caller) -> bool:
+        """Take the duty from a caller who was to look at the line; True when it had it."""
+        node = self._node
+        caller.wake_at = None
+        if node.waker is not caller:
+            return False
+        node.waker = None
+        node.wake_at = None
+        return True
+
+
+def _may_run(me: Caller | Runner | None, work: Work) -> bool:
+    """Tell whether a thread may run ``work`` itself."""
+    if me is None or work.instance.thread is not None:
+        return False
+    if isinstance(me, Runner):
+        return True
+    if not me.runs:
+        return False
+    own = [entry.owner is me for entry in work.entries]
+    if me.main:
+        return all(own)
+    if any(own):
+        return True
+    if work.instance.mean_s >= FAST_S:
+        return False
+    now = time.perf_counter()
+    if me.foreign_until is None:
+        me.foreign_until = now + FAST_S
+    return now < me.foreign_until

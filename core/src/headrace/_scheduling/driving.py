@@ -1,0 +1,217 @@
+"""The threads at work: running batches one after the other, and sleeping until there is one."""
+
+from __future__ import annotations
+
+from threading import get_ident
+from typing import TYPE_CHECKING
+
+from headrace._scheduling import batch as _batch
+from headrace._scheduling.admission import deadline_error
+from headrace._scheduling.entry import DONE, RUNNING
+from headrace._scheduling.executors import Caller, Runner, Work
+from headrace.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace._scheduling.crew import Crew
+    from headrace._scheduling.dispatch import Dispatcher
+    from headrace._scheduling.entry import Entry
+    from headrace._scheduling.instance import Instance
+    from headrace._scheduling.node import Node
+
+__all__ = ["Driver"]
+
+
+class Driver:
+    """What a thread does between taking work up and going to sleep. Called without the lock."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._dispatcher: Dispatcher
+        self._crew: Crew
+
+    def attach(self, dispatcher: Dispatcher, crew: Crew) -> None:
+        """Say who cuts batches and who hands them to runners."""
+        self._dispatcher = dispatcher
+        self._crew = crew
+
+    def drive(self, me: Caller | Runner, work: Work | None) -> None:
+        """Run ``work`` and what follows for ``me``; raises the interrupt that hit this thread."""
+        node = self._node
+        while work is not None:
+            errors, interrupt = self._run(work)
+            mine = isinstance(me, Caller) and any(entry.owner is me for entry in work.entries)
+            stops = mine and interrupt is not None
+            with node.lock:
+                self._dispatcher.release(work, errors)
+                retire, instance = node.retire, work.instance
+                work = self._dispatcher.dispatch(None if stops else me)
+                settled = node.take_settled()
+            node.tell(settled)
+            if retire is not None:
+                retire(instance)
+            if stops and interrupt is not None:
+                raise interrupt
+
+    def _run(self, work: Work) -> _batch.Outcome:
+        node, limits = self._node, self._node.limits
+        return _batch.run(
+            node.name,
+            work,
+            limits.batch_sizes,
+            pad=limits.pad,
+            needs_result=node.needs_result,
+        )
+
+    # Callers.
+
+    def wait(self, caller: Caller, entries: Sequence[Entry], work: Work | None) -> None:
+        """Run what is given to ``caller``, sleep in between, until all its entries are done."""
+        node = self._node
+        deadline = _earliest(entries)
+        while True:
+            self.drive(caller, work)
+            with node.lock:
+                caller.parked = False
+                work = caller.work
+                caller.work = None
+                now = node.clock() if deadline is not None or caller.wake_at is not None else 0.0
+                if work is not None:
+                    work.instance.ident = caller.ident
+                    self._hand_duty_on(caller)
+                elif deadline is not None and now >= deadline:
+                    self._expire(entries, now)
+                    deadline = _earliest(entries)
+                if work is None and caller.pending:
+                    if caller.wake_at is not None and now >= caller.wake_at:
+                        self._dispatcher.resign(caller)
+                        work = self._dispatcher.dispatch(caller)
+                    caller.parked = work is None
+                elif work is None:
+                    self._hand_duty_on(caller)
+                settled = node.take_settled()
+            node.tell(settled)
+            if caller.parked:
+                caller.signal.sleep(_until(now, deadline, caller.wake_at))
+            elif work is None:
+                return
+
+    def _hand_duty_on(self, caller: Caller) -> None:
+        """Let the timer look at the line when this caller, who was to, does something else."""
+        if self._dispatcher.resign(caller):
+            self._dispatcher.dispatch(None)
+
+    def _expire(self, entries: Sequence[Entry], now: float) -> None:
+        for entry in entries:
+            if entry.deadline is not None and entry.deadline <= now:
+                self.expire(entry)
+
+    def expire(self, entry: Entry) -> None:
+        """Fail an entry whose time is over, if it has no outcome. Under the lock."""
+        if entry.state == DONE:
+            return
+        node = self._node
+        running = entry.state == RUNNING
+        node.settle(entry, deadline_error(node, running=running))
+        node.take_out(entry)
+        node.let_in()
+        self._dispatcher.dispatch(None)
+
+    # Runners and own threads.
+
+    def serve(self, runner: Runner) -> None:
+        """Run batches until the node is closed: the life of a runner's thread."""
+        runner.ident = get_ident()
+        node = self._node
+        work: Work | None = None
+        while True:
+            try:
+                with node.lock:
+                    if runner.stopped:
+                        return
+                    runner.begun = True
+                    work = self._crew.take_up(runner) or self._dispatcher.dispatch(runner)
+                    ends = work is None and node.refusing is not None
+                    if ends:
+                        self._crew.leave(runner)
+                    elif work is None:
+                        self._crew.park(runner)
+                    settled = node.take_settled()
+                node.tell(settled)
+                if ends:
+                    return
+                if work is None:
+                    runner.signal.sleep()
+                else:
+                    self.drive(runner, work)
+            except BaseException as error:  # noqa: BLE001 - a runner goes on, whatever hits it
+                self._rescue(runner, error)
+
+    def _rescue(self, runner: Runner, error: BaseException) -> None:
+        """Give back what a runner holds after something was raised past its batch."""
+        node = self._node
+        with node.lock:
+            self._crew.unpark(runner)
+            for instance in node.instances:
+                if instance.holder is runner and runner.work is None:
+                    self._give_back(instance, error)
+            self._dispatcher.dispatch(None)
+            settled = node.take_settled()
+        node.tell(settled)
+
+    def _give_back(self, instance: Instance, error: BaseException) -> None:
+        entries = instance.entries
+        if entries is not None:
+            failure = _batch.wrapped(self._node.name, instance, error)
+            self._dispatcher.fail(Work(instance, entries), failure)
+
+    def drive_owned(self, work: Work) -> None:
+        """Run one batch in the thread that owns its instance."""
+        node = self._node
+        instance = work.instance
+        with node.lock:
+            if instance.entries is not work.entries or instance.ident:
+                return  # it was posted twice, or has been failed meanwhile
+            instance.holder = instance.thread
+            instance.ident = get_ident()
+        try:
+            errors, _ = self._run(work)
+        except BaseException as error:  # noqa: BLE001 - the thread goes on
+            errors = [_batch.wrapped(node.name, instance, error) for _ in work.entries]
+        with node.lock:
+            self._dispatcher.release(work, errors)
+            retire = node.retire
+            self._dispatcher.dispatch(None)
+            settled = node.take_settled()
+        node.tell(settled)
+        if retire is not None:
+            retire(instance)
+
+    def lost(self, work: Work) -> None:
+        """Fail a batch whose thread has died."""
+        node = self._node
+        with node.lock:
+            if work.instance.entries is work.entries:
+                error = BackendError(
+                    "the thread that owns the instance died",
+                    node=node.name,
+                    instance=work.instance.index,
+                )
+                error.__cause__ = getattr(work.instance.thread, "cause", None)
+                self._dispatcher.fail(work, error)
+            node.lose(work.instance)
+            self._dispatcher.dispatch(None)
+            settled = node.take_settled()
+        node.tell(settled)
+
+
+def _earliest(entries: Sequence[Entry]) -> float | None:
+    """Give the earliest deadline of the entries that are not done."""
+    deadlines = (e.deadline for e in entries if e.deadline is not None and e.state != DONE)
+    return min(deadlines, default=None)
+
+
+def _until(now: float, *times: float | None) -> float | None:
+    """Give the seconds from ``now`` to the earliest of ``times``, None when there is none."""
+    return min((at - now for at in times if at is not None), default=None)

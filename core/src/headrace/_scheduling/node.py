@@ -1,0 +1,254 @@
+"""What the parts of a node's scheduler share: the line, the instances, the open requests.
+
+An interrupt (Ctrl-C) can hit the main thread at any call, also under the lock. So what belongs
+together is written without a call in between, in an order from which `headrace._scheduling.mending`
+can tell how far it came.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace._scheduling.entry import DONE, QUEUED, Entry
+from headrace._scheduling.executors import Caller
+from headrace._scheduling.line import WaitingLine
+from headrace.errors import BackendError, ClosedError, code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace._scheduling.instance import Instance
+    from headrace._scheduling.signal import Signal
+
+__all__ = ["Limits", "Node", "own"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The queue keys of a node.
+
+    Attributes:
+        queue_size: How many requests may wait.
+        queue_full: ``"wait"``, ``"reject"`` or ``"shed_oldest"``.
+        timeout_ms: Longest time from arrival to the end, None for no limit.
+        batching_timeout_ms: How long the oldest request waits for company.
+        batch_sizes: The weights a batch may have; empty for all.
+        pad: Whether a batch that is too small is filled with copies of its last item.
+        shortcut: Whether a caller that finds the node idle may skip the queue.
+    """
+
+    queue_size: int = 1024
+    queue_full: str = "wait"
+    timeout_ms: float | None = None
+    batching_timeout_ms: float = 0.0
+    batch_sizes: tuple[int, ...] = ()
+    pad: bool = False
+    shortcut: bool = True
+
+
+class Node:
+    """The state of one node. All of it is read and changed under ``lock``.
+
+    Attributes:
+        name, limits, clock: See `Scheduler`.
+        instances: All instances.
+        free: Those that nobody holds, the one that rested longest first.
+        line: The requests that wait.
+        outside: The requests that wait for room in the line, first come first served.
+        callers: The threads that wait for their requests here.
+        entered: How many requests came in by the queue.
+        failures: How many requests failed without reaching an instance, by code.
+        refusing: Why newcomers are refused, None while they are not.
+        dead: Whether what is open has been failed, too: nothing runs any more.
+        retire: Called, without the lock, with each instance whose batch ends when all is dead.
+        wake_at: When somebody will look at the line again, None for never.
+        waker: The caller who will; None for the timer.
+        min, max: Weights that some living instance takes.
+        needs_result: Whether a request that ends without a ``result`` has failed.
+        torn: Whether a claim has begun and not ended; seen by others only after an interrupt.
+        owned: Whether instances are run by threads of their own.
+    """
+
+    def __init__(
+        self, name: str, instances: Sequence[Instance], limits: Limits, clock: Callable[[], float]
+    ) -> None:
+        self.name = name
+        self.limits = limits
+        self.clock = clock
+        self.lock = threading.Lock()
+        self.instances = list(instances)
+        self.free = list(instances)
+        self.line = WaitingLine()
+        self.outside: OrderedDict[Entry, None] = OrderedDict()
+        self.callers: set[Caller] = set()
+        self.entered = 0
+        self.failures: dict[str, int] = {}
+        self.refusing: ClosedError | None = None
+        self.dead = False
+        self.retire: Callable[[Instance], None] | None = None
+        self.wake_at: float | None = None
+        self.waker: Caller | None = None
+        self.needs_result = True
+        self.torn = False
+        self.owned = any(instance.thread is not None for instance in instances)
+        self._settled: list[Entry] = []  # by this turn under the lock, not told yet
+        self._untold: dict[Entry, None] = {}  # all that is settled and not told
+        self._closers: list[Signal] = []
+        self.measure(self.instances)
+
+    def measure(self, living: Sequence[Instance]) -> None:
+        """Take the range of the living instances as that of the node."""
+        # No batch weighs more than the largest size, so no request may.
+        sizes = self.limits.batch_sizes[-1:]
+        maxima = [
+            min(most) for i in living if (most := [*sizes, *([] if i.max is None else [i.max])])
+        ]
+        self.max = max(maxima) if living and len(maxima) == len(living) else None
+        self.min = min((i.min for i in living), default=1)
+
+    # Entries.
+
+    def push(self, entry: Entry) -> None:
+        """Put an entry into the line."""
+        self.line.push(entry)
+        entry.state = QUEUED
+
+    def take_out(self, entry: Entry) -> None:
+        """Take an entry that waits out of where it waits."""
+        self.outside.pop(entry, None)
+        self.line.remove(entry)
+
+    def let_in(self) -> None:
+        """Let in who waits for room, first come first served."""
+        while self.outside and self.line.count < self.limits.queue_size:
+            entry = next(iter(self.outside))
+            if entry not in self.line:
+                self.line.push(entry)
+            entry.state = QUEUED
+            del self.outside[entry]
+            if entry.room is not None:
+                entry.room.wake()
+
+    def settle(self, entry: Entry, error: BaseException | None, at: Instance | None = None) -> None:
+        """Give an entry its one outcome.
+
+        Args:
+            entry: An entry that is not DONE.
+            error: None for success.
+            at: The instance that ran it, which counts the failure.
+        """
+        request = entry.request
+        if not getattr(error, "abandoned", False):
+            request["data"] = entry.data
+            if error is not None:
+                request.pop("result", None)
+        if entry.alarm is not None:
+            entry.alarm.cancel()
+        owner = entry.owner
+        waits = isinstance(owner, Caller)
+        code = "" if error is None else code_of(error)
+        failures = self.failures if at is None else at.failures
+        count = failures.get(code, 0) + 1
+        # No call up to the state: an interrupt finds the entry either open or settled.
+        if error is not None:
+            failures[code] = count
+        entry.error = error
+        if waits:
+            owner.pending -= 1  # type: ignore[attr-defined]
+        else:
+            self._untold[entry] = None
+        entry.state = DONE
+        if entry.room is not None:
+            entry.room.wake()
+        if not isinstance(owner, Caller):
+            self._settled.append(entry)
+        elif not owner.pending and owner.parked:
+            owner.signal.wake()
+
+    def settle_waiting(self, error: BaseException, entries: Sequence[Entry]) -> None:
+        """Fail entries that wait, each with an error of its own."""
+        for entry in entries:
+            # In this order an interrupt leaves a settled entry in the line, which is passed over.
+            self.settle(entry, own(error))
+            self.take_out(entry)
+
+    # Telling.
+
+    def take_settled(self) -> list[Entry]:
+        """Give those settled in this turn under the lock; the one who takes them tells them."""
+        settled = self._settled
+        self._settled = []
+        return settled
+
+    def take_untold(self) -> list[Entry]:
+        """Give all that may not have been told, after an interrupt."""
+        self._settled = []
+        return list(self._untold)
+
+    def tell(self, settled: Sequence[Entry]) -> None:
+        """Tell the owners of entries their outcome. Without the lock."""
+        if not settled:
+            return
+        for entry in settled:
+            entry.owner.finished(entry)
+            self._untold.pop(entry, None)
+        if self.refusing is not None:
+            with self.lock:
+                self.look_if_quiet()
+
+    # The end.
+
+    @property
+    def quiet(self) -> bool:
+        """Whether newcomers are refused and nothing waits, runs or is yet to be told."""
+        return (
+            self.refusing is not None
+            and not self.line.count
+            and not self.outside
+            and not self._untold
+            and all(instance.holder is None for instance in self.instances)
+        )
+
+    def look_if_quiet(self) -> None:
+        """Wake those who wait for quiet, if it is."""
+        if self._closers and self.quiet:
+            for signal in self._closers:
+                signal.wake()
+
+    def add_closer(self, signal: Signal) -> None:
+        """Wake ``signal`` when it is quiet."""
+        self._closers.append(signal)
+        self.look_if_quiet()
+
+    def lose(self, instance: Instance) -> None:
+        """Take an instance out of service whose own thread has died, with all it could serve."""
+        if instance in self.free:
+            self.free.remove(instance)
+        instance.holder = None
+        living = [i for i in self.instances if i.living]
+        self.measure(living)
+        error = self.no_instance() if not living else None
+        for entry in [*self.line, *self.outside]:
+            if error is not None or (self.max is not None and entry.weight > self.max):
+                self.settle_waiting(error or self.no_instance(), [entry])
+        self.let_in()
+
+    def no_instance(self) -> BackendError:
+        """Make the error of requests for which no living instance is left."""
+        return BackendError(
+            "the thread that owned the instance has died, and no other can take the request",
+            node=self.name,
+            hint="Close the pipeline and build it again.",
+        )
+
+
+def own(error: BaseException) -> BaseException:
+    """Give an error object for one request alone."""
+    if isinstance(error, ClosedError):
+        return ClosedError(error.args[0], abandoned=error.abandoned)
+    copy = getattr(error, "copy", None)
+    twin: BaseException = copy() if copy is not None else error
+    return twin

@@ -1,0 +1,66 @@
+"""What ``stats()`` shows of one node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace._scheduling.entry import RUNNING
+from headrace._scheduling.timings import Timings
+
+if TYPE_CHECKING:
+    from headrace._scheduling.instance import Instance
+    from headrace._scheduling.node import Node
+
+__all__ = ["statistics"]
+
+
+def statistics(node: Node) -> dict[str, Any]:
+    """Give the counts, which are exact, and the times, which are sampled. Under the lock.
+
+    Keys of the histogram are texts, so that the whole is the same after a way through JSON.
+    """
+    forward, waited = Timings(), Timings()
+    failed = dict(node.failures)
+    sizes: dict[int, int] = {}
+    direct = running = 0
+    for instance in node.instances:
+        forward.merge(instance.forward)
+        waited.merge(instance.waited)
+        direct += instance.direct
+        running += _running(instance)
+        _add(failed, instance.failures)
+        _add(sizes, instance.sizes)
+    if direct:
+        _add(sizes, {1: direct})
+    submitted = direct + node.entered
+    waiting = node.line.count + len(node.outside)
+    batches = sum(sizes.values())
+    items = sum(size * count for size, count in sizes.items())
+    return {
+        "waiting": waiting,
+        "submitted": submitted,
+        "ok": submitted - sum(failed.values()) - waiting - running,
+        "failed": failed,
+        "batches": batches,
+        "batch_size": {
+            "mean": round(items / batches, 4) if batches else 0.0,
+            "histogram": {str(size): sizes[size] for size in sorted(sizes)},
+        },
+        "queue_ms": waited.summary(),
+        "forward_ms": forward.summary(),
+        "instances": [instance.statistics() for instance in node.instances],
+    }
+
+
+def _running(instance: Instance) -> int:
+    """Count the open requests on an instance."""
+    if instance.holder is None:
+        return 0
+    if instance.entries is None:
+        return 1  # a caller's own, past the queue
+    return sum(1 for entry in instance.entries if entry.state == RUNNING)
+
+
+def _add(total: dict[Any, int], counts: dict[Any, int]) -> None:
+    for key, count in counts.items():
+        total[key] = total.get(key, 0) + count

@@ -1,0 +1,147 @@
+"""Fixtures that the tests of core share."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import headrace
+
+FAILS_LATE_S = 20.0
+"""A test that hangs fails after this; nothing else is measured in seconds."""
+
+
+@pytest.fixture(params=[True, False], ids=["shortcut", "queue"])
+def shortcut(request, monkeypatch):
+    """Run a test twice: callers skip the queue of an idle node, and never do."""
+    monkeypatch.setattr("headrace._pipeline._default_shortcut", request.param)
+    return request.param
+
+
+class GateControl:
+    """What a test sees and steers of the backend ``Gate``, all instances together.
+
+    Attributes:
+        batches: The ``data`` of each batch, in the order of their begin.
+        idents: The thread of each.
+        shut: Whether a batch waits to be let go.
+        raises: What to raise for a batch that holds this ``data``.
+        calls: A function to call in the batch that holds this ``data``.
+    """
+
+    def __init__(self):
+        self.batches = []
+        self.idents = []
+        self.shut = True
+        self.raises = {}
+        self.calls = {}
+        self.closed = 0
+        self._entered = threading.Semaphore(0)
+        self._leave = threading.Semaphore(0)
+
+    def wait_entered(self, times=1):
+        for _ in range(times):
+            assert self._entered.acquire(timeout=FAILS_LATE_S), "no batch began"
+
+    def let_go(self, times=1):
+        for _ in range(times):
+            self._leave.release()
+
+    def open(self):
+        self.shut = False
+        self.let_go(64)
+
+    def run(self, batch):
+        self.batches.append([request["data"] for request in batch])
+        self.idents.append(threading.get_ident())
+        self._entered.release()
+        if self.shut:
+            assert self._leave.acquire(timeout=FAILS_LATE_S), "nobody let the batch go"
+        for request in batch:
+            key = request["data"]
+            if isinstance(key, (str, int)) and key in self.calls:
+                self.calls[key]()
+            if isinstance(key, (str, int)) and key in self.raises:
+                raise self.raises[key]
+        for request in batch:
+            request["result"] = request["data"]
+
+
+@pytest.fixture
+def gate():
+    """Register the backends ``Gate`` and ``OwnGate`` (which owns its thread); give their control."""
+    control = GateControl()
+
+    class Gate(headrace.Backend):
+        max = None
+
+        def forward(self, batch):
+            control.run(batch)
+
+        def close(self):
+            control.closed += 1
+
+    class OwnGate(Gate):
+        owns_thread = True
+
+    headrace.register("Gate", Gate, replace=True)
+    headrace.register("OwnGate", OwnGate, replace=True)
+    yield control
+    control.open()
+
+
+class Client(threading.Thread):
+    """Calls a function in a thread of its own and keeps what came of it."""
+
+    def __init__(self, function, *args, **kwargs):
+        super().__init__(daemon=True)
+        self._call = (function, args, kwargs)
+        self.value = None
+        self.error = None
+        self.start()
+
+    def run(self):
+        function, args, kwargs = self._call
+        try:
+            self.value = function(*args, **kwargs)
+        except BaseException as error:
+            self.error = error
+
+    def outcome(self):
+        self.join(FAILS_LATE_S)
+        assert not self.is_alive(), "the caller got no answer"
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+@pytest.fixture
+def client():
+    """Give the class `Client`."""
+    return Client
+
+
+@pytest.fixture
+def until():
+    """Give a function that waits until a condition holds."""
+
+    def wait(condition):
+        pause = threading.Event()
+        for _ in range(10_000):
+            if condition():
+                return
+            pause.wait(0.002)
+        raise AssertionError("it never came to that")
+
+    return wait
+
+
+@pytest.fixture
+def waiting(until):
+    """Give a function that waits until so many requests wait at the node ``main``."""
+
+    def wait(pipe, count):
+        until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == count)
+
+    return wait

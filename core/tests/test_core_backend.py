@@ -1,0 +1,224 @@
+"""The backend contract, as core enforces it."""
+
+from __future__ import annotations
+
+import pytest
+
+import headrace
+from headrace import InitContext
+from headrace._registry.registry import as_backend
+from headrace.errors import (
+    BackendError,
+    BatchRangeError,
+    ContractError,
+    InputError,
+    MissingDependencyError,
+    SetupError,
+)
+
+
+def ready(forward=None, **body):
+    """Make a backend that is initialised."""
+    attributes = {**body, **({"forward": forward} if forward is not None else {})}
+    made = type("Made", (headrace.Backend,), attributes)()
+    made._start(made.Options(), InitContext(node_name="n", instance_index=2))
+    return made
+
+
+def echo(self, batch):
+    for request in batch:
+        request["result"] = request["data"]
+
+
+def requests(*data, **keys):
+    return [{"data": d, **keys} for d in data]
+
+
+def raising(error):
+    def forward(self, batch):
+        raise error
+
+    return forward
+
+
+def test_a_call_gives_none_when_all_went_well():
+    batch = requests(1, 2)
+    assert ready(echo)(batch) is None
+    assert [r["result"] for r in batch] == [1, 2]
+
+
+def test_an_empty_batch_is_no_call():
+    assert ready(raising(ValueError()))([]) is None
+
+
+@pytest.mark.parametrize("state", ["new", "closed", "failed"])
+def test_a_backend_that_is_not_ready_refuses(state):
+    made = type("Made", (headrace.Backend,), {"forward": echo})()
+    made._state = state
+    (outcome,) = made(requests(1))
+    assert isinstance(outcome, ContractError)
+
+
+def test_an_exception_is_an_outcome_of_its_own_for_each_item():
+    error = KeyError("x")
+    first, second = ready(raising(error))(requests(1, 2))
+    assert type(first) is type(second) is BackendError
+    assert first is not second
+    assert first.__cause__ is second.__cause__ is error
+    assert (first.node, first.backend, first.instance) == ("n", "Made", 2)
+
+
+def test_an_input_error_passes_unwrapped_with_the_node_filled_in():
+    (outcome,) = ready(raising(InputError("w", key="k")))(requests(1))
+    assert type(outcome) is InputError
+    assert (outcome.node, outcome.key) == ("n", "k")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_is_no_exception_passes(error):
+    with pytest.raises(error):
+        ready(raising(error()))(requests(1))
+
+
+def test_single_items_fail_by_a_list_with_an_exception_or_none_each():
+    made = ready(lambda self, batch: [None, ValueError("x")])
+    first, second = made(requests(1, 2))
+    assert first is None
+    assert isinstance(second.__cause__, ValueError)
+    assert ready(lambda self, batch: [None, None])(requests(1, 2)) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        [None],
+        [None, None, None],
+        (None, None),
+        [None, 1],
+        [None, KeyboardInterrupt()],
+        0,
+        True,
+        {},
+    ],
+)
+def test_any_other_value_is_a_contract_error_for_all(value):
+    found = ready(lambda self, batch: value)(requests(1, 2))
+    assert [type(e) for e in found] == [ContractError, ContractError]
+
+
+def test_the_list_is_a_copy_whatever_the_backend_does_to_it():
+    def forward(self, batch):
+        echo(self, batch)
+        batch.clear()
+
+    batch = requests(1, 2)
+    assert ready(forward)(batch) is None
+    assert len(batch) == 2
+
+
+def test_items_are_run_again_one_by_one_where_rerun_is_said():
+    def forward(self, batch):
+        if any(r["data"] == "bad" for r in batch):
+            raise ValueError("bad")
+        echo(self, batch)
+
+    batch = requests("a", "bad")
+    first, second = ready(forward, rerun=True)(batch)
+    assert first is None
+    assert batch[0]["result"] == "a"
+    assert isinstance(second, BackendError)
+    assert all(ready(forward)(requests("a", "bad")))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "weights", "fits"),
+    [
+        (1, None, [1, 9], True),
+        (1, 4, [1, 3], True),
+        (1, 4, [2, 3], False),
+        (3, 8, [1, 1], False),
+        (3, 8, [1, 2], True),
+        (1, 1, [5], True),
+        (1, 1, [1, 1], False),
+    ],
+)
+def test_the_range_is_exact_and_counts_weights(low, high, weights, fits):
+    batch = [{"data": 1, "request_size": w} for w in weights]
+    outcomes = ready(echo, min=low, max=high)(batch)
+    if fits:
+        assert outcomes is None
+    else:
+        assert [type(e) for e in outcomes] == [BatchRangeError] * len(weights)
+        assert (outcomes[0].min, outcomes[0].max) == (low, high)
+
+
+def test_a_weight_that_is_no_number_is_an_outcome_too():
+    first, second = ready(echo, max=8)([{"data": 1, "request_size": "x"}, {"data": 2}])
+    assert isinstance(first, InputError)
+    assert isinstance(second, BackendError)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, None), (2, 1), (1.5, 2), (True, None), (1, True), ("1", None), (None, 1)]
+)
+def test_a_range_that_is_none_is_a_setup_error(low, high):
+    with pytest.raises(SetupError, match="batch range"):
+        ready(echo, min=low, max=high)
+
+
+def test_the_range_may_be_set_in_init():
+    def init(self, options, context):
+        self.min, self.max = 2, 3
+
+    made = ready(echo, init=init)
+    assert (made.min, made.max) == (2, 3)
+
+
+def test_an_error_of_init_says_where_and_a_missing_library_what():
+    def init(self, options, context):
+        raise OSError("no file")
+
+    with pytest.raises(SetupError) as caught:
+        ready(echo, init=init)
+    assert (caught.value.node, caught.value.backend, caught.value.instance) == ("n", "Made", 2)
+    assert isinstance(caught.value.__cause__, OSError)
+
+    def needs(self, options, context):
+        import no_such_library  # noqa: F401
+
+    with pytest.raises(MissingDependencyError, match="no_such_library"):
+        ready(echo, init=needs)
+
+
+def test_close_runs_once_and_only_after_an_init_that_succeeded():
+    closed = []
+    made = ready(echo, close=lambda self: closed.append(1))
+    made._stop()
+    made._stop()
+    assert closed == [1]
+
+
+def test_a_class_without_forward_says_so():
+    (outcome,) = ready()(requests(1))
+    assert isinstance(outcome, ContractError)
+    assert "forward" in str(outcome)
+
+
+def test_a_plain_class_becomes_a_backend_that_keeps_its_own_methods():
+    class Plain:
+        min = 2
+
+        def __call__(self):
+            raise AssertionError("never")
+
+        def forward(self, batch):
+            echo(self, batch)
+
+    cls = as_backend(Plain)
+    assert as_backend(Plain) is cls
+    assert issubclass(cls, headrace.Backend)
+    made = cls()
+    made._start(None, InitContext())
+    assert made(requests(1, 2)) is None
+    assert isinstance(made(requests(1))[0], BatchRangeError)

@@ -1,0 +1,431 @@
+"""The commands that look: check, explain, plugins; and what they load."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import headrace
+from headrace._explain import explain_expression
+from headrace._registry import registry
+
+pytest.importorskip("typer")
+
+from typer.testing import CliRunner
+
+from headrace._cli.app import app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def headrace_says(*args, **env):
+    """Run a command in this process."""
+    return CliRunner().invoke(app, [str(arg) for arg in args], env=env, prog_name="headrace")
+
+
+def python(*args, path=None):
+    """Run an interpreter of its own."""
+    env = dict(os.environ)
+    if path is not None:
+        env["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [env.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, *args], env=env, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "pipeline.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def add_plugin(folder, name, *, backends, module="", version="1.0", requires=("headrace>=0.1",)):
+    """Lay out an installed distribution with a module of backends."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    needs = "".join(f"Requires-Dist: {text}\n" for text in requires)
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}", encoding="utf-8"
+    )
+    points = "".join(f"{key} = {value}\n" for key, value in backends.items())
+    (info / "entry_points.txt").write_text(f"[headrace.backends]\n{points}", encoding="utf-8")
+    file = next(iter(backends.values())).partition(":")[0] + ".py"
+    (folder / file).write_text(module, encoding="utf-8")
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder for fake distributions, the only ones that are seen."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    monkeypatch.undo()
+    registry.refresh()
+
+
+def only(monkeypatch, *plugins):
+    monkeypatch.setenv("HEADRACE_PLUGINS", ",".join(plugins))
+    registry.refresh()
+
+
+GOOD = '''
+from pydantic import Field
+import headrace
+
+
+class Scale(headrace.Backend):
+    """Multiply by a factor.
+
+    More about it.
+    """
+
+    class Options(headrace.Options):
+        """Options."""
+
+        factor: float = Field(2.0, gt=0, description="What to multiply by.")
+        mode: None = Field(None, description="A mode.")
+        name_it: int = Field(description="Needed.")
+
+    def forward(self, batch):
+        """Multiply."""
+'''
+
+
+# The command as a whole.
+
+
+def test_version():
+    result = headrace_says("--version")
+    assert (result.exit_code, result.stdout) == (0, f"headrace {headrace.__version__}\n")
+
+
+@pytest.mark.parametrize("command", [(), ("run",), ("check",), ("explain",), ("plugins",)])
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help(command, flag):
+    result = headrace_says(*command, flag)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage: headrace")
+
+
+def test_wrong_arguments_give_2():
+    for args in (["rum"], ["run"], ["check"], ["check", "a.toml", "--jsn"], ["plugins", "x"]):
+        result = headrace_says(*args)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert result.stderr
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_its_libraries_it_says_what_to_install(missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; import headrace.__main__ as m; m.main()"
+    done = python("-c", code)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        f'headrace: the command line needs {missing}: pip install "headrace[cli]"\n'
+    )
+
+
+def test_python_dash_m():
+    done = python("-m", "headrace", "--version")
+    assert (done.returncode, done.stdout) == (0, f"headrace {headrace.__version__}\n")
+
+
+def test_plugins_list_loads_neither_pydantic_nor_rich_nor_a_plugin(site):
+    for index in range(8):
+        name = f"headrace-fake{index}"
+        add_plugin(
+            site,
+            name,
+            backends={f"F{index}": f"fake{index}_module:F"},
+            module="raise SystemExit('imported')",
+        )
+    code = (
+        "import sys\n"
+        "from headrace._cli.app import app\n"
+        "try:\n    app(['plugins', 'list'])\n"
+        "finally:\n"
+        "    heavy = {'numpy', 'pydantic', 'rich', 'asyncio', 'pluggy'} & set(sys.modules)\n"
+        "    print(sorted(heavy), file=sys.stderr)\n"
+    )
+    done = python("-c", code, path=site)
+    assert done.returncode == 0
+    assert done.stderr == "[]\n"
+    assert done.stdout.count("headrace-fake") == 8
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("headrace_cv", "headrace_ort")),
+    reason="not installed: headrace-cv, headrace-ort",
+)
+@pytest.mark.parametrize("command", [("check",), ("explain",), ("plugins", "doctor")])
+def test_no_heavy_library_is_loaded(command, config, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"not looked at")
+    path = config('backend = "S[DecodeMat,Mat2Tensor,OnnxTensor]"\nmodel = "model.onnx"\n')
+    args = [*command, str(path)] if len(command) == 1 else list(command)
+    code = (
+        "import sys\n"
+        "from headrace._cli.app import app\n"
+        f"try:\n    app({args!r})\n"
+        "finally:\n"
+        "    heavy = {'cv2', 'numpy', 'onnxruntime'} & set(sys.modules)\n"
+        "    print(sorted(heavy), file=sys.stderr)\n"
+    )
+    done = python("-c", code)
+    assert done.stderr == "[]\n"
+    assert done.returncode == 0
+
+
+# check
+
+
+def test_check_ok(config):
+    result = headrace_says("check", config('backend = "Identity"\ninstance_num = 2\n'))
+    version = headrace.__version__
+    assert result.exit_code == 0
+    assert result.stdout == f"ok: 1 node, 2 instances; asks for headrace {version}\n"
+    assert result.stderr == ""
+
+
+def test_check_shows_all_problems_with_carets(config):
+    result = headrace_says("check", config('backend = "S[Identty,Randm(2)]"\n'))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "problems in the configuration\n1. " in result.stderr
+    assert "    S[Identty,Randm(2)]\n      ^^^^^^^\n" in result.stderr
+    assert "Did you mean 'Identity'?" in result.stderr
+    assert "Did you mean 'Random'?" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_check_json(config):
+    result = headrace_says("check", config('backend = "S[Identty]"\n'), "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 2
+    assert result.stderr == ""
+    assert found["ok"] is False
+    problem = found["problems"][0]
+    assert (problem["code"], problem["suggestion"]) == ("unknown_backend", "Identity")
+    result = headrace_says("check", config('backend = "Identity"\n'), "--json")
+    assert json.loads(result.stdout) == {
+        "ok": True,
+        "problems": [],
+        "warnings": [],
+        "nodes": ["main"],
+    }
+
+
+def test_check_warns_of_a_min_that_nothing_waits_for(config):
+    text = 'backend = "Identity"\nmin = 2\nmax = 4\n'
+    result = headrace_says("check", config(text))
+    assert result.exit_code == 0
+    assert result.stdout.startswith("ok: ")
+    assert "at least 2 requests" in result.stderr
+    found = json.loads(headrace_says("check", config(text), "--json").stdout)
+    assert [w["code"] for w in found["warnings"]] == ["min_without_wait"]
+    for cure in ("pad = true\n", "batching_timeout = 5\n"):
+        assert headrace_says("check", config(text + cure)).stderr == ""
+
+
+def test_check_of_a_file_that_is_not_there(tmp_path):
+    result = headrace_says("check", tmp_path / "none.toml")
+    assert result.exit_code == 2
+    assert "no such file" in result.stderr
+
+
+def test_no_import_runs_no_code(config, tmp_path):
+    (tmp_path / "own.py").write_text("raise AssertionError('it ran')", encoding="utf-8")
+    path = config('import = ["own.py"]\nbackend = "Identity"\n')
+    for command in (("check",), ("explain",), ("run",)):
+        rest = [path] if command == ("run",) else []
+        result = headrace_says(*command, path, *rest, "--no-import")
+        assert result.exit_code == 2
+        assert "not allowed" in result.stderr
+    assert "it ran" in headrace_says("check", path).stderr
+
+
+def test_traceback_is_shown_on_demand_only(config):
+    path = config('backend = "Identty"\n')
+    assert "Traceback" not in headrace_says("explain", path).stderr
+    assert "Traceback" in headrace_says("--traceback", "explain", path).stderr
+    assert "Traceback" in headrace_says("explain", path, HEADRACE_TRACEBACK="1").stderr
+
+
+# explain
+
+
+def test_explain_draws_a_tree_with_origins(config):
+    text = 'backend = "S[Identity,Random(0.5)[Identity]]"\nmax = 4\n'
+    result = headrace_says("explain", config(text))
+    assert result.exit_code == 0
+    assert "main  1 instance, batches of 1 to 4, run by its callers" in result.stdout
+    assert "max = 4  (node)" in result.stdout
+    assert "p = 0.5  (inline)" in result.stdout
+    assert f"Identity  headrace {headrace.__version__}, batches of 1 or more" in result.stdout
+    assert "asks for" in result.stdout
+
+
+def test_explain_json_is_exactly_what_python_gives(config):
+    path = config('backend = "S[Identity,Identity]"\n')
+    found = json.loads(headrace_says("explain", path, "--json").stdout)
+    assert found == json.loads(json.dumps(headrace.explain(str(path))))
+    expression = "S[Identity,(or)Identity]"
+    found = json.loads(headrace_says("explain", expression, "--json").stdout)
+    assert found == json.loads(json.dumps(explain_expression(expression)))
+
+
+def test_explain_of_an_expression():
+    result = headrace_says("explain", "S[Identity,(or)Identity]")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("S[Identity,(or)Identity]\n")
+    assert "(or)Identity  headrace" in result.stdout
+
+
+def test_explain_of_neither_a_file_nor_an_expression():
+    result = headrace_says("explain", "line.tml")
+    assert result.exit_code == 2
+    assert "no file, so it was read as an expression" in result.stderr
+    result = headrace_says("explain", "nowhere.toml")
+    assert result.exit_code == 2
+    assert "no such file" in result.stderr
+
+
+def test_lines_of_a_tree_are_not_cut_when_nobody_sees_a_terminal():
+    inner = ",".join(["Identity"] * 100)
+    result = headrace_says("explain", f"S[{inner}]")
+    assert result.stdout.startswith(f"S[{inner}]\n")
+
+
+# plugins
+
+
+def test_list_without_plugins(monkeypatch):
+    monkeypatch.setattr(registry, "_plugins", [])
+    result = headrace_says("plugins", "list")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "pip install headrace-cv" in result.stderr
+    assert json.loads(headrace_says("plugins", "list", "--json").stdout) == []
+
+
+def test_list(site, monkeypatch):
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    add_plugin(site, "headrace-new", backends={"New": "new_module:New"}, requires=("headrace>=99",))
+    only(monkeypatch, "good", "new")
+    result = headrace_says("plugins", "list")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0].split()[:2] == ["DISTRIBUTION", "VERSION"]
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["headrace-good", "1.0", ">=0.1", "ok", "Scale"] in rows
+    assert "it requires headrace >=99" in result.stdout
+    found = json.loads(headrace_says("plugins", "list", "--json").stdout)
+    states = {record["distribution"]: record["state"] for record in found}
+    assert states["headrace-good"] == "ok"
+    assert states["headrace-new"] == "incompatible"
+
+
+def test_info_of_a_backend(site, monkeypatch):
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    only(monkeypatch, "good")
+    for name in ("Scale", "good:Scale"):
+        result = headrace_says("plugins", "info", name)
+        assert result.exit_code == 0
+        assert "Multiply by a factor." in result.stdout
+        assert "factor: float (> 0), default 2.0\n        What to multiply by." in result.stdout
+        assert "name_it: int, required" in result.stdout
+    found = json.loads(headrace_says("plugins", "info", "Scale", "--json").stdout)
+    (backend,) = found["backends"]
+    assert found["plugins"] == []
+    assert (backend["distribution"], backend["reads"]) == ("headrace-good", ["data"])
+    assert [option["name"] for option in backend["options"]] == ["factor", "mode", "name_it"]
+
+
+@pytest.mark.parametrize("name", ["good", "headrace-good", "Headrace_Good"])
+def test_info_of_a_plugin(name, site, monkeypatch):
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    only(monkeypatch, "good")
+    result = headrace_says("plugins", "info", name)
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "headrace-good 1.0: ok, requires headrace >=0.1\n  Scale  Multiply by a factor.\n"
+    )
+
+
+def test_info_of_core():
+    result = headrace_says("plugins", "info", "headrace")
+    assert result.exit_code == 0
+    assert "Identity" in result.stdout
+
+
+def test_info_of_what_is_unknown():
+    result = headrace_says("plugins", "info", "Identty")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Did you mean 'Identity'?" in result.stderr
+
+
+def test_doctor_finds_nothing_wrong(site, monkeypatch):
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    only(monkeypatch, "good")
+    result = headrace_says("plugins", "doctor")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1].startswith("ok: ")
+
+
+def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    add_plugin(site, "headrace-twin", backends={"Scale": "twin_module:Scale"}, module=GOOD)
+    add_plugin(site, "headrace-bad", backends={"Bad": "bad_module:Bad"}, module="1 / 0")
+    add_plugin(site, "headrace-quit", backends={"Quit": "quit_module:Q"}, module="raise SystemExit")
+    add_plugin(
+        site, "headrace-lib", backends={"Lib": "lib_module:L"}, module="import no_such_library"
+    )
+    add_plugin(
+        site,
+        "headrace-dep",
+        backends={"Dep": "dep_module:Scale"},
+        module=GOOD,
+        requires=("headrace>=0.1", "no-such-distribution>=2", "pydantic<1", "other; extra == 'x'"),
+    )
+    add_plugin(site, "headrace-new", backends={"New": "new_module:New"}, requires=("headrace>=99",))
+    add_plugin(site, "headrace-core", backends={"S": "core_module:Scale"}, module=GOOD)
+    add_plugin(site, "headrace-off", backends={"Off": "off_module:Off"}, module="1 / 0")
+    only(monkeypatch, "good", "twin", "bad", "quit", "lib", "dep", "new", "core")
+    result = headrace_says("plugins", "doctor", "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert found["ok"] is False
+    kinds = {
+        (finding["distribution"], finding["kind"])
+        for finding in found["findings"]
+        if finding["distribution"].split("-")[-1] not in ("cv", "ort")
+    }
+    assert kinds == {
+        ("headrace-good", "duplicate"),
+        ("headrace-bad", "broken"),
+        ("headrace-quit", "broken"),
+        ("headrace-lib", "missing_dependency"),
+        ("headrace-dep", "missing_dependency"),
+        ("headrace-new", "incompatible"),
+        ("headrace-core", "duplicate"),
+        ("headrace-off", "disabled"),
+    }
+    assert all(finding["reason"] and finding["remedy"] for finding in found["findings"])
+    dep = [f["reason"] for f in found["findings"] if f["distribution"] == "headrace-dep"]
+    assert dep[0] == "it requires no-such-distribution>=2, which is not installed"
+    assert dep[1].startswith("it requires pydantic<1, installed is ")
+    assert len(dep) == 2
+    text = headrace_says("plugins", "doctor")
+    assert text.exit_code == 1
+    assert "Write good:Scale or twin:Scale" in text.stdout

@@ -1,0 +1,241 @@
+"""Closing: what is open runs or fails, and close always comes back."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import threading
+import weakref
+
+import pytest
+
+import headrace
+from headrace.errors import BackendError, ClosedError
+
+pytestmark = pytest.mark.usefixtures("shortcut")
+
+
+def test_close_with_drain_runs_what_waits_and_refuses_newcomers_at_once(
+    gate, client, waiting, until
+):
+    pipe = headrace.pipe({"backend": "Gate"})
+    first = client(pipe, {"data": "first"})
+    gate.wait_entered()
+    second = client(pipe, {"data": "second"})
+    waiting(pipe, 1)
+    future = pipe.submit({"data": "third"})
+    closing = client(pipe.close)
+    until(lambda: pipe.stats()["state"] == "closing")
+    assert not pipe.ready
+    with pytest.raises(ClosedError):
+        pipe({"data": 1})
+    with pytest.raises(ClosedError):
+        pipe.submit({"data": 1})
+    gate.open()
+    closing.outcome()
+    assert future.done()
+    assert first.outcome()["result"] == "first"
+    assert second.outcome()["result"] == "second"
+    assert future.result()["result"] == "third"
+    assert gate.closed == 1
+    assert pipe.stats()["state"] == "closed"
+
+
+def test_close_without_drain_fails_what_waits_and_lets_what_runs_end(gate, client, waiting):
+    pipe = headrace.pipe({"backend": "Gate"})
+    first = client(pipe, {"data": "first"})
+    gate.wait_entered()
+    request = {"data": "second"}
+    second = client(pipe, request)
+    waiting(pipe, 1)
+    future = pipe.submit({"data": "third"})
+    closing = client(pipe.close, drain=False)
+    with pytest.raises(ClosedError) as caught:
+        second.outcome()
+    assert not caught.value.abandoned
+    assert request == {"data": "second"}
+    assert isinstance(future.exception(timeout=20), ClosedError)
+    gate.open()
+    assert first.outcome()["result"] == "first"
+    closing.outcome()
+
+
+def test_close_fails_those_who_wait_for_room(gate, client, waiting):
+    pipe = headrace.pipe({"backend": "Gate", "queue_size": 1})
+    running = pipe.submit({"data": "running"})
+    gate.wait_entered()
+    queued = pipe.submit({"data": "queued"})
+    submitting = client(pipe.submit, {"data": "outside"})
+    waiting(pipe, 2)
+    calling = client(pipe, {"data": "outside too"})
+    waiting(pipe, 3)
+    closing = client(pipe.close)
+    assert isinstance(submitting.outcome().exception(timeout=20), ClosedError)
+    with pytest.raises(ClosedError):
+        calling.outcome()
+    gate.open()
+    closing.outcome()
+    assert running.result()["result"] == "running"
+    assert queued.result()["result"] == "queued"
+
+
+@pytest.mark.parametrize("way", ["timeout", "own thread", "submit", "neighbour"])
+def test_when_the_time_is_over_all_that_are_open_fail_and_close_comes_back(
+    gate, client, waiting, way
+):
+    pipe = headrace.pipe({"backend": "OwnGate" if way == "own thread" else "Gate"})
+    if way == "submit":
+        waiter = client(pipe.submit({"data": "hung"}).result, timeout=20)
+    else:
+        waiter = client(pipe, {"data": "hung"}, timeout=20 if way == "timeout" else None)
+    gate.wait_entered()
+    queued = pipe.submit({"data": "queued"})
+    pipe.close(timeout=0.05)
+    assert pipe.stats()["state"] == "closed"
+    assert isinstance(queued.exception(timeout=20), ClosedError)
+    assert not queued.exception().abandoned
+    if way != "neighbour":  # whose own thread is inside the forward that hangs
+        with pytest.raises(ClosedError) as caught:
+            waiter.outcome()
+        assert caught.value.abandoned
+    assert gate.closed == 0
+    gate.open()
+    waiter.join(20)
+    assert not waiter.is_alive()
+
+
+def test_an_instance_that_hung_is_closed_when_its_batch_ends_at_last(gate, client, until):
+    pipe = headrace.pipe({"backend": "OwnGate", "instance_num": 2})
+    hung = client(pipe, {"data": "hung"})
+    gate.wait_entered()
+    pipe.close(timeout=0)
+    assert gate.closed == 1
+    with pytest.raises(ClosedError):
+        hung.outcome()
+    gate.open()
+    until(lambda: gate.closed == 2)
+
+
+def test_close_is_idempotent_and_may_be_called_from_many_threads(gate, client):
+    gate.shut = False
+    pipe = headrace.pipe({"backend": "Gate", "instance_num": 2})
+    pipe({"data": 1})
+    for one in [client(pipe.close, drain=bool(k % 2)) for k in range(8)]:
+        one.outcome()
+    pipe.close()
+    assert gate.closed == 2
+
+
+@pytest.mark.parametrize("backend", ["Gate", "OwnGate", "S[BackgroundThread[Gate]]"])
+@pytest.mark.parametrize("way", ["call", "submit"])
+def test_close_from_a_thread_that_runs_a_batch_refuses_entry_and_returns_at_once(
+    gate, until, backend, way
+):
+    gate.shut = False
+    pipe = headrace.pipe({"backend": backend})
+    gate.calls["close"] = pipe.close
+    if way == "call":
+        assert pipe({"data": "close"})["result"] == "close"
+    else:
+        assert pipe.submit({"data": "close"}).result(timeout=20)["result"] == "close"
+    with pytest.raises(ClosedError):
+        pipe({"data": 1})
+    until(lambda: pipe.stats()["state"] == "closed")
+    assert gate.closed == 1
+
+
+def test_close_from_a_callback_comes_back(gate):
+    gate.shut = False
+    pipe = headrace.pipe({"backend": "Gate"})
+    ended = threading.Event()
+
+    def close(future):
+        pipe.close()
+        ended.set()
+
+    pipe.submit({"data": 1}).add_done_callback(close)
+    assert ended.wait(20)
+    assert pipe.stats()["state"] == "closed"
+
+
+def test_no_thread_is_left_after_close(gate, until):
+    gate.shut = False
+    for backend in ("Gate", "OwnGate"):
+        pipe = headrace.pipe({"backend": backend, "instance_num": 2})
+        for future in [pipe.submit({"data": k}) for k in range(8)]:
+            future.result(timeout=20)
+        pipe.close()
+        until(lambda: not any(t.name.startswith("headrace-main") for t in threading.enumerate()))
+
+
+def test_with_closes_with_drain_and_without_it_on_an_exception(gate, client, waiting):
+    with pytest.raises(ZeroDivisionError), headrace.pipe({"backend": "Gate"}) as pipe:  # noqa: PT012
+        running = pipe.submit({"data": 1})
+        gate.wait_entered()
+        queued = pipe.submit({"data": 2})
+        letting = client(lambda: (queued.exception(timeout=20), gate.open()))
+        raise ZeroDivisionError
+    letting.outcome()
+    assert isinstance(queued.exception(), ClosedError)
+    assert running.result()["result"] == 1
+
+
+def test_the_last_reference_dropped_drains_and_closes(gate, until):
+    pipe = headrace.pipe({"backend": "Gate"})
+    gone = weakref.ref(pipe)
+    futures = [pipe.submit({"data": k}) for k in range(3)]
+    gate.wait_entered()
+    del pipe
+    gc.collect()
+    assert gone() is None
+    gate.open()
+    assert [future.result(timeout=20)["result"] for future in futures] == [0, 1, 2]
+    until(lambda: gate.closed == 1)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])
+def test_a_timeout_that_is_no_time_is_refused(gate, timeout):
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        with pytest.raises(ValueError, match="timeout"):
+            pipe.close(timeout=timeout)
+        assert pipe.ready
+
+
+def test_a_backend_whose_close_raises_keeps_the_others_from_nothing(gate):
+    class Bad(headrace.Backend):
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+        def close(self):
+            raise ValueError("told to")
+
+    headrace.register("BadClose", Bad, replace=True)
+    pipe = headrace.pipe({"backend": "S[Gate,BadClose]", "instance_num": 2})
+    pipe.close()
+    assert gate.closed == 2
+
+
+def test_a_pipeline_is_not_pickled_and_its_configuration_is(gate):
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate", "max": 3}) as pipe:
+        for way in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="config"):
+                way(pipe)
+        again = pickle.loads(pickle.dumps(pipe.config))
+        assert again == pipe.config
+        with headrace.pipe(again) as second:
+            assert second({"data": 1})["result"] == 1
+
+
+def test_statistics_of_a_closed_pipeline_are_still_there(gate):
+    gate.shut = False
+    gate.raises["bad"] = ValueError("no")
+    pipe = headrace.pipe({"backend": "Gate"})
+    pipe({"data": 1})
+    with pytest.raises(BackendError):
+        pipe({"data": "bad"})
+    pipe.close()
+    counts = pipe.stats()["nodes"]["main"]
+    assert (counts["submitted"], counts["ok"], counts["failed"]) == (2, 1, {"backend": 1})

@@ -1,0 +1,638 @@
+"""Configurations: shapes, who wins, placeholders, ``extends``, ``import``, paths, copies."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+
+import headrace
+from headrace._registry import registry
+from headrace.errors import ConfigError
+
+
+class Show(headrace.Backend):
+    """Gives its options as the result."""
+
+    class Options(headrace.Options):
+        a: int = Field(0, description="A number.")
+        text: str = Field("", description="A text.")
+        max: int | None = Field(None, description="A name that nodes have too.")
+        many: list[str] = Field([], description="Texts.")
+        table: dict[str, int] = Field({}, description="A table.")
+        model: headrace.FilePath | None = Field(None, description="A file.")
+        models: list[headrace.FilePath] = Field([], description="Files.")
+        cache: headrace.OutputPath | None = Field(None, description="A file to write.")
+
+    def init(self, options, context):
+        self.options, self.context = options, context
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = self.options
+
+
+@pytest.fixture(autouse=True)
+def backends(monkeypatch):
+    monkeypatch.setattr(registry, "local", {"Show": Show, "Other": type("Other", (Show,), {})})
+
+
+def options(source, node="main", **request):
+    with headrace.pipe(source) as pipe:
+        return pipe({"data": 1, "node_name": node, **request})["result"]
+
+
+def problems(source, **arguments):
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load(source, **arguments)
+    return caught.value.problems
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# Shapes.
+
+
+def test_a_top_level_backend_makes_one_node_named_main():
+    config = headrace.PipelineConfig.load({"backend": "Show", "a": 3, "max": 4})
+    assert config.nodes == ("main",)
+    assert options({"backend": "Show", "a": 3}).a == 3
+
+
+def test_each_table_is_a_node_and_top_level_scalars_are_global():
+    source = {"a": 5, "one": {"backend": "Show"}, "two-2": {"backend": "Show", "a": 6}}
+    assert headrace.PipelineConfig.load(source).nodes == ("one", "two-2")
+    assert options(source, "one").a == 5
+    assert options(source, "two-2").a == 6
+
+
+def test_a_table_without_backend_beside_a_backend_is_an_option():
+    assert options({"backend": "Show", "table": {"x": 1}}).table == {"x": 1}
+    assert options({"backend": "Show", "table": {}}).table == {}
+
+
+def test_a_table_with_a_backend_beside_a_backend_is_an_error():
+    (problem,) = problems({"backend": "Show", "x": {"backend": "Show"}})
+    assert (problem.code, problem.path) == ("two_shapes", "x.backend")
+
+
+def test_the_backend_may_stand_in_global():
+    assert options({"global": {"backend": "Show", "a": 1}, "x": {}}, "x").a == 1
+
+
+@pytest.mark.parametrize("name", ["1x", "_x", "a b", "é", "a.b", ""])
+def test_a_node_is_a_letter_then_letters_digits_underscore_and_hyphen(name):
+    (problem,) = problems({name: {"backend": "Show"}})
+    assert problem.code == "node_name"
+
+
+@pytest.mark.parametrize("source", [{}, {"global": {}}, {"a": 1}])
+def test_a_configuration_without_a_node_is_an_error(source):
+    assert problems(source)[0].code == "no_node"
+
+
+def test_a_text_is_always_a_path():
+    (problem,) = problems("Show")
+    assert problem.code == "no_file"
+    assert "Show" in problem.message
+
+
+@pytest.mark.parametrize("source", [None, 3, ["Show"], b"Show"])
+def test_anything_but_a_dict_a_path_and_a_configuration_is_a_type_error(source):
+    with pytest.raises(TypeError):
+        headrace.PipelineConfig.load(source)
+
+
+def test_a_configuration_is_loaded_as_itself():
+    config = headrace.PipelineConfig.load({"backend": "Show"})
+    assert headrace.PipelineConfig.load(config) is config
+
+
+def test_keys_that_are_no_texts_are_errors():
+    (problem,) = problems({"main": {"backend": "Show", 3: 1}})
+    assert (problem.code, problem.path) == ("key", "main")
+
+
+# Who wins.
+
+PRECEDENCE = [
+    {"define": {"Z": "Show(a=1)"}},
+    {"global": {"a": 2}},
+    {"global": {"Show::a": 3}},
+    {"main": {"a": 4}},
+    {"main": {"Show::a": 5}},
+]
+
+
+@pytest.mark.parametrize("count", range(len(PRECEDENCE) + 1))
+def test_the_nearer_place_wins(count):
+    source = {"main": {"backend": "Z"}, "define": {"Z": "Show"}, "global": {}}
+    for layer in PRECEDENCE[:count]:
+        for table, keys in layer.items():
+            source[table] = {**source[table], **keys}
+    assert options(source).a == count
+
+
+def test_args_in_the_expression_win_over_all():
+    source = {"main": {"backend": "Show(a=9)", "a": 1, "Show::a": 2}, "global": {"a": 3}}
+    assert options(source).a == 9
+
+
+def test_a_global_key_is_the_default_of_all_nodes():
+    source = {"global": {"max": 7, "instance_num": 2}, "x": {"backend": "Show"}, "y": {}}
+    source["y"] = {"backend": "Show", "max": 3}
+    plan = headrace.PipelineConfig.load(source)._plan
+    assert (plan.nodes["x"].keys.max, plan.nodes["y"].keys.max) == (7, 3)
+    assert plan.nodes["y"].keys.instance_num == 2
+
+
+def test_node_keys_are_never_options():
+    assert options({"backend": "Show", "max": 4}).max is None
+    assert options({"backend": "Show", "Show::max": 5, "max": 4}).max == 5
+    assert options({"backend": "Show(max=6)", "max": 4}).max == 6
+
+
+def test_a_scoped_key_is_for_the_backend_of_that_name_only():
+    source = {"backend": "S[Show,Other]", "Show::a": 4}
+    assert options(source).a == 0
+    assert options({**source, "Other::a": 5}).a == 5
+
+
+def test_a_none_is_as_if_the_key_was_not_there():
+    assert options({"backend": "Show", "max": None, "init": None}).max is None
+
+
+# Problems with keys.
+
+
+def test_a_node_key_that_nobody_has_is_an_error_with_a_suggestion():
+    found = problems({"backend": "Show", "instance_nun": 2, "txet": "x"})
+    assert [(p.code, p.path, p.suggestion) for p in found] == [
+        ("unknown_key", "main.instance_nun", "instance_num"),
+        ("unknown_key", "main.txet", "text"),
+    ]
+
+
+def test_a_global_key_is_an_error_only_if_no_node_has_it():
+    headrace.PipelineConfig.load({"a": 1, "x": {"backend": "Show"}, "y": {"backend": "Identity"}})
+    (problem,) = problems({"aa": 1, "x": {"backend": "Show"}})
+    assert (problem.code, problem.path) == ("unknown_key", "global.aa")
+
+
+def test_a_key_is_shown_with_its_value_and_a_caret():
+    (problem,) = problems({"backend": "Show", "max": -4})
+    assert problem.render().splitlines()[1:] == ["    max = -4", "          ^^"]
+
+
+@pytest.mark.parametrize("key", ["next", "map", "or", "each"])
+def test_keys_of_a_node_alone_cannot_be_global(key):
+    found = problems({"global": {key: "x"}, "n": {"backend": "Show"}})
+    assert [p.path for p in found] == [f"global.{key}"]
+
+
+def test_a_key_of_the_pipeline_in_a_node_is_an_error_that_says_where_it_goes():
+    (problem,) = problems({"n": {"backend": "Show", "threads": 3}})
+    assert problem.code == "global_key"
+    assert "[global]" in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("max", True),
+        ("max", 0),
+        ("max", float("nan")),
+        ("max", 1.5),
+        ("min", "x"),
+        ("instance_num", 0),
+        ("batching_timeout", -1),
+        ("batching_timeout", float("nan")),
+        ("batching_timeout", True),
+        ("batch_sizes", []),
+        ("batch_sizes", [0]),
+        ("batch_sizes", [True]),
+        ("queue_size", 0),
+        ("queue_full", "drop"),
+        ("timeout_ms", 0),
+        ("device", []),
+        ("device", 3),
+        ("pad", "maybe"),
+        ("backend", 3),
+        ("batch_policy", 3),
+        ("init", ["Show"]),
+    ],
+)
+def test_a_wrong_value_of_a_node_key_is_one_problem(key, value):
+    found = problems({"backend": "Show", key: value})
+    assert [p.path for p in found] == [f"main.{key}"]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"min": 4, "max": 2},
+        {"batch_sizes": [1, 8], "max": 4},
+        {"batch_sizes": [1, 8], "min": 2},
+    ],
+)
+def test_ranges_that_contradict_each_other_are_one_problem(keys):
+    assert len(problems({"backend": "Show", **keys})) == 1
+
+
+def test_all_kinds_of_problems_are_reported_together():
+    found = problems(
+        {
+            "global": {"instance_nuum": 1},
+            "define": {"Z": "Show(b=1)"},
+            "x": {"backend": "S[Shwo,Show(a=x),Identity[Show]]", "max": 0, "instnce_num": 2},
+            "y": {"backend": "Show", "mx": 1},
+            "z": {"backend": "Show(", "instanc_num": 1},
+        }
+    )
+    assert {(p.code, p.path) for p in found} == {
+        ("unknown_key", "global.instance_nuum"),
+        ("unknown_option", "define.Z"),
+        ("unknown_backend", "x.backend"),
+        ("option", "x.backend"),
+        ("arity", "x.backend"),
+        ("key", "x.max"),
+        ("unknown_key", "x.instnce_num"),
+        ("unknown_key", "y.mx"),
+        ("syntax", "z.backend"),
+        ("unknown_key", "z.instanc_num"),
+    }
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"backend": "Shwo", "a": 1},
+        {"backend": "TorchModule", "model": "x.pt"},
+        {"backend": "S[", "a": 1},
+        {"backend": "S[Show[", "model": "x"},
+        {},
+        {"main": {}},
+        {"backend": None},
+        {"main": {"backnd": "Show"}},
+        {"Backend": "Show"},
+        {"backend": "Show", "node_entrypoint": "Nope"},
+        {"backend": "Show", "init": "Nope"},
+        {"backend": "Show", "init": "InstancesRegister[Nope]"},
+        {
+            "backend": "Show",
+            "node_entrypoint": "List[InstancesRegister(x=1)[Show],Register[DI"
+            "[Batching,InstanceDispatcher]]]",
+        },
+        {"x": {"backend": "Nope"}, "y": {"backend": "Forward[node.x]"}},
+        {"x": {"backend": "Nope"}, "y": {"backend": "S[Proxy[x.0]]"}},
+        {"backend": "IoC[Nope;S[Nope,Show]]"},
+        {"backend": "Show", "import": ["no/such.py"]},
+        {"backend": "Z", "define": {"Z": "Nope"}},
+        {"backend": "Z(a=1)", "define": {"Z": "Nope"}},
+        {"backend": "Z", "define": {"Z": "Show["}, "a": 3},
+        {"backend": "Show", "batch_policy": "nope", "zeta": 4},
+        {"backend": "Show(text=${NO_SUCH_VARIABLE})"},
+        {"backend": "Show", "text": "${NO_SUCH_VARIABLE}"},
+        {"backend": "Show", "global": 3},
+        {"global": {"entrypoint": "Nope"}, "x": {"backend": "Show"}},
+    ],
+)
+def test_one_mistake_is_one_problem(source):
+    assert len(problems(source)) == 1
+
+
+# Placeholders.
+
+
+def test_environment_variables_stand_in_any_text_value(monkeypatch):
+    monkeypatch.setenv("HR_A", "7")
+    monkeypatch.setenv("HR_B", "${HR_A} {x}")
+    found = options(
+        {"backend": "Show", "a": "${HR_A}", "text": "${HR_B}$$", "many": ["${HR_C:-d}"]}
+    )
+    assert (found.a, found.text, found.many) == (7, "${HR_A} {x}$", ["d"])
+    assert options({"backend": "Show(a=${HR_A},text='${HR_A}')"}).text == "7"
+
+
+def test_a_whole_expression_may_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("HR_E", "S[Show(a=2)]")
+    assert options({"backend": "${HR_E}"}).a == 2
+
+
+def test_the_name_of_the_node_stands_in_expressions():
+    source = {
+        "x": {"backend": "Show(text='{node_name}')"},
+        "define": {"Z": "Show(text={node_name})"},
+    }
+    assert options(source, "x").text == "x"
+    assert options({**source, "x": {"backend": "Z"}}, "x").text == "x"
+
+
+def test_each_variable_that_is_not_set_is_reported():
+    found = problems({"backend": "Show(text=${HR_X1})", "text": "${HR_X2}", "device": "${HR_X3}"})
+    assert {p.path for p in found} == {"main.backend", "main.text", "main.device"}
+    assert all(p.code == "placeholder" for p in found)
+
+
+# Extends.
+
+
+def test_extends_merges_table_by_table_and_key_by_key(tmp_path):
+    write(tmp_path / "base.toml", '[n]\nbackend="Show"\na=1\nmany=["x","y"]\ntable={p=1,q=2}\n')
+    child = write(tmp_path / "c.toml", 'extends="base.toml"\n[n]\nmany=["z"]\ntable={q=3}\n')
+    found = options(child, "n")
+    assert (found.a, found.many, found.table) == (1, ["z"], {"p": 1, "q": 3})
+
+
+def test_of_several_bases_the_later_wins_and_the_child_over_all(tmp_path):
+    write(tmp_path / "a.toml", 'backend="Show"\na=1\ntext="a"\n')
+    write(tmp_path / "b.toml", 'a=2\ntext="b"\n')
+    child = write(tmp_path / "c.toml", 'extends=["a.toml","b.toml"]\ntext="c"\n')
+    found = options(child)
+    assert (found.a, found.text) == (2, "c")
+
+
+def test_the_shape_is_read_from_the_whole(tmp_path):
+    write(tmp_path / "base.toml", 'a=3\nmany=["x"]\n')
+    child = write(tmp_path / "c.toml", 'extends="base.toml"\n[n]\nbackend="Show"\n')
+    assert options(child, "n").a == 3
+
+
+def test_a_dict_may_extend_a_file(tmp_path, monkeypatch):
+    write(tmp_path / "base.toml", 'backend="Show"\na=3\n')
+    monkeypatch.chdir(tmp_path)
+    assert options({"extends": "base.toml", "text": "x"}).a == 3
+
+
+def test_extends_takes_placeholders(tmp_path, monkeypatch):
+    write(tmp_path / "base.toml", 'backend="Show"\na=3\n')
+    monkeypatch.setenv("HR_BASE", "base")
+    assert options(write(tmp_path / "c.toml", 'extends="${HR_BASE}.toml"')).a == 3
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_a_circle_of_extends_is_an_error(tmp_path, length):
+    for i in range(length):
+        write(tmp_path / f"{i}.toml", f'extends = "{(i + 1) % length}.toml"')
+    (problem,) = problems(tmp_path / "0.toml")
+    assert problem.code == "extends_cycle"
+
+
+def test_the_same_base_by_two_ways_is_no_circle(tmp_path):
+    write(tmp_path / "base.toml", 'backend="Show"\na=3\n')
+    write(tmp_path / "l.toml", 'extends="base.toml"')
+    write(tmp_path / "r.toml", 'extends="base.toml"')
+    assert options(write(tmp_path / "c.toml", 'extends=["l.toml","r.toml"]')).a == 3
+
+
+def test_a_long_chain_of_extends_is_an_error_and_no_recursion_error(tmp_path):
+    for i in range(400):
+        write(tmp_path / f"{i}.toml", f'extends = "{i + 1}.toml"')
+    write(tmp_path / "400.toml", 'backend="Show"')
+    assert problems(tmp_path / "0.toml")[0].code == "nesting"
+
+
+def test_all_bases_that_cannot_be_read_are_reported(tmp_path):
+    write(tmp_path / "bad.toml", "backend = \n")
+    child = write(tmp_path / "c.toml", 'extends=["no.toml","bad.toml","nor.toml"]')
+    found = problems(child)
+    assert [p.code for p in found] == ["no_file", "toml", "no_file"]
+    assert found[0].file == str(child)
+
+
+def test_a_mistake_in_toml_is_shown_with_its_line(tmp_path):
+    path = write(tmp_path / "c.toml", 'a = 1\nbackend = "x\nmax = 3\n')
+    (problem,) = problems(path)
+    assert (problem.code, problem.file) == ("toml", str(path))
+    assert '    backend = "x' in problem.render().splitlines()
+
+
+# Import.
+
+CODE = """
+import headrace
+runs = globals().get("runs", 0) + 1
+@headrace.register("FromFile")
+class FromFile:
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = __name__
+"""
+
+
+def test_what_a_file_registers_is_seen_by_configurations_that_import_it_only(tmp_path):
+    write(tmp_path / "mine.py", CODE)
+    with_import = write(tmp_path / "a.toml", 'import=["mine.py"]\nbackend="FromFile"\n')
+    without = write(tmp_path / "b.toml", 'backend="FromFile"\n')
+    with headrace.pipe(with_import) as pipe:
+        first = pipe({"data": 1})["result"]
+    with headrace.pipe(with_import) as pipe:
+        assert pipe({"data": 1})["result"] == first
+    (problem,) = problems(without)
+    assert problem.code == "unknown_backend"
+
+
+def test_two_files_may_register_the_same_name(tmp_path):
+    results = set()
+    for name in ("a", "b"):
+        write(tmp_path / name / "mine.py", CODE)
+        path = write(tmp_path / name / "c.toml", 'import=["mine.py"]\nbackend="FromFile"\n')
+        with headrace.pipe(path) as pipe:
+            results.add(pipe({"data": 1})["result"])
+    assert len(results) == 2
+
+
+def test_a_module_registers_for_the_process(tmp_path, monkeypatch):
+    write(tmp_path / "hr_module_a.py", CODE.replace("FromFile", "FromModule"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    headrace.PipelineConfig.load({"import": ["hr_module_a"], "backend": "FromModule"})
+    headrace.PipelineConfig.load({"backend": "FromModule"})
+
+
+def test_a_module_that_a_file_imports_registers_for_the_process(tmp_path, monkeypatch):
+    write(tmp_path / "hr_module_b.py", CODE.replace("FromFile", "FromInner"))
+    write(tmp_path / "outer.py", "import hr_module_b\n" + CODE.replace("FromFile", "FromOuter"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    headrace.PipelineConfig.load({"import": ["outer.py"], "backend": "S[FromInner,FromOuter]"})
+    headrace.PipelineConfig.load({"backend": "FromInner"})
+    assert problems({"backend": "FromOuter"})[0].code == "unknown_backend"
+
+
+def test_imports_of_base_and_child_are_added_up_each_relative_to_its_file(tmp_path):
+    write(tmp_path / "base" / "one.py", CODE.replace("FromFile", "One"))
+    write(tmp_path / "base" / "b.toml", 'import=["one.py"]\n')
+    write(tmp_path / "two.py", CODE.replace("FromFile", "Two"))
+    child = write(
+        tmp_path / "c.toml", 'extends="base/b.toml"\nimport=["two.py"]\nbackend="S[One,Two]"\n'
+    )
+    headrace.PipelineConfig.load(child)
+
+
+def test_imports_can_be_refused(tmp_path, monkeypatch):
+    path = write(tmp_path / "c.toml", 'import=["mine.py"]\nbackend="FromFile"\nmax=0\n')
+    write(tmp_path / "mine.py", "raise AssertionError('it ran')")
+    assert {p.code for p in problems(path, allow_import=False)} == {"import_refused", "key"}
+    monkeypatch.setenv("HEADRACE_IMPORT", "0")
+    assert {p.code for p in problems(path)} == {"import_refused", "key"}
+
+
+def test_code_that_fails_is_reported_with_the_other_problems(tmp_path):
+    write(tmp_path / "mine.py", "1 / 0")
+    found = problems(
+        write(tmp_path / "c.toml", 'import=["mine.py","no.py"]\nbackend="FromFile"\nmax=0\n')
+    )
+    assert [p.code for p in found] == ["import", "import", "key"]
+    assert "ZeroDivisionError" in found[0].message
+
+
+def test_a_backend_of_a_file_wins_over_one_of_the_process(tmp_path):
+    write(tmp_path / "mine.py", CODE.replace("FromFile", "Show"))
+    path = write(tmp_path / "c.toml", 'import=["mine.py"]\nbackend="Show"\n')
+    with headrace.pipe(path) as pipe:
+        assert "mine" in pipe({"data": 1})["result"]
+
+
+# Paths.
+
+
+def test_a_file_path_is_relative_to_the_file_that_wrote_it(tmp_path):
+    write(tmp_path / "base" / "m.bin", "x")
+    write(tmp_path / "m.bin", "x")
+    write(tmp_path / "base" / "b.toml", 'backend="Show(models=[m.bin])"\nmodel="m.bin"\n')
+    child = write(tmp_path / "c.toml", 'extends="base/b.toml"\ncache="out/c.bin"\n')
+    found = options(child)
+    assert found.model == tmp_path / "base" / "m.bin"
+    assert found.models == [tmp_path / "base" / "m.bin"]
+    assert found.cache == tmp_path / "out" / "c.bin"
+
+
+def test_a_file_path_must_exist_and_an_output_path_need_not(tmp_path):
+    path = write(tmp_path / "c.toml", 'backend="Show"\nmodel="no.bin"\nmodels=["nor.bin","."]\n')
+    found = problems(path)
+    assert [p.path for p in found] == ["main.model", "main.models", "main.models"]
+    assert str(tmp_path / "no.bin") in found[0].message
+
+
+def test_in_a_dict_a_file_path_is_relative_to_the_working_directory(tmp_path, monkeypatch):
+    write(tmp_path / "m.bin", "x")
+    monkeypatch.chdir(tmp_path)
+    assert options({"backend": "Show", "model": "m.bin"}).model == tmp_path / "m.bin"
+
+
+def test_a_placeholder_is_replaced_before_the_path_is_read(tmp_path, monkeypatch):
+    write(tmp_path / "m.bin", "x")
+    monkeypatch.setenv("HR_DIR", str(tmp_path))
+    assert options({"backend": "Show", "model": "${HR_DIR}/m.bin"}).model == tmp_path / "m.bin"
+
+
+# Copies.
+
+
+def test_the_callers_dict_is_never_changed():
+    source = {"global": {"a": 1}, "n": {"backend": "Show", "many": ["x"], "table": {"p": 1}}}
+    before = copy.deepcopy(source)
+    config = headrace.PipelineConfig.load(source)
+    config.to_dict()["n"]["many"].append("y")
+    source["n"]["many"].append("z")
+    assert config.to_dict() == before
+
+
+def test_a_configuration_is_frozen_and_can_be_pickled():
+    config = headrace.PipelineConfig.load({"backend": "Show(a=1)", "text": "x"})
+    with pytest.raises(AttributeError):
+        config.nodes = ()
+    with pytest.raises(AttributeError):
+        del config._plan
+    again = pickle.loads(pickle.dumps(config))
+    assert again == config
+    assert again != headrace.PipelineConfig.load({"backend": "Show(a=2)", "text": "x"})
+
+
+def test_to_dict_means_the_same_in_another_folder(tmp_path, monkeypatch):
+    write(tmp_path / "in $dir" / "m'.bin", "x")
+    write(tmp_path / "in $dir" / "mine.py", CODE)
+    path = write(
+        tmp_path / "in $dir" / "c.toml",
+        """
+        import = ["mine.py"]
+        [define]
+        Z = "Show(model=\\"m'.bin\\")"
+        [n]
+        backend = "S[FromFile,Z,Show(a=1,models=[\\"m'.bin\\"],cache=x.bin)]"
+        [m]
+        backend = "Show"
+        model = "m'.bin"
+        models = ["m'.bin"]
+        """,
+    )
+    config = headrace.PipelineConfig.load(path)
+    monkeypatch.chdir("/")
+    again = headrace.PipelineConfig.load(config.to_dict())
+    assert again == config
+    assert again.to_dict() == config.to_dict()
+    file = tmp_path / "in $dir" / "m'.bin"
+    found = options(config.to_dict(), "m")
+    assert (found.model, found.models) == (file, [file])
+    found = options(config.to_dict(), "n")
+    assert (found.models, found.cache) == ([file], tmp_path / "in $dir" / "x.bin")
+
+
+def test_what_needs_no_folder_is_written_as_it_was():
+    source = {"backend": "Show( a = 1 )", "text": "${HR_NONE:-x}"}
+    assert headrace.PipelineConfig.load(source).to_dict() == source
+
+
+# Depth.
+
+
+def test_deep_values_are_an_error_with_a_place_and_no_recursion_error(tmp_path):
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert problems({"backend": "Show", "many": deep})[0].code == "nesting"
+    path = write(tmp_path / "c.toml", f'backend="Show"\nmany={"[" * 5000}{"]" * 5000}\n')
+    assert problems(path)[0].code == "nesting"
+    while deep:
+        deep = deep.pop()
+
+
+def test_a_dict_that_holds_itself_is_an_error():
+    source = {"backend": "Show"}
+    source["table"] = source
+    assert problems(source)[0].code == "nesting"
+
+
+DEEP = """
+import sys, headrace
+def at(depth, call):
+    return call() if depth == 0 else at(depth - 1, call)
+source = {"backend": "BackgroundThread[" * 99 + "S[Identity,Identity]" + "]" * 99}
+headrace.PipelineConfig, headrace.pipe, headrace.explain
+for left in (40, 80, 200, 400):
+    config = at(sys.getrecursionlimit() - left, lambda: headrace.PipelineConfig.load(source))
+pipe = at(sys.getrecursionlimit() - 60, lambda: headrace.pipe(source))
+at(sys.getrecursionlimit() - 60, lambda: headrace.explain(source))
+print(pipe({"data": 3})["result"])
+pipe.close()
+"""
+
+
+def test_a_configuration_loads_from_a_stack_that_is_almost_used_up():
+    done = subprocess.run([sys.executable, "-c", DEEP], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("3\n", "")
+
+
+def test_a_file_with_a_byte_order_mark_and_windows_lines_is_read(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_bytes('\ufeffbackend = "Show"\r\na = 3\r\n'.encode())
+    assert options(Path(path)).a == 3

@@ -1,0 +1,66 @@
+"""The JSON Schema of the configuration."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import Field
+
+import headrace
+from headrace._config.schema import json_schema
+from headrace._registry import registry
+
+jsonschema = pytest.importorskip("jsonschema")
+
+
+class Sized(headrace.Backend):
+    class Options(headrace.Options):
+        width: int = Field(ge=1, description="Width in pixels.")
+        file: headrace.FilePath | None = Field(None, description="A file.")
+
+
+@pytest.fixture
+def validator(monkeypatch):
+    monkeypatch.setattr(registry, "local", {"Sized": Sized})
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(json.loads(json.dumps(schema)))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"backend": "Sized", "width": 3, "max": 4, "device": ["cpu"]},
+        {"backend": "Sized", "width": "${W}", "instance_num": "${N:-2}"},
+        {"backend": "X", "table": {"a": 1}},
+        {"n": {"backend": "Sized", "width": 3, "Sized::file": "x"}, "max": 3},
+        {"global": {"threads": 3, "width": 2}, "n": {"backend": "X", "unknown": [1]}},
+        {"extends": "a.toml", "import": ["x.py"], "define": {"Z": "A"}},
+        {"extends": ["a.toml"]},
+    ],
+)
+def test_right_configurations_pass(validator, config):
+    validator.validate(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        ({"backend": "X", "max": 0}, ["max"]),
+        ({"backend": 3}, ["backend"]),
+        ({"n": {"backend": "Sized", "width": 0}}, ["n", "width"]),
+        ({"n": {"queue_full": "drop"}}, ["n", "queue_full"]),
+        ({"import": "x.py"}, ["import"]),
+        ({"define": {"Z": 3}}, ["define", "Z"]),
+        ({"global": {"threads": 0}}, ["global", "threads"]),
+    ],
+)
+def test_wrong_values_are_shown_where_they_stand(validator, config, path):
+    assert path in [list(error.path) for error in validator.iter_errors(config)]
+
+
+def test_every_key_is_described(validator):
+    node = validator.schema["$defs"]["node"]["properties"]
+    assert {"backend", "max", "width"} <= set(node)
+    assert all(schema.get("description") for schema in node.values())

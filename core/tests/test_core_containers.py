@@ -1,0 +1,441 @@
+"""The containers: S with its prefixes, conditions, CatSplit, ModelLoader, Fallback, Random."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import Field
+
+import headrace
+from headrace._registry import registry
+from headrace.errors import (
+    BackendError,
+    BatchRangeError,
+    ConfigError,
+    NoResultError,
+    RequestsFailed,
+    SetupError,
+)
+
+seen: list = []
+
+
+def backend(function, **body):
+    """Make a backend of a function of one request; None writes no result."""
+
+    def forward(self, batch):
+        seen.append((self._label(), [request["data"] for request in batch]))
+        outcomes = []
+        for request in batch:
+            try:
+                result = function(request)
+            except ValueError as error:
+                outcomes.append(error)
+                continue
+            outcomes.append(None)
+            if result is not None:
+                request["result"] = result
+        return outcomes
+
+    return type("Made", (headrace.Backend,), {"forward": forward, **body})
+
+
+def fail_on_bad(request):
+    if request["data"] == "bad":
+        raise ValueError("bad")
+    return request["data"]
+
+
+class Whole(headrace.Backend):
+    """Raises for the whole batch when one item is bad."""
+
+    def forward(self, batch):
+        seen.append(("Whole", [request["data"] for request in batch]))
+        for request in batch:
+            if "bad" in request["data"]:
+                raise ValueError("bad")
+        for request in batch:
+            request["result"] = request["data"]
+
+
+class Fix(headrace.Backend):
+    """Gathers the data of a batch in the first result."""
+
+    def forward(self, batch):
+        seen.append(("Fix", [request["data"] for request in batch]))
+        for request in batch:
+            request["result"] = [r["data"] for r in batch]
+
+
+class Infer(headrace.Backend):
+    def forward(self, batch):
+        seen.append(("Infer", [(r["data"], r.get("request_size")) for r in batch]))
+        for request in batch:
+            if "bad" in request["data"]:
+                raise ValueError("bad in the batch")
+            request["result"] = [f"{data}!" for data in request["data"]]
+
+
+class Rerun(Infer):
+    rerun = True
+
+
+class Split(headrace.Backend):
+    def forward(self, batch):
+        for index, request in enumerate(batch):
+            request["result"] = request["data"][index]
+
+
+class Needs(headrace.Backend):
+    class Options(headrace.Options):
+        model: str = Field(description="A file.")
+        only: int = Field(0, description="Nothing.")
+
+    def init(self, options, context):
+        self.model = options.model
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = self.model
+
+
+class Broken(headrace.Backend):
+    class Options(headrace.Options):
+        level: int = Field(0, description="Nothing.")
+
+    def init(self, options, context):
+        seen.append("init")
+        raise RuntimeError("no device")
+
+
+class Cold(headrace.Backend):
+    def warm_up(self):
+        raise RuntimeError("too cold")
+
+    def close(self):
+        seen.append("closed")
+
+
+@pytest.fixture(autouse=True)
+def backends(monkeypatch):
+    seen.clear()
+    table = {
+        "Inc": backend(lambda r: r["data"] + 1),
+        "Even": backend(lambda r: r["data"] if r["data"] % 2 == 0 else None),
+        "Never": backend(lambda r: None),
+        "Neg": backend(lambda r: -r["data"]),
+        "Str": backend(lambda r: f"<{r['data']}>"),
+        "FailOnBad": backend(fail_on_bad),
+        "One": backend(lambda r: r["data"], max=1),
+        "TwoUp": backend(lambda r: r["data"], min=2),
+        "Whole": Whole,
+        "Fix": Fix,
+        "Infer": Infer,
+        "Rerun": Rerun,
+        "Split": Split,
+        "Contiguous": backend(lambda r: r["data"]),
+        "Post": backend(lambda r: [f"{x}?" for x in r["data"]]),
+        "NeedsA": Needs,
+        "NeedsB": type("NeedsB", (Needs,), {}),
+        "Broken": Broken,
+        "Cold": Cold,
+        "NoLibrary": backend(lambda r: 0, init=lambda s, o, c: __import__("no_such_library")),
+    }
+    monkeypatch.setattr(registry, "local", table)
+
+
+def outcomes(expression, data, keys=None, **more):
+    """Run a list in one batch; give the result of each, or the class of its error."""
+    requests = [{"data": d, **(keys or {}).get(i, {})} for i, d in enumerate(data)]
+    with headrace.pipe({"backend": expression, "max": 64, **more}) as pipe:
+        try:
+            pipe(requests)
+            errors = [None] * len(requests)
+        except RequestsFailed as failed:
+            errors = failed.errors
+    for request, given in zip(requests, data, strict=True):
+        assert request["data"] is given
+    return [
+        r.get("result") if e is None else type(e) for r, e in zip(requests, errors, strict=True)
+    ]
+
+
+# S.
+
+
+def test_s_runs_one_after_the_other():
+    assert outcomes("S[Inc,Inc,Neg]", [1, 2]) == [-3, -4]
+    assert outcomes("Sequential[Inc]", [1]) == [2]
+
+
+def test_an_item_without_a_result_fails_alone_at_the_next_plain_element():
+    assert outcomes("S[Even,Inc]", [1, 2]) == [NoResultError, 3]
+    with (
+        headrace.pipe({"backend": "S[Inc,Even,Inc]"}) as pipe,
+        pytest.raises(NoResultError, match="Even"),
+    ):
+        pipe({"data": 2})
+
+
+def test_an_item_whose_last_element_gives_no_result_has_none():
+    assert outcomes("S[Inc,Even]", [1, 2]) == [2, NoResultError]
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("S[Even,(or)Neg]", [-1, 2]),
+        ("S[Inc,Even,(or)Neg,Inc]", [3, -2]),
+        ("S[Even,(or)Never,(or)Neg,Str]", ["<-1>", "<2>"]),
+        ("S[Even,(or)Never]", [NoResultError, 2]),
+        ("S[Inc,(or)Neg]", [2, 3]),
+        ("S[Even,(or)S[Inc,Neg]]", [-2, 2]),
+    ],
+)
+def test_or_takes_the_items_that_are_not_ready_on_the_data_they_have(expression, expected):
+    assert outcomes(expression, [1, 2]) == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("S[(key=k)Neg]", [-1, 2]),
+        ("S[Inc,(key=k)Neg,Str]", ["<-2>", "<3>"]),
+        ("S[Even,(key=k)Neg,(or)Str]", ["<1>", 2]),
+        ("S[Never,(or,key=k)Neg,(or)Str]", [-1, "<2>"]),
+        ("S[Inc,(or,key=k)Neg]", [2, 3]),
+        ("S[(key=k)Never,(or)Str]", ["<1>", 2]),
+    ],
+)
+def test_a_key_before_an_element_lets_in_the_items_that_have_it(expression, expected):
+    assert outcomes(expression, [1, 2], {0: {"k": None}}) == expected
+
+
+def test_who_is_passed_by_stays_as_it_is():
+    outcomes("S[Even,(or)Neg,Str]", [1, 2])
+    assert seen == [("Even", [1, 2]), ("Neg", [1]), ("Str", [-1, 2])]
+
+
+def test_an_item_that_fails_is_passed_on_to_nobody():
+    assert outcomes("S[FailOnBad,Str]", ["a", "bad", "c"]) == ["<a>", BackendError, "<c>"]
+    assert seen == [("FailOnBad", ["a", "bad", "c"]), ("Str", ["a", "c"])]
+
+
+def test_an_element_of_max_one_runs_item_by_item_and_does_not_count():
+    assert outcomes("S[One,Inc]", [1, 2, 3]) == [2, 3, 4]
+    assert seen == [("One", [1]), ("One", [2]), ("One", [3]), ("Inc", [1, 2, 3])]
+
+
+def test_max_one_means_one_item_whatever_its_weight():
+    keys = {0: {"request_size": 5}, 1: {"request_size": 3}}
+    assert outcomes("S[One,Inc]", [1, 2], keys) == [2, 3]
+
+
+def test_an_element_with_too_few_items_left_fails_them_or_is_filled_up():
+    text = "S[FailOnBad,TwoUp]"
+    assert outcomes(text, ["a", "bad"], min=2) == [BatchRangeError, BackendError]
+    seen.clear()
+    assert outcomes(text, ["a", "bad"], min=2, pad=True) == ["a", BackendError]
+    assert seen[-1] == ("TwoUp", ["a", "a"])
+
+
+# Conditions.
+
+
+def test_two_way_conditions_are_decided_per_item():
+    keys = {0: {"k": 1}}
+    assert outcomes("HasKey(k)[Neg,Str]", [1, 2], keys) == [-1, "<2>"]
+    assert outcomes("NotHasKey(k)[Neg,Str]", [1, 2], keys) == ["<1>", -2]
+    assert outcomes("HasKey(key=k)[Neg]", [1, 2], keys) == [-1, 2]
+    assert outcomes("NotHasKey(k)[Neg]", [1, 2], keys) == [1, -2]
+
+
+def test_outcomes_of_branches_stay_with_their_items():
+    found = outcomes("HasKey(k)[FailOnBad,Str]", ["bad", "bad", "x"], {0: {"k": 1}, 2: {"k": 1}})
+    assert found == [BackendError, "<bad>", "x"]
+
+
+@pytest.mark.parametrize(("p", "expected"), [(0, ["<1>", "<2>"]), (1, [-1, -2]), (0.0, None)])
+def test_random_draws_for_each_item(p, expected):
+    if expected is None:
+        assert outcomes("Random(0.0)[Neg]", [1, 2]) == [1, 2]
+    else:
+        assert outcomes(f"Random({p})[Neg,Str]", [1, 2]) == expected
+
+
+def test_random_numbers_can_be_repeated():
+    runs = [outcomes("Random(0.5,seed=3)[Neg,Str]", list(range(1, 40))) for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert {type(result) for result in runs[0]} == {int, str}
+
+
+@pytest.mark.parametrize(
+    "text", ["Random[Neg]", "Random(2)[Neg]", "Random(true)[Neg]", "HasKey[Neg]"]
+)
+def test_conditions_check_their_options(text):
+    with pytest.raises(ConfigError):
+        headrace.PipelineConfig.load({"backend": text})
+
+
+def test_everything_passes_untouched():
+    for data in (b"x", "x", 1.5, None, [1], {"a": 1}, object(), (1, 2)):
+        for text in ("Identity", "S[Identity,Identity]", "HasKey(k)[Identity]"):
+            (result,) = outcomes(text, [data])
+            assert result is data
+
+
+# CatSplit.
+
+
+def test_cat_split_gathers_infers_once_and_splits():
+    keys = {0: {"request_size": 2}}
+    assert outcomes("CatSplit[Fix,Infer,Split]", ["a", "b", "c"], keys) == ["a!", "b!", "c!"]
+    assert seen == [("Fix", ["a", "b", "c"]), ("Infer", [(["a", "b", "c"], 4)])]
+
+
+def test_an_error_of_infer_fails_all_with_an_error_of_its_own_each():
+    requests = [{"data": "a"}, {"data": "bad"}]
+    with (
+        headrace.pipe({"backend": "CatSplit[Fix,Infer,Split]", "max": 8}) as pipe,
+        pytest.raises(RequestsFailed) as failed,
+    ):
+        pipe(requests)
+    first, second = failed.value.errors
+    assert type(first) is type(second) is BackendError
+    assert first is not second
+    assert isinstance(first.__cause__, ValueError)
+
+
+def test_an_infer_that_says_rerun_is_run_for_each_item_alone():
+    assert outcomes("CatSplit[Fix,Rerun,Split]", ["a", "bad", "c"]) == ["a!", BackendError, "c!"]
+
+
+def test_an_item_that_cannot_be_gathered_fails_alone():
+    text = "CatSplit[S[FailOnBad,Fix],Infer,Split]"
+    assert outcomes(text, ["bad", "b", "c"]) == [BackendError, "b!", "c!"]
+
+
+@pytest.mark.parametrize("text", ["CatSplit[Never,Infer,Split]", "CatSplit[Fix,Never,Split]"])
+def test_a_part_without_a_result_is_named(text):
+    with (
+        headrace.pipe({"backend": text}) as pipe,
+        pytest.raises(NoResultError, match="Never"),
+    ):
+        pipe({"data": "a"})
+
+
+def test_the_range_of_cat_split_is_that_of_the_one_in_the_middle():
+    registry.local["Narrow"] = type("Narrow", (Infer,), {"min": 2, "max": 5})
+    node = headrace.explain({"backend": "CatSplit[Fix,Narrow,Split]", "max": 64})["nodes"]["main"]
+    assert node["range"] == [2, 5]
+
+
+def test_the_whole_form_with_a_model_loader_runs():
+    text = (
+        "IoC[ModelLoader[(.onnx)NeedsA,(.trt)NeedsB],Infer;"
+        "CatSplit[S[Contiguous,Fix],S[Contiguous,Infer,Reflect[post_processor,Identity]],Split]]"
+    )
+    assert outcomes(text, ["a", "b"], model="m.onnx") == ["a!", "b!"]
+    assert outcomes(text, ["a"], model="m.onnx", post_processor="Post") == ["a!?"]
+
+
+# ModelLoader.
+
+
+def test_a_model_loader_chooses_by_the_suffix_of_the_model():
+    text = "ModelLoader[(.onnx)NeedsA,(.trt)NeedsB]"
+    tree = headrace.explain({"backend": text, "model": "x.TRT"})["nodes"]["main"]["tree"]
+    assert [child["name"] for child in tree["children"]] == ["NeedsB"]
+    assert list(tree["not_chosen"]) == ["NeedsA"]
+    assert outcomes(text, [1], model="x.onnx", **{"NeedsB::only": 3}) == ["x.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "code"),
+    [
+        ("ModelLoader[(.onnx)NeedsA,(.trt)NeedsB]", {"model": "x.pt"}, "suffix"),
+        ("ModelLoader[(.onnx)NeedsA]", {}, "missing_option"),
+        ("ModelLoader[NeedsA]", {"model": "x.onnx"}, "prefix"),
+        ("ModelLoader[(.onnx)NeedsA,(.trt)NeedsB(no=1)]", {"model": "x.onnx"}, "unknown_option"),
+    ],
+)
+def test_a_model_loader_that_cannot_choose_is_an_error(text, keys, code):
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": text, **keys})
+    assert [p.code for p in caught.value.problems] == [code]
+
+
+def test_a_branch_that_is_not_chosen_need_not_be_installed():
+    text = "ModelLoader[(.onnx)NeedsA,(.trt)TensorrtInferTensor]"
+    assert outcomes(text, [1], model="x.onnx", precision="fp16") == ["x.onnx"]
+
+
+# Fallback.
+
+
+@pytest.mark.parametrize(
+    "first", ["Broken", "Cold", "NoLibrary", "TensorrtTensor", "Nope", "S[Broken]"]
+)
+def test_fallback_takes_the_first_that_can_be_built_here(first):
+    with headrace.pipe({"backend": f"Fallback[{first},Str]"}) as pipe:
+        assert pipe({"data": 1})["result"] == "<1>"
+        tree = pipe.describe()["nodes"]["main"]["tree"]
+    assert tree["built"]["chosen"] == "Str"
+    assert list(tree["built"]["not_chosen"]) == [first.partition("[")[0]]
+
+
+def test_what_a_failed_branch_had_built_is_closed_at_once():
+    with headrace.pipe({"backend": "Fallback[S[Inc,Cold],Str]"}) as pipe:
+        assert seen == ["closed"]
+        pipe({"data": 1})
+
+
+def test_wrong_options_do_not_mean_next():
+    with pytest.raises(ConfigError):
+        headrace.PipelineConfig.load({"backend": "Fallback[Broken(level=x),Str]"})
+    with pytest.raises(ConfigError):
+        headrace.PipelineConfig.load({"backend": "Fallback[NeedsA,Str]"})
+
+
+def test_options_of_branches_that_are_not_taken_count_as_known():
+    assert outcomes("Fallback[Str,Broken]", [1], level=3) == ["<1>"]
+    assert outcomes("Fallback[TensorrtTensor,Str]", [1], precision="fp16") == ["<1>"]
+
+
+def test_when_all_fail_every_reason_is_given():
+    with pytest.raises(SetupError) as caught:
+        headrace.pipe({"backend": "Fallback[Broken,Cold]"})
+    assert "no device" in str(caught.value)
+    assert "too cold" in str(caught.value)
+    with pytest.raises(ConfigError) as wrong:
+        headrace.PipelineConfig.load({"backend": "Fallback[Nope,TensorrtTensor]"})
+    (problem,) = wrong.value.problems
+    assert problem.code == "fallback"
+    assert "Nope" in problem.message
+
+
+# The contract of containers that others write.
+
+
+class Around(headrace.Backend):
+    takes = (1, None)
+    prefixes = ("*", "key=")
+
+    def init(self, options, context):
+        seen.append(context.prefixes)
+        self.children = context.children
+
+    def forward(self, batch):
+        return self.children[0](batch)
+
+
+def test_a_container_is_given_the_prefixes_of_its_children():
+    registry.local["Around"] = Around
+    assert outcomes("Around[(a,2,key=k)Inc,Inc]", [1]) == [2]
+    assert seen[0] == ((("a", 2), {"key": "k"}), ((), {}))
+
+
+def test_items_are_run_again_one_by_one_where_rerun_is_said():
+    registry.local["Whole"].rerun = False
+    assert outcomes("S[Identity,Whole]", ["a", "bad"]) == [BackendError, BackendError]
+    registry.local["Again"] = type("Again", (Whole,), {"rerun": True})
+    assert outcomes("S[Identity,Again]", ["a", "bad"]) == ["a", BackendError]

@@ -1,0 +1,134 @@
+"""The tree of errors: classes, codes, texts, and that every one can be pickled."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from headrace import errors
+from headrace.errors import Problem
+
+PARENTS = {
+    "ConfigError": ("HeadraceError", ValueError),
+    "PluginError": ("HeadraceError",),
+    "PluginLoadError": ("PluginError",),
+    "MissingDependencyError": ("PluginError", ImportError),
+    "SetupError": ("HeadraceError",),
+    "RequestError": ("HeadraceError",),
+    "InputError": ("RequestError", ValueError),
+    "BackendError": ("RequestError",),
+    "ContractError": ("BackendError",),
+    "NoResultError": ("BackendError",),
+    "BatchRangeError": ("RequestError",),
+    "LimitError": ("RequestError",),
+    "RequestNotFoundError": ("RequestError", KeyError),
+    "OverloadedError": ("RequestError",),
+    "DeadlineExceededError": ("RequestError", TimeoutError),
+    "RequestsFailed": ("HeadraceError",),
+    "ClosedError": ("HeadraceError", RuntimeError),
+}
+
+CODES = {
+    "InputError": "input",
+    "BackendError": "backend",
+    "ContractError": "contract",
+    "NoResultError": "no_result",
+    "BatchRangeError": "batch_range",
+    "LimitError": "limit",
+    "OverloadedError": "overloaded",
+    "DeadlineExceededError": "deadline",
+    "ClosedError": "closed",
+}
+
+SAMPLES = [
+    errors.ConfigError(Problem("c", "m", "f", "p", (1, 2), "s", "text", "h")),
+    errors.PluginError("w", distribution="d", hint="h"),
+    errors.PluginLoadError("w"),
+    errors.MissingDependencyError("w", hint="pip install x"),
+    errors.SetupError("w", node="n", backend="b", instance=1, hint="h"),
+    errors.RequestError("w", node="n", abandoned=True),
+    errors.InputError("w", key="k", expected="e", got="g", node="n"),
+    errors.BackendError("w", backend="b"),
+    errors.ContractError("w"),
+    errors.NoResultError("w"),
+    errors.BatchRangeError("w", weight=9, min=1, max=4),
+    errors.LimitError("w", limit=3),
+    errors.RequestNotFoundError("r"),
+    errors.OverloadedError("w", queue_size=3, waiting=3),
+    errors.DeadlineExceededError("w"),
+    errors.RequestsFailed([None, ValueError("x")]),
+    errors.ClosedError("w"),
+]
+
+
+@pytest.mark.parametrize(("name", "parents"), PARENTS.items())
+def test_every_class_stands_in_its_place_of_the_tree(name, parents):
+    for parent in parents:
+        assert issubclass(
+            getattr(errors, name), getattr(errors, parent) if isinstance(parent, str) else parent
+        )
+
+
+@pytest.mark.parametrize(("name", "code"), CODES.items())
+def test_codes_are_stable(name, code):
+    assert getattr(errors, name).code == code
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda e: type(e).__name__)
+def test_every_error_can_be_pickled_with_all_it_says(error):
+    error.__cause__ = ZeroDivisionError("why")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert {k: v for k, v in vars(again).items() if k != "errors"} == {
+        k: v for k, v in vars(error).items() if k != "errors"
+    }
+    assert isinstance(again.__cause__, ZeroDivisionError)
+
+
+def test_an_error_that_holds_what_cannot_be_pickled_travels_as_text():
+    error = errors.BackendError("w")
+    error.__cause__ = type("Local", (Exception,), {})("why")
+    again = pickle.loads(pickle.dumps(error))
+    assert "Local: why" in str(again.__cause__)
+
+
+def test_a_copy_is_a_new_object_that_says_the_same():
+    error = errors.InputError("w", key="k", node="n")
+    error.__cause__ = ValueError("x")
+    twin = error.copy()
+    assert twin is not error
+    assert (str(twin), twin.__cause__) == (str(error), error.__cause__)
+
+
+def test_one_problem_is_shown_by_itself_and_several_are_numbered():
+    first = Problem("c", "first", file="f.toml", path="n.k", span=(2, 3), text="S[X]")
+    second = Problem("c", "second", suggestion="X", hint="Do it.")
+    assert str(errors.ConfigError(first)) == "f.toml: n.k: first\n    S[X]\n      ^"
+    assert str(errors.ConfigError([first, second])) == (
+        "2 problems in the configuration\n"
+        "1. f.toml: n.k: first\n    S[X]\n      ^\n"
+        "2. second\n  Did you mean 'X'?\n  Do it."
+    )
+
+
+def test_a_long_text_is_cut_around_the_place():
+    text = "A" * 500 + "X" + "B" * 500
+    shown, caret = Problem("c", "m", span=(500, 501), text=text).render().splitlines()[1:]
+    assert len(shown) < 120
+    assert shown[caret.index("^")] == "X"
+
+
+def test_a_problem_is_plain_data():
+    problem = Problem("c", "m", path="a.b", span=(0, 1))
+    assert problem.to_dict() == {
+        "code": "c",
+        "message": "m",
+        "file": None,
+        "path": "a.b",
+        "span": (0, 1),
+        "suggestion": None,
+        "text": None,
+        "hint": None,
+    }

@@ -1,0 +1,298 @@
+"""Ctrl-C, the end of the interpreter, and fork, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+COMMON = """
+import os, signal, sys, threading
+import headrace
+
+entered, leave = threading.Semaphore(0), threading.Semaphore(0)
+
+class Gate(headrace.Backend):
+    max = None
+    def forward(self, batch):
+        entered.release()
+        if batch[0]["data"] != "quick":
+            leave.acquire()
+        for request in batch:
+            request["result"] = request["data"]
+
+class OwnGate(Gate):
+    owns_thread = True
+
+headrace.register("Gate", Gate)
+headrace.register("OwnGate", OwnGate)
+
+def interrupt_when(condition):
+    def watch():
+        pause = threading.Event()
+        while not condition():
+            pause.wait(0.005)
+        pause.wait(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=watch, daemon=True).start()
+
+def waits(pipe, count):
+    return lambda: pipe.stats()["nodes"]["main"]["waiting"] >= count
+
+def background(function, *args, **kwargs):
+    box = {}
+    def run():
+        try:
+            box["value"] = function(*args, **kwargs)
+        except BaseException as error:
+            box["error"] = error
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    box["thread"] = thread
+    return box
+"""
+
+
+def run(program, *, status=0):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", COMMON + textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+
+
+@posix
+@pytest.mark.parametrize("backend", ["Gate", "OwnGate"])
+@pytest.mark.parametrize("what", ["request", "[request]", "request, timeout=30"])
+def test_ctrl_c_while_queued_withdraws_the_request_and_hits_nobody_else(backend, what):
+    out = run(
+        f"""
+        pipe = headrace.pipe({{"backend": "{backend}"}})
+        other = background(pipe, {{"data": "other"}})
+        entered.acquire()
+        request = {{"data": "mine"}}
+        interrupt_when(waits(pipe, 1))
+        try:
+            pipe({what})
+        except KeyboardInterrupt as error:
+            print(error.abandoned, request, pipe.stats()["nodes"]["main"]["waiting"])
+        leave.release()
+        other["thread"].join(20)
+        print(other["value"]["result"], pipe({{"data": "quick"}})["result"])
+        pipe.close()
+        """
+    )
+    assert out == "False {'data': 'mine'} 0\nother quick\n"
+
+
+@posix
+@pytest.mark.parametrize("shortcut", [True, False])
+def test_ctrl_c_in_a_callers_own_forward_gives_the_instance_back(shortcut):
+    out = run(
+        f"""
+        import headrace._pipeline
+        headrace._pipeline._default_shortcut = {shortcut}
+        pipe = headrace.pipe({{"backend": "Gate"}})
+        interrupt_when(lambda: entered.acquire(blocking=False))
+        request = {{"data": "mine"}}
+        try:
+            pipe(request)
+        except KeyboardInterrupt as error:
+            print(error.abandoned, request)
+        print(pipe({{"data": "quick"}})["result"], pipe.stats()["nodes"]["main"]["failed"])
+        print(pipe.submit({{"data": "quick"}}).result(timeout=20)["result"])
+        pipe.close()
+        """
+    )
+    first, second, third = out.splitlines()
+    assert first == "False {'data': 'mine'}"
+    assert second.startswith("quick {")
+    assert third == "quick"
+
+
+@posix
+@pytest.mark.parametrize("backend", ["Gate", "OwnGate"])
+def test_ctrl_c_while_another_thread_runs_the_request_says_abandoned(backend):
+    out = run(
+        f"""
+        pipe = headrace.pipe({{"backend": "{backend}"}})
+        interrupt_when(lambda: entered.acquire(blocking=False))
+        try:
+            pipe({{"data": "mine"}}, timeout=30)
+        except KeyboardInterrupt as error:
+            print(error.abandoned)
+        leave.release()
+        print(pipe({{"data": "quick"}})["result"])
+        pipe.close()
+        """
+    )
+    assert out == "True\nquick\n"
+
+
+@posix
+def test_ctrl_c_in_a_list_leaves_the_items_of_others_alone():
+    out = run(
+        """
+        pipe = headrace.pipe({"backend": "Gate", "max": 2, "instance_num": 2})
+        other = background(pipe, {"data": "other"})
+        entered.acquire()
+        interrupt_when(lambda: entered.acquire(blocking=False))
+        requests = [{"data": k} for k in range(6)]
+        try:
+            pipe(requests)
+        except KeyboardInterrupt:
+            print("interrupted", pipe.stats()["nodes"]["main"]["waiting"])
+        for _ in range(20):
+            leave.release()
+        other["thread"].join(20)
+        print(other["value"]["result"], pipe({"data": "quick"})["result"])
+        pipe.close()
+        """
+    )
+    assert out == "interrupted 0\nother quick\n"
+
+
+@posix
+def test_a_storm_of_interrupts_loses_no_instance_and_no_request_of_others():
+    out = run(
+        """
+        import random
+        class Quick(headrace.Backend):
+            max = None
+            def forward(self, batch):
+                for request in batch:
+                    request["result"] = request["data"]
+        headrace.register("Quick", Quick)
+        sys.setswitchinterval(1e-4)
+        pipe = headrace.pipe({"backend": "Quick", "instance_num": 2, "max": 3})
+        stop = threading.Event()
+        def client(count=0):
+            while not stop.is_set():
+                assert pipe({"data": 1})["result"] == 1
+                assert pipe.submit({"data": 2}).result(timeout=8)["result"] == 2
+                assert pipe([{"data": 3}, {"data": 4}])[1]["result"] == 4
+                count += 1
+            return count
+        clients = [background(client) for _ in range(3)]
+        dice, hits = random.Random(1), 0
+        def fire(signum, frame):
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGALRM, fire)
+        for _ in range(600):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-5, 2e-3))
+                while True:
+                    pipe({"data": 1})
+                    pipe([{"data": 3}, {"data": 4}])
+                    pipe.submit({"data": 2}).cancel()
+            except KeyboardInterrupt:
+                hits += 1
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        stop.set()
+        for one in clients:
+            one["thread"].join(30)
+            assert "error" not in one, one
+            assert one["value"] > 0, one
+        assert hits == 600
+        assert pipe({"data": 1})["result"] == 1
+        stats = pipe.stats()["nodes"]["main"]
+        assert not any(i["busy"] for i in stats["instances"]), stats
+        pipe.close(timeout=10)
+        print("fine")
+        """
+    )
+    assert out == "fine\n"
+
+
+@pytest.mark.parametrize("how", ["pass", "sys.exit(3)", "raise ValueError"])
+@pytest.mark.parametrize("backend", ["Gate", "OwnGate"])
+def test_the_interpreter_ends_with_requests_in_every_state(backend, how):
+    status = {"pass": 0, "sys.exit(3)": 3}.get(how, 1)
+    out = run(
+        f"""
+        import headrace._process
+        headrace._process.EXIT_S = 0.2
+        pipe = headrace.pipe({{"backend": "{backend}", "queue_size": 2}})
+        box = background(pipe, {{"data": "running"}})
+        entered.acquire()
+        queued = [pipe.submit({{"data": k}}) for k in range(2)]
+        outside = background(pipe.submit, {{"data": "outside"}})
+        for future in queued:
+            future.add_done_callback(lambda f: print(type(f.exception()).__name__, flush=True))
+        print("end", flush=True)
+        {how}
+        """,
+        status=status,
+    )
+    assert out.startswith("end\n")
+
+
+def test_a_request_that_waits_at_the_end_is_failed_not_run():
+    out = run(
+        """
+        pipe = headrace.pipe({"backend": "Gate"})
+        pipe.submit({"data": "running"})
+        entered.acquire()
+        queued = pipe.submit({"data": "queued"})
+        threading.Thread(
+            target=lambda: (print(type(queued.exception()).__name__, flush=True), leave.release()),
+            daemon=True,
+        ).start()
+        """
+    )
+    assert out == "ClosedError\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("held", [False, True])
+def test_in_a_forked_child_every_call_says_why_it_is_closed(held):
+    out = run(
+        f"""
+        import asyncio, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pipe = headrace.pipe({{"backend": "Gate"}})
+        pipe({{"data": "quick"}})
+        pipe.submit({{"data": "busy"}})
+        lock = pipe._core.only._node.lock
+        if {held}:
+            lock.acquire()
+        child = os.fork()
+        if child == 0:
+            for call in (
+                lambda: pipe({{"data": 1}}),
+                lambda: pipe([{{"data": 1}}]),
+                lambda: pipe({{"data": 1}}, timeout=3),
+                lambda: pipe.submit({{"data": 1}}),
+                lambda: asyncio.run(pipe.call_async({{"data": 1}})),
+            ):
+                try:
+                    call()
+                except headrace.errors.ClosedError as error:
+                    assert "fork" in str(error), error
+                else:
+                    os._exit(9)
+            assert pipe.stats()["state"] == "closed" and not pipe.ready
+            pipe.close()
+            with headrace.pipe({{"backend": "Gate"}}) as own:
+                assert own({{"data": "quick"}})["result"] == "quick"
+                assert own.submit({{"data": "quick"}}).result(timeout=20)["result"] == "quick"
+                assert own({{"data": "quick"}}, timeout=20)["result"] == "quick"
+            sys.exit(0)
+        if {held}:
+            lock.release()
+        _, status = os.waitpid(child, 0)
+        leave.release()
+        print(status, pipe({{"data": "quick"}})["result"])
+        """
+    )
+    assert out == "0 quick\n"

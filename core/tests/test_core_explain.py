@@ -1,0 +1,135 @@
+"""explain and describe: what a configuration asks for, and what was really built."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from pydantic import Field
+
+import headrace
+from headrace._explain import explain_expression
+from headrace._registry import registry
+from headrace.errors import ConfigError
+
+
+class Many(headrace.Backend):
+    class Options(headrace.Options):
+        a: int = Field(0, description="A number.")
+        b: int = Field(0, description="A number.")
+        c: int = Field(0, description="A number.")
+        d: int = Field(0, description="A number.")
+        e: int = Field(0, description="A number.")
+
+    max = 8
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+
+    def describe(self):
+        return {"provider": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def backends(monkeypatch):
+    monkeypatch.setattr(registry, "local", {"Many": Many})
+
+
+SOURCE = {
+    "global": {"c": 3, "threads": 8},
+    "define": {"Z": "Many(d=4)"},
+    "n": {"backend": "S[Identity,Z(a=1)]", "b": 2, "instance_num": 2, "max": 16},
+}
+
+
+def test_explain_shows_each_option_with_its_origin():
+    tree = headrace.explain(SOURCE)["nodes"]["n"]["tree"]
+    many = tree["children"][1]
+    assert many["name"] == "Many"
+    assert many["definition"] == "Z"
+    assert many["options"] == {
+        "a": {"value": 1, "origin": "inline"},
+        "b": {"value": 2, "origin": "node"},
+        "c": {"value": 3, "origin": "global"},
+        "d": {"value": 4, "origin": "definition"},
+        "e": {"value": 0, "origin": "default"},
+    }
+
+
+def test_explain_shows_ranges_threads_and_who_brings_what():
+    found = headrace.explain(SOURCE)
+    node = found["nodes"]["n"]
+    assert (node["range"], node["instance_num"], node["threads"]) == ([1, 8], 2, 4)
+    assert node["keys"]["max"] == {"value": 16, "origin": "node"}
+    assert node["run_by"] == "caller"
+    assert "headrace" in [asked["distribution"] for asked in found["asks_for"]]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_a_node_under_a_time_limit_is_run_by_a_runner():
+    node = headrace.explain({"backend": "Identity", "timeout_ms": 5})["nodes"]["main"]
+    assert node["run_by"] == "runner"
+
+
+def test_explain_builds_nothing():
+    class Never(Many):
+        def init(self, options, context):
+            raise AssertionError("it was built")
+
+    registry.local["Never"] = Never
+    headrace.explain({"backend": "Never"})
+
+
+def test_explain_reports_what_is_wrong():
+    with pytest.raises(ConfigError):
+        headrace.explain({"backend": "Nope"})
+
+
+@pytest.mark.parametrize(
+    "text", ["HasKey", "HasKey(k)", "ModelLoader[(.onnx)Identity]", "S[HasKey]"]
+)
+def test_an_expression_by_itself_may_lack_options_and_the_last_bracket(text):
+    assert explain_expression(text)["expression"] == text
+
+
+@pytest.mark.parametrize(
+    "text", ["S[", "Nope", "Many(z=1)", "S[HasKey,Identity]", "Identity[Many]"]
+)
+def test_a_wrong_expression_by_itself_is_an_error(text):
+    with pytest.raises(ConfigError):
+        explain_expression(text)
+
+
+def test_describe_says_what_was_really_built():
+    with headrace.pipe(SOURCE) as pipe:
+        found = pipe.describe()
+    node = found["nodes"]["n"]
+    assert node["tree"]["children"][1]["built"] == {"provider": "cpu"}
+    assert (node["instance_num"], node["threads"], node["next"]) == (2, 4, [])
+    assert {"expression", "range", "owns_thread", "tree"} <= set(node)
+    assert json.loads(json.dumps(found)) == found
+
+
+HEAVY = """
+import sys
+import headrace
+headrace.explain({"backend": "S[DecodeMat,ResizeMat,CvtColorMat,Mat2Tensor]", "resize_h": 2,
+                  "resize_w": 2, "color": "rgb"})
+headrace.explain({"backend": "OnnxTensor", "model": sys.argv[1]})
+heavy = {"numpy", "cv2", "onnxruntime", "torch"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_explain_imports_no_heavy_library(tmp_path):
+    pytest.importorskip("headrace_cv")
+    pytest.importorskip("headrace_ort")
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"x")
+    done = subprocess.run(
+        [sys.executable, "-c", HEAVY, str(model)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

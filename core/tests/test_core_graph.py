@@ -1,0 +1,401 @@
+"""Graphs of several nodes: what reaches which node, what the caller gets, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+import headrace
+from headrace import errors
+
+
+def backend(name, function, **attributes):
+    """Register a backend that computes ``result`` from the whole request."""
+
+    def forward(self, batch):
+        for request in batch:
+            result = function(request)
+            if result is not None:
+                request["result"] = result
+
+    body = {"forward": forward, **attributes}
+    headrace.register(name, type(name, (headrace.Backend,), body), replace=True)
+
+
+backend("Inc", lambda r: r["data"] + 1)
+backend("Double", lambda r: r["data"] * 2)
+backend("Nothing", lambda r: None)
+backend("Even", lambda r: r["data"] if r["data"] % 2 == 0 else None)
+backend("Negate", lambda r: -r["data"])
+backend("Keys", lambda r: sorted(k for k in r if k != "result"))
+backend("Pair", lambda r: (r["data"], r["other"]))
+backend("Tag", lambda r: r.__setitem__("tag", r["data"]) or r["data"] + 1)
+
+
+def fail(request):
+    raise ValueError(f"cannot take {request['data']}")
+
+
+backend("Fail", fail)
+
+
+def fail_on_three(request):
+    if request["data"] == 3:
+        raise ValueError("three")
+    return request["data"] * 10
+
+
+backend("NotThree", fail_on_three)
+backend("Range", lambda r: list(range(r["data"])))
+
+
+def every_way(config, request, **keys):
+    """Run a request by call, by call with timeout, by submit and by call_async; all must agree."""
+    answers = []
+    with headrace.pipe(config) as pipe:
+        for way in (
+            lambda d: pipe(d, **keys),
+            lambda d: pipe(d, timeout=60, **keys),
+            lambda d: pipe.submit(d, **keys).result(60),
+            lambda d: asyncio.run(pipe.call_async(d, **keys)),
+        ):
+            one = dict(request)
+            assert way(one) is one
+            assert one["data"] is request["data"]
+            answers.append(one)
+    assert all(answer == answers[0] for answer in answers)
+    return answers[0]
+
+
+def every_failure(config, request):
+    found = []
+    with headrace.pipe(config) as pipe:
+        for way in (
+            lambda d: pipe(d),
+            lambda d: pipe(d, timeout=60),
+            lambda d: pipe.submit(d).result(60),
+            lambda d: asyncio.run(pipe.call_async(d)),
+        ):
+            one = dict(request)
+            with pytest.raises(errors.RequestError) as caught:
+                way(one)
+            assert one["data"] is request["data"]
+            assert "result" not in one
+            found.append(caught.value)
+    assert len({(type(e), e.node) for e in found}) == 1
+    return found[0]
+
+
+def problems(config):
+    with pytest.raises(errors.ConfigError) as caught:
+        headrace.PipelineConfig.load(config)
+    return caught.value.problems
+
+
+LINE = {
+    "a": {"backend": "Inc", "next": "b"},
+    "b": {"backend": "Double", "next": ["c"]},
+    "c": {"backend": "Negate"},
+}
+
+
+def test_a_line_hands_the_result_of_one_node_to_the_next():
+    assert every_way(LINE, {"data": 4})["result"] == -10
+
+
+def test_keys_written_on_a_line_come_back_to_the_caller():
+    config = {"a": {"backend": "Tag", "next": "b"}, "b": {"backend": "Double"}}
+    assert every_way(config, {"data": 4, "mine": "x"}) == {
+        "data": 4,
+        "result": 10,
+        "tag": 4,
+        "mine": "x",
+    }
+
+
+DIAMOND = {
+    "x": {"backend": "Inc", "next": "y,z"},
+    "y": {"backend": "Double", "next": "w"},
+    "z": {"backend": "Negate", "next": "w"},
+    "w": {"backend": "Pair", "map": "y[result:data], z[result:other]"},
+}
+
+
+def test_a_diamond_joins_what_its_map_names():
+    assert every_way(DIAMOND, {"data": 4})["result"] == (10, -5)
+
+
+def test_a_map_may_be_a_table_and_brings_only_what_it_names_and_context_and_request_id():
+    config = {
+        "a": {"backend": "Tag", "next": "b"},
+        "b": {"backend": "Keys", "map": {"a": {"result": "data", "tag": "label"}}},
+    }
+    request = {"data": 1, "request_id": "r", "context": {"k": 1}, "mine": 2}
+    answer = every_way(config, request)
+    assert answer["result"] == ["context", "data", "label", "request_id"]
+
+
+def test_a_map_may_name_a_node_further_back():
+    config = {
+        "a": {"backend": "Inc", "next": "b"},
+        "b": {"backend": "Double", "next": "c"},
+        "c": {"backend": "Pair", "map": "b[result:data],a[result:other]"},
+    }
+    assert every_way(config, {"data": 1})["result"] == (4, 2)
+
+
+def test_several_sinks_give_a_dict_by_their_names():
+    config = {
+        "x": {"backend": "Inc", "next": "y,z"},
+        "y": {"backend": "Double"},
+        "z": {"backend": "Negate"},
+    }
+    assert every_way(config, {"data": 4})["result"] == {"y": 10, "z": -5}
+
+
+def test_branches_do_not_see_each_others_keys():
+    config = {
+        "x": {"backend": "Identity", "next": "y,z"},
+        "y": {"backend": "Tag"},
+        "z": {"backend": "Keys"},
+    }
+    assert every_way(config, {"data": 4})["result"]["z"] == ["data"]
+
+
+def test_or_runs_only_where_the_predecessor_gave_nothing():
+    config = {"a": {"backend": "Even", "next": "b"}, "b": {"backend": "Negate", "or": True}}
+    assert every_way(config, {"data": 4})["result"] == 4
+    assert every_way(config, {"data": 3})["result"] == -3
+
+
+def test_a_node_that_is_passed_by_stands_for_its_predecessor():
+    config = {
+        "a": {"backend": "Even", "next": "b"},
+        "b": {"backend": "Negate", "or": True, "next": "c"},
+        "c": {"backend": "Inc", "map": "b[result:data]"},
+    }
+    assert every_way(config, {"data": 4})["result"] == 5
+    assert every_way(config, {"data": 3})["result"] == -2
+
+
+def test_a_node_without_or_after_one_without_result_is_an_error_that_names_it():
+    config = {
+        "a": {"backend": "Nothing", "next": "b"},
+        "b": {"backend": "Nothing", "or": True, "next": "c"},
+        "c": {"backend": "Inc"},
+    }
+    error = every_failure(config, {"data": 3})
+    assert isinstance(error, errors.NoResultError)
+    assert error.node == "b"
+
+
+def test_a_failing_branch_fails_the_request_with_its_node():
+    config = {**DIAMOND, "z": {"backend": "Fail", "next": "w"}}
+    error = every_failure(config, {"data": 3})
+    assert isinstance(error, errors.BackendError)
+    assert error.node == "z"
+
+
+def test_a_missing_source_names_node_and_key():
+    config = {
+        "a": {"backend": "Inc", "next": "b"},
+        "b": {"backend": "Inc", "map": "a[result:data,color:color]"},
+    }
+    error = every_failure(config, {"data": 3})
+    assert isinstance(error, errors.InputError)
+    assert (error.node, error.key) == ("a", "color")
+
+
+EACH = {
+    "a": {"backend": "Range", "next": "b"},
+    "b": {"backend": "Double", "each": "data", "next": "c", "max": 8},
+    "c": {"backend": "Identity"},
+}
+
+
+def test_each_runs_once_per_element_and_gathers_in_order():
+    assert every_way(EACH, {"data": 5})["result"] == [0, 2, 4, 6, 8]
+
+
+def test_each_over_an_empty_list_gives_an_empty_list():
+    assert every_way(EACH, {"data": 0})["result"] == []
+
+
+def test_each_may_put_the_element_under_another_key():
+    config = {
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": "Pair", "each": "boxes:other"},
+    }
+    request = {"data": 7, "boxes": [1, 2]}
+    assert every_way(config, request)["result"] == [(7, 1), (7, 2)]
+
+
+def test_each_batches_the_elements_of_one_request():
+    with headrace.pipe(EACH) as pipe:
+        pipe({"data": 8})
+        assert pipe.stats()["nodes"]["b"]["batch_size"]["mean"] == 8
+
+
+def test_each_over_something_else_than_a_list_is_an_input_error():
+    error = every_failure({"a": {"backend": "Inc", "each": "boxes"}}, {"data": 1, "boxes": 5})
+    assert isinstance(error, errors.InputError)
+    assert (error.node, error.key) == ("a", "boxes")
+
+
+def test_a_failing_element_fails_the_request():
+    config = {"a": {"backend": "NotThree", "each": "boxes"}}
+    error = every_failure(config, {"data": 1, "boxes": [1, 2, 3]})
+    assert isinstance(error, errors.BackendError)
+    assert error.node == "a"
+
+
+def test_each_errors_none_puts_none_in_the_place_of_a_failing_element():
+    config = {"a": {"backend": "NotThree", "each": "boxes", "each_errors": "none"}}
+    request = {"data": 1, "boxes": [1, 3, 2]}
+    assert every_way(config, request)["result"] == [10, None, 20]
+
+
+ROOTS = {
+    "a": {"backend": "Inc", "next": "c"},
+    "b": {"backend": "Double", "next": "c"},
+    "c": {"backend": "Negate", "map": "a[result:data],b[result:data2]"},
+}
+
+
+def test_only_what_is_reachable_from_the_entry_takes_part():
+    assert every_way(ROOTS, {"data": 4, "node_name": "a"})["result"] == -5
+
+
+def test_with_several_roots_the_request_must_name_one():
+    error = every_failure(ROOTS, {"data": 4})
+    assert isinstance(error, errors.InputError)
+    assert error.key == "node_name"
+    assert "a, b" in str(error)
+    error = every_failure(ROOTS, {"data": 4, "node_name": "nobody"})
+    assert "nobody" in str(error)
+
+
+def test_a_list_of_requests_keeps_their_outcomes_apart():
+    config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "NotThree"}}
+    requests = [{"data": n} for n in (1, 2, 3)]
+    with headrace.pipe(config) as pipe:
+        with pytest.raises(errors.RequestsFailed) as caught:
+            pipe(requests)
+        assert [type(e) for e in caught.value.errors] == [
+            type(None),
+            errors.BackendError,
+            type(None),
+        ]
+        assert [requests[0]["result"], requests[2]["result"]] == [20, 40]
+        futures = pipe.submit([{"data": 1}, {"data": 2}])
+        assert futures[0].result(60)["result"] == 20
+        with pytest.raises(errors.BackendError):
+            futures[1].result(60)
+
+
+def test_a_request_can_be_sent_a_second_time():
+    with headrace.pipe(DIAMOND) as pipe:
+        request = {"data": 4}
+        assert pipe(pipe(request))["result"] == (10, -5)
+
+
+def test_branches_that_take_long_run_at_the_same_time():
+    meet = threading.Barrier(2, timeout=60)
+
+    def wait(request):
+        if request["data"] == "meet":
+            meet.wait()
+        return request["data"]
+
+    backend("Meet", wait)
+    config = {
+        "x": {"backend": "Identity", "next": "y,z"},
+        "y": {"backend": "Meet"},
+        "z": {"backend": "Meet"},
+    }
+    with headrace.pipe(config) as pipe:
+        assert pipe.submit({"data": "meet"}).result(60)["result"] == {"y": "meet", "z": "meet"}
+        assert pipe({"data": "meet"}, timeout=60)["result"]["y"] == "meet"
+
+
+def test_closing_lets_a_walk_go_on_to_its_end():
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold(request):
+        entered.set()
+        leave.wait(60)
+        return request["data"]
+
+    backend("Hold", hold)
+    pipe = headrace.pipe({"a": {"backend": "Hold", "next": "b"}, "b": {"backend": "Inc"}})
+    future = pipe.submit({"data": 1})
+    assert entered.wait(60)
+    closer = threading.Thread(target=pipe.close)
+    closer.start()
+    leave.set()
+    closer.join(60)
+    assert future.result(60)["result"] == 2
+
+
+def test_a_line_of_two_hundred_nodes_runs():
+    config = {f"n{i}": {"backend": "Inc", "next": f"n{i + 1}"} for i in range(199)}
+    config["n199"] = {"backend": "Inc"}
+    assert every_way(config, {"data": 0})["result"] == 200
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "word"),
+    [
+        ({"a": {"backend": "Inc", "next": "bb"}, "b": {"backend": "Inc"}}, "a.next", "bb"),
+        ({"a": {"backend": "Inc", "next": "b,b"}, "b": {"backend": "Inc"}}, "a.next", "twice"),
+        (
+            {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "next": "a"}},
+            "a.next",
+            "circle",
+        ),
+        ({"a": {"backend": "Inc", "next": "a"}}, "a.next", "circle"),
+        ({**DIAMOND, "w": {"backend": "Inc"}}, "w", "map"),
+        ({**DIAMOND, "w": {"backend": "Inc", "map": "y[result:data]"}}, "w.map", "'z'"),
+        (
+            {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "map": "a[result:x]"}},
+            "b.map",
+            "data",
+        ),
+        (
+            {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "map": "a(result)"}},
+            "b.map",
+            "expected",
+        ),
+        (
+            {
+                "a": {"backend": "Inc", "next": "b"},
+                "b": {"backend": "Inc", "map": "c[result:data]"},
+            },
+            "b.map",
+            "'c'",
+        ),
+        ({"a": {"backend": "Inc", "or": True}}, "a.or", "predecessor"),
+        ({"a": {"backend": "Inc", "map": "a[result:data]"}}, "a.map", "before"),
+        (
+            {
+                "x": {"backend": "Inc", "next": "y,z"},
+                "y": {"backend": "Inc", "next": "v"},
+                "z": {"backend": "Inc"},
+                "v": {"backend": "Inc", "map": "y[result:data],z[result:other]"},
+            },
+            "v.map",
+            "every way",
+        ),
+    ],
+)
+def test_a_graph_that_cannot_be_walked_is_refused(config, path, word):
+    found = [p for p in problems(config) if p.path == path]
+    assert found, problems(config)
+    assert any(word in p.message for p in found)
+
+
+def test_next_and_its_like_do_not_stand_in_global():
+    found = problems({"global": {"next": "b"}, "a": {"backend": "Inc"}})
+    assert [p.path for p in found] == ["global.next"]

@@ -1,0 +1,112 @@
+"""Loop, Restart and DagDispatcher."""
+
+from __future__ import annotations
+
+import pytest
+
+import headrace
+from headrace import errors
+
+
+def register(name, function):
+    def forward(self, batch):
+        for request in batch:
+            function(request)
+
+    headrace.register(name, type(name, (headrace.Backend,), {"forward": forward}), replace=True)
+
+
+def countdown(request):
+    request["result"] = request["data"] - 1
+    request["runs"] = request.get("runs", 0) + 1
+    if request["result"] <= 0:
+        request["done"] = True
+
+
+def again_from_b(request):
+    request["result"] = request["data"] + 1
+    if request["result"] < 5:
+        request["restart"] = "b"
+
+
+register("Countdown", countdown)
+register("AgainFromB", again_from_b)
+register("AddTen", lambda r: r.__setitem__("result", r["data"] + 10))
+register("Silent", lambda r: None)
+
+
+def test_a_loop_runs_each_item_until_it_has_the_key():
+    config = {"backend": "Loop(until=done)[Countdown]", "max": 4}
+    with headrace.pipe(config) as pipe:
+        requests = pipe([{"data": n} for n in (3, 1, 2)])
+    assert [r["result"] for r in requests] == [0, 0, 0]
+    assert [r["runs"] for r in requests] == [3, 1, 2]
+
+
+def test_a_loop_past_its_limit_fails_that_item_alone():
+    config = {"backend": "Loop(until=done,limit=2)[Countdown]", "max": 4}
+    requests = [{"data": 1}, {"data": 9}]
+    with headrace.pipe(config) as pipe, pytest.raises(errors.RequestsFailed) as caught:
+        pipe(requests)
+    assert caught.value.errors[0] is None
+    assert isinstance(caught.value.errors[1], errors.LimitError)
+    assert caught.value.errors[1].limit == 2
+    assert requests[0]["result"] == 0
+
+
+def test_a_loop_whose_child_writes_nothing_says_so():
+    with (
+        headrace.pipe({"backend": "Loop(until=done)[Silent]"}) as pipe,
+        pytest.raises(errors.NoResultError),
+    ):
+        pipe({"data": 1})
+
+
+def test_a_dag_dispatcher_in_a_front_walks_the_graph():
+    config = {
+        "entrypoint": "S[AddTen,DagDispatcher]",
+        "a": {"backend": "AddTen", "next": "b"},
+        "b": {"backend": "AddTen"},
+    }
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": 1})["result"] == 31
+        assert pipe.submit({"data": 2}).result(60)["result"] == 32
+
+
+def test_a_dag_dispatcher_by_itself_is_the_default():
+    config = {
+        "global": {"entrypoint": "DagDispatcher"},
+        "a": {"backend": "AddTen", "next": "b"},
+        "b": {"backend": "AddTen"},
+    }
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": 1})["result"] == 21
+
+
+def test_restart_enters_again_at_the_node_that_the_item_names():
+    config = {
+        "entrypoint": "Restart[DagDispatcher]",
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": "AgainFromB"},
+    }
+    with headrace.pipe(config) as pipe:
+        request = pipe({"data": 1})
+    assert request["result"] == 5
+    assert "restart" not in request
+
+
+def test_restart_stops_at_its_limit():
+    config = {
+        "entrypoint": "Restart(limit=3)[DagDispatcher]",
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": "AgainFromB"},
+    }
+    with headrace.pipe(config) as pipe, pytest.raises(errors.LimitError):
+        pipe({"data": -100})
+
+
+def test_the_words_to_come_are_refused_and_say_so():
+    for text in ("Repost[a]", "Benchmark"):
+        with pytest.raises(errors.ConfigError) as caught:
+            headrace.PipelineConfig.load({"backend": text})
+        assert caught.value.problems[0].code == "not_in_this_version"

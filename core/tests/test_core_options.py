@@ -1,0 +1,133 @@
+"""Options: what is read as what, and what is refused."""
+
+from __future__ import annotations
+
+import decimal
+import enum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field, ValidationError
+
+import headrace
+
+NAN = float("nan")
+
+
+class Level(enum.IntEnum):
+    LOW = 0
+    HIGH = 1
+
+
+class Inner(BaseModel):
+    flag: bool = False
+    size: int = 0
+
+
+class Nested(headrace.Options):
+    file: headrace.FilePath | None = None
+    size: int = 0
+
+
+class Many(headrace.Options):
+    whole: int = 0
+    real: float = 0.0
+    maybe: int | None = None
+    either: int | str = 0
+    switch: bool = False
+    both: bool | int = 0
+    one_of: Literal[0, 1] = 0
+    level: Level = Level.LOW
+    exact: decimal.Decimal = decimal.Decimal(0)
+    bounded: Annotated[int, Field(ge=1)] = 1
+    numbers: list[int] = Field([])
+    switches: list[bool] = Field([])
+    pair: tuple[int, bool] = (0, False)
+    by_name: dict[str, float] = Field({})
+    deep: dict[str, list[int | None]] = Field({})
+    anything: Any = None
+    inner: Inner = Inner()
+    inners: list[Inner] = Field([])
+    nested: Nested | None = None
+    text: str = ""
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("whole", True),
+        ("real", False),
+        ("maybe", True),
+        ("either", True),
+        ("one_of", True),
+        ("level", True),
+        ("exact", True),
+        ("bounded", True),
+        ("numbers", [1, True]),
+        ("pair", [True, True]),
+        ("by_name", {"a": True}),
+        ("deep", {"a": [1, True]}),
+        ("inner", {"size": True}),
+        ("inners", [{"size": 1}, {"size": True}]),
+        ("nested", {"size": True}),
+        ("text", True),
+        ("real", NAN),
+        ("real", "nan"),
+        ("exact", "NaN"),
+        ("by_name", {"a": NAN}),
+        ("by_name", {"a": "nan"}),
+        ("anything", NAN),
+        ("anything", [1, {"a": NAN}]),
+        ("numbers", "x"),
+        ("unknown", 1),
+    ],
+)
+def test_a_bool_is_no_number_nan_is_no_value_and_unknown_keys_are_refused(key, value):
+    with pytest.raises(ValidationError):
+        Many(**{key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "read"),
+    [
+        ("switch", True, True),
+        ("switch", "true", True),
+        ("both", True, True),
+        ("switches", [True, False], [True, False]),
+        ("pair", [1, True], (1, True)),
+        ("anything", [True, 1], [True, 1]),
+        ("inner", {"flag": True}, Inner(flag=True)),
+        ("inners", [{"flag": True, "size": 2}], [Inner(flag=True, size=2)]),
+        ("whole", "64", 64),
+        ("real", "1e3", 1000.0),
+        ("real", float("inf"), float("inf")),
+        ("one_of", 1, 1),
+        ("level", 1, Level.HIGH),
+        ("deep", {"a": [None, 3]}, {"a": [None, 3]}),
+        ("maybe", None, None),
+        ("either", "x", "x"),
+    ],
+)
+def test_everything_else_is_read_as_pydantic_reads_it(key, value, read):
+    assert getattr(Many(**{key: value}), key) == read
+
+
+def test_options_are_frozen():
+    with pytest.raises(ValidationError):
+        Many().whole = 3
+
+
+def test_a_path_that_is_nested_is_relative_to_the_file_that_wrote_it(tmp_path):
+    (tmp_path / "m.bin").write_text("x")
+    context = {"bases": {"nested": tmp_path}, "of": Many}
+    found = Many.model_validate({"nested": {"file": "m.bin"}}, context=context)
+    assert found.nested.file == tmp_path / "m.bin"
+
+
+def test_a_home_folder_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        Path, "expanduser", lambda self: Path(str(self).replace("~", str(tmp_path)))
+    )
+    (tmp_path / "m.bin").write_text("x")
+    assert Nested(file="~/m.bin").file == tmp_path / "m.bin"

@@ -1,0 +1,814 @@
+"""What names mean: definitions, instances in scope, nesting, nodes, schedulers, late building."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from pydantic import Field
+
+import headrace
+from headrace._registry import registry
+from headrace.errors import ConfigError, SetupError
+
+made: list[str] = []
+
+
+def tag(name, **body):
+    """Make a backend that puts its name, and what is inside, around ``data``."""
+
+    class Options(headrace.Options):
+        a: int | str = Field("", description="Shown behind the name.")
+        b: int | str = Field("", description="Shown behind the name.")
+
+    def init(self, options, context):
+        made.append(name)
+        self.shown = f"{name}{options.a}{options.b}"
+        self.children = context.children
+        self.serial = made.count(name)
+        self.context = context
+
+    def forward(self, batch):
+        for request in batch:
+            inner = []
+            for child in self.children:
+                child([request])
+                inner.append(request.pop("result"))
+            request["result"] = f"{self.shown}[{','.join(inner)}]" if inner else self.shown
+
+    def close(self):
+        made.append(f"-{name}")
+
+    attributes = {"Options": Options, "init": init, "forward": forward, "close": close, **body}
+    return type(name, (headrace.Backend,), attributes)
+
+
+class Dep(headrace.Backend):
+    """Takes its dependency at each call."""
+
+    def init(self, options, context):
+        made.append("Dep")
+
+    def forward_with_dep(self, batch, dependency):
+        outcomes = dependency(batch)
+        for request in batch:
+            if "result" in request:
+                request["result"] = f"Dep[{request['result']}]"
+        return outcomes
+
+
+@pytest.fixture(autouse=True)
+def backends(monkeypatch):
+    made.clear()
+    table = {name: tag(name, takes=(0, None)) for name in "ABCD"}
+    table |= {name: tag(name) for name in "XY"}
+    table["Dep"] = Dep
+    table["Two"] = tag("Two", takes=2)
+    monkeypatch.setattr(registry, "local", table)
+
+
+def run(expression, **keys):
+    source = expression if isinstance(expression, dict) else {"backend": expression, **keys}
+    with headrace.pipe(source) as pipe:
+        return pipe({"data": 0})["result"]
+
+
+def problems(expression, **keys):
+    source = expression if isinstance(expression, dict) else {"backend": expression, **keys}
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load(source)
+    return caught.value.problems
+
+
+def problem(expression, **keys):
+    (only,) = problems(expression, **keys)
+    return only
+
+
+# Definitions.
+
+
+@pytest.mark.parametrize(
+    ("definitions", "used", "meaning"),
+    [
+        ({"Z": "A"}, "Z", "A"),
+        ({"Z": "A"}, "Z[X]", "A[X]"),
+        ({"Z": "A[B,C]"}, "Z[X]", "A[B,C[X]]"),
+        ({"Z": "A[B,C[D]]"}, "Z[X]", "A[B,C[D[X]]]"),
+        ({"Z": "A[B,C[D]]"}, "Z[X,Y]", "A[B,C[D[X,Y]]]"),
+        ({"Z": "A"}, "Z[Z[X]]", "A[A[X]]"),
+        ({"Z": "Y2", "Y2": "A[B]"}, "Z[X]", "A[B[X]]"),
+        ({"Z": "W[B]", "W": "A[C]"}, "Z[X]", "A[C[B[X]]]"),
+        ({"Z": "A[W]", "W": "B[C]"}, "D[Z[X],Z]", "D[A[B[C[X]]],A[B[C]]]"),
+        ({"Z": "S[X,A[B]]"}, "Z[Y]", "A[B[Y]]"),
+        ({"Z": "S[X,S[Y,A]]"}, "Z[Y]", "A[Y]"),
+        ({"Z": "DI[A,B]"}, "Z[X]", "A[B[X]]"),
+        ({"Z": "A[B]"}, "DI[Z,X]", "A[B[X]]"),
+        ({"Z": "Reflect[nothing,A]"}, "Z[X]", "A[X]"),
+        ({"Z": "IoC[X;A[X]]"}, "Z", "A[X]"),
+        ({"Z": "IoC[X;A[X,B]]"}, "Z[X]", "A[X,B[X]]"),
+        ({"Z": "BackgroundThread[A]"}, "Z[X]", "A[X]"),
+        ({"Z": "A"}, "With[Z,X]", "A[X]"),
+    ],
+)
+def test_a_bracket_goes_to_the_open_slot_of_a_definition(definitions, used, meaning):
+    assert run(used, define=definitions) == meaning
+
+
+def test_a_bracket_for_an_open_slot_that_takes_none_names_both():
+    found = problem("Z[X]", define={"Z": "A[B,X]"})
+    assert found.code == "arity"
+    assert "Z" in found.message
+    assert "X" in found.message
+
+
+def test_a_bracket_for_the_name_of_an_instance_is_refused():
+    assert problem("Z[X]", define={"Z": "IoC[B;A[Proxy[B]]]"}).code == "arity"
+
+
+@pytest.mark.parametrize(
+    ("definitions", "used", "meaning"),
+    [
+        ({"Z": "A(a=1)"}, "Z", "A1"),
+        ({"Z": "A(a=1)"}, "Z(a=2)", "A2"),
+        ({"Z": "A(a=1)[B,C]"}, "Z(a=2)", "A2[B2,C2]"),
+        ({"Z": "A(a=1)"}, "Z(b=2)", "A12"),
+        ({"Z": "A(a=1)", "W": "Z(a=2)"}, "W", "A2"),
+        ({"Z": "A(a=1)", "W": "Z(a=2)"}, "W(a=3)", "A3"),
+        ({"Z": "A(a=1)", "W": "B(a=4)[Z(a=2)]"}, "W(b=7)", "B47[A27]"),
+        ({"Z": "A"}, "Z(a=1)[X]", "A1[X]"),
+        ({"Z": "A(a=1)[B(b=3)]"}, "D[Z(a=2),A]", "D[A2[B23],A]"),
+    ],
+)
+def test_args_in_a_definition_are_defaults_and_an_outer_definition_wins(definitions, used, meaning):
+    assert run(used, define=definitions) == meaning
+
+
+def test_a_key_of_the_node_wins_over_args_inside_a_definition_and_not_over_those_on_it():
+    assert run("Z", define={"Z": "A(a=1)"}, a="5") == "A5"
+    assert run("Z(a=2)", define={"Z": "A(a=1)"}, a="5") == "A2"
+
+
+@pytest.mark.parametrize(
+    ("define", "used", "code", "path"),
+    [
+        ({"Z": "Z"}, "A", "circle", "define.Z"),
+        ({"Z": "A[Z]"}, "Z", "circle", "define.Z"),
+        ({"Z": "A[W]", "W": "B[Z]"}, "A", "circle", "define.W"),
+        ({"A": "B"}, "X", "definition", "define.A"),
+        ({"S": "B"}, "X", "definition", "define.S"),
+        ({"Loop": "B"}, "X", "definition", "define.Loop"),
+        ({"Z": "(or)A"}, "X", "prefix", "define.Z"),
+        ({"Z": "(or)A"}, "Z", "prefix", "define.Z"),
+        ({"Z": "A["}, "X", "syntax", "define.Z"),
+        ({"Z": "Nope"}, "X", "unknown_backend", "define.Z"),
+        ({"Z": "A(c=1)"}, "Z", "unknown_option", "define.Z"),
+        ({"Z": "Two"}, "Z", "arity", "define.Z"),
+        ({"Z": "A[Two,B]"}, "X", "arity", "define.Z"),
+        ({"Z": 3}, "X", "type", "define.Z"),
+        ({"Z": 3}, "Z", "type", "define.Z"),
+        ({"1Z": "A"}, "X", "definition", "define.1Z"),
+        ({"Z": "A"}, "Z(1)", "args", "main.backend"),
+        ({"Z": "A"}, "Z(c=1)", "unknown_option", "main.backend"),
+        ({"Z": "A(a=${HR_NOT_SET})"}, "X", "placeholder", "define.Z"),
+    ],
+)
+def test_what_is_wrong_with_definitions_is_reported_once_used_or_not(define, used, code, path):
+    found = problem(used, define=define)
+    assert (found.code, found.path) == (code, path)
+
+
+def test_an_unused_definition_with_an_open_slot_is_right():
+    assert run("X", define={"Z": "A[B,Two]", "W": "HasKey(k)", "V": "Dep"}) == "X"
+
+
+def test_a_long_chain_of_definitions_is_an_error_and_no_recursion_error():
+    chain = {f"Z{i}": f"Z{i + 1}" for i in range(300)}
+    found = problems("Z0", define={**chain, "Z300": "A"})
+    assert {p.code for p in found} == {"nesting"}
+
+
+# Names.
+
+
+def test_a_name_means_an_instance_first_then_a_definition_then_a_backend():
+    assert run("IoC[X;A[X]]") == "A[X]"
+    assert run("IoC[Z;A[Z,Z]]", define={"Z": "X(a=1)"}) == "A[X1,X1]"
+    assert made.count("X") == 2
+
+
+def test_di_is_each_depending_on_the_next_and_each_may_be_an_instance():
+    assert run("DI[A,B,C]") == "A[B[C]]"
+    assert run("Aspect[A,B,C]") == "A[B[C]]"
+    assert run("IoC[X;DI[A,B,X]]") == "A[B[X]]"
+    assert run("IoC[Dep;DI[A,Dep,X]]") == "A[Dep[X]]"
+    assert run("IoC[Dep;DI[Dep,Dep,X]]") == "Dep[Dep[X]]"
+    assert made.count("Dep") == 2
+
+
+def test_an_element_of_a_di_with_a_bracket_of_its_own_is_an_error():
+    assert problem("DI[A[B],C]").code == "arity"
+
+
+def test_an_instance_takes_a_bracket_only_with_forward_with_dep():
+    assert run("IoC[Dep;Dep[X]]") == "Dep[X]"
+    assert problem("IoC[A;A[X]]").code == "arity"
+    assert problem("IoC[Dep[Y];Dep[X]]").code == "arity"
+    assert problem("IoC[Dep;Dep]").code == "dependency"
+    assert problem("IoC[Dep;Dep[X,Y]]").code == "arity"
+    assert problem("Dep").code == "arity"
+    assert problem("Dep[X,Y]").code == "arity"
+
+
+def test_args_on_an_instance_are_an_error():
+    assert problem("IoC[X;A[X(a=1)]]").code == "args"
+
+
+def test_an_element_of_the_first_phase_sees_the_earlier_ones_only():
+    assert run("IoC[X,A[X];A]") == "A[X]"
+    assert made.count("X") == 1
+    made.clear()
+    assert run("IoC[A[X],X;A]") == "A[X]"
+    assert made.count("X") == 2
+
+
+def test_names_of_an_ioc_are_seen_inside_it_only():
+    assert run("A[IoC[X;X],X]") == "A[X,X]"
+    assert made.count("X") == 2
+
+
+def test_two_equal_names_in_one_first_phase_are_an_error():
+    assert problem("IoC[X,X;X]").code == "twice"
+
+
+def test_every_copy_of_an_ioc_holds_one_set():
+    run("IoC[X;S[X,X]]", instance_num=3)
+    assert made.count("X") == 3
+
+
+def test_children_are_built_left_to_right_and_closed_right_to_left():
+    run("IoC[C;A[B[X],Y]]")
+    assert made == ["C", "X", "B", "Y", "A", "-A", "-Y", "-B", "-X", "-C"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "code"),
+    [
+        ("IoC[X]", "arity"),
+        ("IoC[X,Y]", "arity"),
+        ("IoC[X;Y;A]", "arity"),
+        ("IoC[X;Y,A]", "arity"),
+        ("S[X;Y]", "arity"),
+        ("A[X;Y]", "arity"),
+        ("S", "arity"),
+        ("X[Y]", "arity"),
+        ("Two[X]", "arity"),
+        ("With[A]", "arity"),
+        ("HasKey(k)[A,B,C]", "arity"),
+        ("Forward", "arity"),
+        ("Forward[node.nope]", "unknown_instance"),
+        ("Forward[node.main(x=1)]", "word"),
+        ("Proxy[X]", "unknown_instance"),
+        ("Proxy[X[Y]]", "word"),
+        ("Reflect", "arity"),
+        ("Reflect[k]", "missing_option"),
+        ("InstanceFromParam[k]", "missing_option"),
+        ("A[(or)X]", "prefix"),
+        ("S[(or)X,Y]", "prefix"),
+        ("S[X,(ro)Y]", "prefix"),
+        ("S[X,(kye=a)Y]", "prefix"),
+        ("S[X,(key=3)Y]", "prefix"),
+        ("(or)X", "prefix"),
+        ("Register[X]", "place"),
+        ("S[X,Register(y)[Y]]", "place"),
+        ("InstancesRegister[X]", "place"),
+        ("List[X,Y]", "not_callable"),
+        ("S[List[X],Y]", "not_callable"),
+        ("Batching[X]", "scheduling"),
+        ("InstanceDispatcher", "scheduling"),
+        ("IoC[InstanceDispatcher;X]", "scheduling"),
+        ("IoC[Batching;X]", "scheduling"),
+        ("Loop(until=x)[X]", "not_in_this_version"),
+        ("no:X", "unknown_backend"),
+        ("A(1)", "args"),
+        ("S(1)[X]", "args"),
+    ],
+)
+def test_wrong_expressions_are_one_problem_each_with_a_place(expression, code):
+    found = problem(expression)
+    assert (found.code, found.path) == (code, "main.backend")
+    assert found.span is not None
+
+
+def test_an_error_shows_the_text_a_caret_and_the_nearest_name():
+    found = problem("S[A,Bakground[X]]", define={"Background": "BackgroundThread"})
+    assert found.render() == (
+        "main.backend: unknown backend 'Bakground'\n"
+        "    S[A,Bakground[X]]\n"
+        "        ^^^^^^^^^\n"
+        "  Did you mean 'Background'?"
+    )
+
+
+# Reflect and instances by name.
+
+
+def test_reflect_builds_what_stands_in_the_parameter_else_its_default():
+    assert run("A[Reflect[post,X]]") == "A[X]"
+    assert run("A[Reflect[post,X]]", post="Y(a=1)") == "A[Y1]"
+    assert run("Z(post=Y)", define={"Z": "A[Reflect[post,X]]"}) == "A[Y]"
+    assert run({"global": {"post": "Y"}, "main": {"backend": "A[Reflect[post]]"}}) == "A[Y]"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"backend": "A[Reflect[p]]", "p": "Reflect[p]"},
+        {"backend": "A[Reflect[p]]", "p": "B[Reflect[q]]", "q": "Reflect[p,X]"},
+        {"backend": "A[Reflect[backend]]"},
+    ],
+)
+def test_a_parameter_that_reaches_itself_is_an_error(keys):
+    assert problem(keys).code == "circle"
+
+
+def test_an_instance_may_be_named_by_a_parameter():
+    assert run("IoC[X;A[InstanceFromParam[who]]]", who="X") == "A[X]"
+    assert problem("IoC[X;A[InstanceFromParam[who]]]", who="Nope").code == "unknown_instance"
+
+
+def test_a_registered_instance_is_seen_by_the_whole_pipeline():
+    source = {
+        "user": {"backend": "A[shared,Proxy[shared],Forward[shared]]"},
+        "owner": {
+            "backend": "Y",
+            "init": "List[InstancesRegister[Reflect[backend]],"
+            "Register[DI[Batching,InstanceDispatcher]],Register(shared)[X]]",
+        },
+    }
+    with headrace.pipe(source) as pipe:
+        assert pipe({"data": 0, "node_name": "user"})["result"] == "A[X,X,X]"
+        assert pipe({"data": 0, "node_name": "owner"})["result"] == "Y"
+    assert made.count("X") == 1
+
+
+def test_an_instance_of_a_node_is_reached_by_its_number():
+    source = {"x": {"backend": "X", "instance_num": 2}, "y": {"backend": "A[Proxy[x.1]]"}}
+    with headrace.pipe(source) as pipe:
+        assert pipe({"data": 0, "node_name": "y"})["result"] == "A[X]"
+    assert problem({**source, "y": {"backend": "Proxy[x.2]"}}).code == "unknown_instance"
+
+
+def test_two_registrations_of_one_name_are_an_error():
+    init = "List[Register(x)[X],Register(x)[Y],Register[Batching[X]]]"
+    assert problem({"backend": "X", "init": init}).code == "twice"
+
+
+def test_an_instance_that_several_threads_reach_is_called_by_one_at_a_time(monkeypatch):
+    inside, most, both = [], [], threading.Barrier(2)
+
+    class Watch(headrace.Backend):
+        def forward(self, batch):
+            inside.append(1)
+            most.append(len(inside))
+            inside.pop()
+            for request in batch:
+                request["result"] = request["data"]
+
+    registry.local["Watch"] = Watch
+    source = {
+        "own": {"node_entrypoint": "List[Register(w)[Watch],Register[Batching[X]]]"},
+        "use": {"backend": "w", "instance_num": 2},
+    }
+    with headrace.pipe(source) as pipe:
+
+        def call():
+            both.wait()
+            for _ in range(200):
+                pipe({"data": 0, "node_name": "use"})
+
+        threads = [threading.Thread(target=call) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert set(most) == {1}
+
+
+# Nodes.
+
+FORMS = [
+    (
+        "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];"
+        "Forward[node.{node_name}]]"
+    ),
+    (
+        "IoC[InstancesRegister[BackgroundThread[Reflect[backend]]],"
+        "Register[DI[Batching,InstanceDispatcher]];Forward[node.{node_name}]]"
+    ),
+    (
+        "List[InstancesRegister[BackgroundThread[Reflect[backend]]],"
+        "Register[Aspect[Batching,InstanceDispatcher]]]"
+    ),
+    (
+        "IoC[InstancesRegister[Reflect[backend]],InstanceDispatcher,"
+        "Aspect[Batching,InstanceDispatcher];Aspect]"
+    ),
+    (
+        "IoC[InstancesRegister[Reflect[backend]],Batching,InstanceDispatcher;"
+        "DI[Batching,InstanceDispatcher]]"
+    ),
+    "Batching[Reflect[backend]]",
+    "Register[Batching[Reflect[backend]]]",
+    "Reflect[backend]",
+    "IoC[Reflect[backend];Reflect]",
+    "X",
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_node_may_be_put_together_in_many_ways(form):
+    assert run({"backend": "X", "node_entrypoint": form, "instance_num": 2}) == "X"
+    assert run({"global": {"node_entrypoint": form}, "main": {"backend": "X"}}) == "X"
+
+
+def test_init_and_node_entrypoint_are_the_two_phases_of_the_default():
+    init = "List[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]]]"
+    assert run({"backend": "X", "init": init}) == "X"
+    init = "InstancesRegister[Reflect[backend]]"
+    front = "IoC[InstanceDispatcher,Aspect[Batching,InstanceDispatcher];Aspect]"
+    assert run({"backend": "X", "init": init, "node_entrypoint": front}) == "X"
+
+
+def test_a_node_needs_a_backend_only_if_it_reflects_it():
+    assert run({"main": {"node_entrypoint": "Batching[X]"}}) == "X"
+    found = problem({"main": {"max": 3}})
+    assert (found.code, found.path) == ("missing_option", "main")
+
+
+@pytest.mark.parametrize(
+    ("keys", "code"),
+    [
+        ({"node_entrypoint": "Batching"}, "arity"),
+        ({"node_entrypoint": "Batching[InstanceDispatcher]"}, "scheduling"),
+        ({"node_entrypoint": "List[InstancesRegister[Reflect[backend]]]"}, "not_callable"),
+        ({"node_entrypoint": "InstancesRegister[Reflect[backend]]"}, "not_callable"),
+        ({"node_entrypoint": "InstancesRegister[Batching[X]]"}, "scheduling"),
+        ({"node_entrypoint": "List[Batching[X],Register[Batching[Y]]]"}, "scheduling"),
+        ({"node_entrypoint": "Batching[Batching[X]]"}, "scheduling"),
+        ({"node_entrypoint": "InstancesRegister[Register(x)[X]]"}, "place"),
+        ({"init": "Register(x)[X]"}, "unknown_instance"),
+        ({"node_entrypoint": "List[Register(b)[Batching],Register[X]]"}, "scheduling"),
+    ],
+)
+def test_a_node_that_cannot_work_is_refused_before_anything_is_built(keys, code):
+    found = problems({"backend": "X", **keys})
+    assert found[0].code == code
+    assert made == []
+
+
+def test_nodes_are_built_after_those_they_name_else_in_file_order():
+    source = {
+        "one": {"backend": "A[Forward[node.three]]"},
+        "two": {"backend": "B"},
+        "three": {"backend": "C"},
+    }
+    headrace.pipe(source).close()
+    assert made[:3] == ["C", "A", "B"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"x": {"backend": "A[Forward[node.x]]"}},
+        {"x": {"backend": "A[node.x]"}},
+        {"x": {"backend": "A[Proxy[x.0]]"}},
+        {"x": {"backend": "Forward[node.x]"}},
+        {"x": {"backend": "A[Forward[node.y]]"}, "y": {"backend": "B[Forward[node.x]]"}},
+        {"x": {"backend": "A[Reflect[p]]", "p": "Forward[node.x]"}},
+        {
+            "x": {"backend": "A[Forward[node.y]]"},
+            "y": {"backend": "B[Forward[node.z]]"},
+            "z": {"backend": "Z"},
+            "define": {"Z": "C[Forward[node.y]]"},
+        },
+    ],
+)
+def test_nodes_that_need_each_other_are_an_error(source):
+    assert problem(source).code == "circle"
+
+
+def test_two_pipelines_with_equal_names_live_side_by_side():
+    source = {
+        "n": {
+            "backend": "X",
+            "init": "List[InstancesRegister[Reflect[backend]],"
+            "Register[DI[Batching,InstanceDispatcher]],Register(shared)[Y]]",
+        }
+    }
+    first, second = headrace.pipe(source), headrace.pipe(source)
+    first.close()
+    assert second({"data": 1})["result"] == "X"
+    second.close()
+
+
+def test_a_request_chooses_a_node_by_node_name():
+    with headrace.pipe({"x": {"backend": "X"}, "y": {"backend": "Y"}}) as pipe:
+        assert pipe({"data": 0, "node_name": "x"})["result"] == "X"
+        assert pipe({"data": 0, "node_name": "y"})["result"] == "Y"
+        with pytest.raises(headrace.errors.InputError):
+            pipe({"data": 0})
+
+
+def test_a_second_door_shares_the_queue_and_the_instances_of_the_other_node():
+    source = {"x": {"backend": "X", "max": 4}, "door": {"backend": "Forward[node.x]"}}
+    with headrace.pipe(source) as pipe:
+        assert pipe({"data": 0, "node_name": "door"})["result"] == "X"
+        assert pipe({"data": 0, "node_name": "x"})["result"] == "X"
+        assert pipe._core._built.nodes["door"].scheduler is pipe._core._built.nodes["x"].scheduler
+    assert made.count("X") == 1
+    node = headrace.explain(source)["nodes"]["door"]
+    assert (node["expression"], node["range"]) == ("Forward[node.x]", [1, 4])
+    assert problem({**source, "y": {"backend": "Proxy[door.0]"}}).code == "unknown_instance"
+
+
+def test_a_door_to_a_door_is_a_door_to_the_same_node():
+    source = {"x": {"backend": "X"}, "d": {"backend": "Forward[node.x]"}}
+    source["e"] = {"backend": "Forward[node.d]"}
+    with headrace.pipe(source) as pipe:
+        assert pipe({"data": 0, "node_name": "e"})["result"] == "X"
+    assert made.count("X") == 1
+
+
+def test_a_name_that_a_definition_registers_is_seen_by_nodes_before_it():
+    source = {
+        "user": {"backend": "A[shared]"},
+        "owner": {"node_entrypoint": "List[Z,Register[Batching[Y]]]"},
+        "define": {"Z": "Register(shared)[X]"},
+    }
+    with headrace.pipe(source) as pipe:
+        assert pipe({"data": 0, "node_name": "user"})["result"] == "A[X]"
+
+
+def test_a_second_door_has_no_keys_of_a_scheduler():
+    source = {"x": {"backend": "X"}, "door": {"backend": "Forward[node.x]", "max": 4}}
+    found = problem(source)
+    assert (found.code, found.path) == ("door", "door.max")
+
+
+def test_the_front_of_a_pipeline_may_be_an_expression():
+    source = {"global": {"entrypoint": "A[Forward[node.x],Forward[node.y]]"}}
+    source |= {"x": {"backend": "X"}, "y": {"backend": "Y"}}
+    assert run(source) == "A[X,Y]"
+    assert problem({**source, "global": {"entrypoint": "Nope"}}).path == "global.entrypoint"
+
+
+# Depth.
+
+
+@pytest.mark.parametrize("depth", [1000, 100_000])
+def test_sequences_directly_in_sequences_are_joined_to_any_depth(depth):
+    assert run("S[" * depth + "X" + "]" * depth) == "X"
+    assert run("S[X," * 1000 + "Y" + "]" * 1000) == "Y"
+
+
+def test_hundred_levels_of_anything_else_run_and_one_more_is_refused():
+    assert run("A[" * 100 + "X" + "]" * 100) == "A[" * 100 + "X" + "]" * 100
+    text = "A[" * 101 + "X" + "]" * 101
+    found = problem(text)
+    assert (found.code, found.span) == ("nesting", (202, 203))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "A[" * 20_000 + "X" + "]" * 20_000,
+        "A(a=" + "[" * 20_000 + "]" * 20_000 + ")",
+        "A(a=" + "B(x=" * 20_000 + "1" + ")" * 20_000 + ")",
+        "DI[" + "A," * 5000 + "X]",
+        "A[S(a=1)[" * 60 + "X" + "]]" * 60,
+    ],
+)
+def test_any_other_nesting_is_refused_with_its_place(expression):
+    found = problems(expression)
+    assert "nesting" in {p.code for p in found}
+    assert all(p.span is not None for p in found)
+
+
+def test_nesting_through_definitions_and_parameters_counts():
+    fifty = "A[" * 60 + "{}" + "]" * 60
+    define = {"Z": fifty.format("X")}
+    assert {p.code for p in problems(fifty.format("Z"), define=define)} == {"nesting"}
+    keys = {f"p{i}": f"Reflect[p{i + 1}]" for i in range(500)}
+    assert {p.code for p in problems("Reflect[p0]", **keys, p500="X")} == {"nesting"}
+
+
+# Threads.
+
+
+class Owner(headrace.Backend):
+    owns_thread = True
+
+    def init(self, options, context):
+        self.idents = [threading.get_ident()]
+
+    def forward(self, batch):
+        self.idents.append(threading.get_ident())
+        for request in batch:
+            request["result"] = request["data"]
+
+    def close(self):
+        self.idents.append(threading.get_ident())
+        made.append("one" if len(set(self.idents)) == 1 else "several")
+        made.append("own" if self.idents[0] != threading.main_thread().ident else "main")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"backend": "Owner"},
+        {"backend": "S[Identity,Owner]"},
+        {"backend": "S[Identity,BackgroundThread[Owner]]"},
+        {"backend": "Owner", "node_entrypoint": "Batching[Owner]"},
+        {"backend": "Owner", "node_entrypoint": "Owner"},
+        {"node_entrypoint": "IoC[Owner;S[Owner,Identity]]"},
+        {
+            "backend": "S[own]",
+            "init": "List[Register(own)[Owner],InstancesRegister[Reflect"
+            "[backend]],Register[DI[Batching,InstanceDispatcher]]]",
+        },
+        {"backend": "Fallback[Owner,Identity]"},
+        {"backend": "Late"},
+    ],
+)
+def test_a_backend_that_owns_its_thread_is_made_run_and_closed_in_one(keys):
+    class Late(headrace.Backend):
+        def init(self, options, context):
+            self.inner = context.build("Owner")
+
+        def forward(self, batch):
+            return self.inner(batch)
+
+    registry.local |= {"Owner": Owner, "Late": Late}
+    with headrace.pipe({"main": keys}) as pipe:
+        for _ in range(3):
+            pipe({"data": 0})
+    assert made == ["one", "own"]
+
+
+def test_the_outermost_reflect_of_an_instance_puts_one_thread_around_all_of_it():
+    registry.local["Owner"] = Owner
+    node = headrace.explain({"backend": "S[Identity,Owner]"})["nodes"]["main"]
+    assert node["owns_thread"] is True
+    assert node["run_by"] == "own thread"
+    node = headrace.explain({"backend": "S[Identity,BackgroundThread[Owner]]"})["nodes"]["main"]
+    assert node["owns_thread"] is False
+
+
+# Ranges.
+
+
+class Two2Eight(headrace.Backend):
+    min, max = 2, 8
+
+
+def test_a_container_that_says_nothing_has_the_range_of_what_is_inside():
+    registry.local["Two2Eight"] = Two2Eight
+    for text in ("A[Two2Eight]", "Dep[Two2Eight]", "BackgroundThread[Two2Eight]"):
+        assert headrace.explain({"backend": text, "max": 64})["nodes"]["main"]["range"] == [2, 8]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"backend": "X"}, [1, 1]),
+        ({"backend": "X", "max": 5}, [1, 5]),
+        ({"backend": "X", "batch_sizes": [2, 4]}, [2, 4]),
+        ({"backend": "Two2Eight"}, [2, 8]),
+        ({"backend": "Two2Eight", "min": 3, "max": 100}, [3, 8]),
+    ],
+)
+def test_the_node_narrows_the_range_of_its_backend(keys, expected):
+    registry.local["Two2Eight"] = Two2Eight
+    assert headrace.explain(keys)["nodes"]["main"]["range"] == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "path"),
+    [
+        ({"backend": "Two2Eight", "max": 1}, "main.max"),
+        ({"backend": "Two2Eight", "min": 9}, "main.min"),
+        ({"backend": "S[Two2Eight,Twenty]"}, "main.backend"),
+        ({"backend": "HasKey(k)[Two2Eight]"}, "main.backend"),
+        ({"backend": "A[Two2Eight,Twenty]"}, "main.backend"),
+    ],
+)
+def test_an_empty_range_is_an_error_of_the_configuration(keys, path):
+    registry.local["Two2Eight"] = Two2Eight
+    registry.local["Twenty"] = type("Twenty", (headrace.Backend,), {"min": 20})
+    found = problem(keys)
+    assert (found.code, found.path) == ("range", path)
+
+
+# Policies.
+
+
+class Patient(headrace.policies.BatchPolicy, headrace.policies.DispatchPolicy):
+    """Takes everything, and the first free instance."""
+
+    class Options(headrace.Options):
+        patience: int = Field(1, description="Nothing.")
+        pad: bool = Field(False, description="A key of every node.")
+
+    seen: list = []  # noqa: RUF012
+
+    def __init__(self, options=None):
+        super().__init__(options)
+        self.seen.append(self)
+
+    def cut(self, queue, instance, now):
+        return headrace.policies.Cut(1)
+
+    def choose(self, weight, free):
+        return free[0]
+
+
+def made_policies(**keys):
+    registry.local["Patient"] = Patient
+    Patient.seen.clear()
+    assert run({"backend": "X", **keys}) == "X"
+    return Patient.seen
+
+
+def test_the_options_of_a_policy_are_keys_of_the_node_or_args():
+    (policy,) = made_policies(batch_policy="Patient", patience=4, pad=True)
+    assert (policy.options.patience, policy.options.pad) == (4, True)
+    (policy,) = made_policies(batch_policy="Patient(patience=3)", patience=4)
+    assert policy.options.patience == 3
+    (policy,) = made_policies(dispatch_policy="Patient", **{"Patient::patience": 5})
+    assert policy.options.patience == 5
+
+
+def test_one_class_for_both_keys_is_made_once():
+    assert len(made_policies(batch_policy="Patient", dispatch_policy="Patient")) == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "path"),
+    [
+        ({"batch_policy": "Patiens"}, "unknown_policy", "main.batch_policy"),
+        ({"dispatch_policy": "greedy"}, "policy", "main.dispatch_policy"),
+        ({"batch_policy": "Patient(x=1)"}, "unknown_option", "main.batch_policy"),
+        ({"batch_policy": "Patient(patience=x)"}, "option", "main.batch_policy"),
+        ({"batch_policy": "Patient[X]"}, "arity", "main.batch_policy"),
+        ({"batch_policy": "Patient("}, "syntax", "main.batch_policy"),
+        ({"batch_policy": "Patient", "patience": "x"}, "option", "main.patience"),
+        ({"batch_policy": "X"}, "policy", "main.batch_policy"),
+        ({"patience": 3}, "unknown_key", "main.patience"),
+        ({"backend": "Patient"}, "unknown_backend", "main.backend"),
+    ],
+)
+def test_what_is_wrong_with_policies_is_reported_at_once(keys, code, path):
+    registry.local["Patient"] = Patient
+    found = problem({"backend": "X", **keys})
+    assert (found.code, found.path) == (code, path)
+
+
+# Late building.
+
+
+def builder(text):
+    class Late(headrace.Backend):
+        class Options(headrace.Options):
+            a: str = Field("", description="Nothing.")
+
+        def init(self, options, context):
+            made.append("Late")
+            self.inner = context.build(text)
+
+        def forward(self, batch):
+            return self.inner(batch)
+
+        def close(self):
+            made.append("-Late")
+
+    registry.local["Late"] = Late
+
+
+def test_a_backend_may_build_an_expression_with_the_parameters_of_its_node():
+    builder("A[Z,Y(b={node_name})]")
+    assert run("Late", a="1", define={"Z": "X"}) == "A1[X1,Y1main]"
+    assert made == ["Late", "X", "Y", "A", "-Late", "-A", "-Y", "-X"]
+
+
+def test_what_is_built_late_sees_the_instances_in_scope():
+    builder("A[X]")
+    assert run("IoC[X;S[Late]]") == "A[X]"
+    assert made.count("X") == 1
+
+
+@pytest.mark.parametrize("text", ["A[", "Nope", "A(z=1)", "Register[X]", "Batching[X]"])
+def test_a_wrong_expression_in_init_says_what_is_wrong(text):
+    builder(text)
+    with pytest.raises((ConfigError, SetupError)):
+        headrace.pipe({"backend": "Late"})

@@ -1,0 +1,187 @@
+"""The two default policies as tables: pure functions of queue, instances and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from pydantic import ValidationError
+
+from headrace.policies import BatchPolicy, BestFit, Cut, DispatchPolicy, Greedy
+
+
+@dataclass
+class Request:
+    weight: int = 1
+    arrival: float = 0.0
+    deadline: float | None = None
+    priority: int = 0
+
+
+@dataclass
+class Line:
+    items: list
+    running: int = 0
+
+    @property
+    def weight(self):
+        return sum(item.weight for item in self.items)
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+
+@dataclass
+class Inst:
+    index: int = 0
+    min: int = 1
+    max: int | None = 4
+    device: str | None = None
+    busy: bool = False
+    running_weight: int = 0
+    batches: int = field(default=0)
+
+
+def line(*weights, at=0.0, running=0):
+    return Line([Request(weight, arrival=at) for weight in weights], running)
+
+
+def greedy(**options):
+    return Greedy(Greedy.Options(**options))
+
+
+LINGER = {"batching_timeout": 10}
+SIZES = {"batch_sizes": (8, 1, 4)}
+
+
+@pytest.mark.parametrize(
+    ("why", "options", "queue", "instance", "now", "expected"),
+    [
+        ("an idle node sends at once", LINGER, line(1), Inst(), 0.0, Cut(1)),
+        ("idle, several", LINGER, line(1, 1, 1), Inst(), 0.0, Cut(3)),
+        ("another runs: wait for company", LINGER, line(1, running=1), Inst(), 0.0, Cut(0, 0.01)),
+        ("the wait is over", LINGER, line(1, running=1), Inst(), 0.01, Cut(1)),
+        ("long over", LINGER, line(1, 1, running=1), Inst(), 9.0, Cut(2)),
+        ("max is reached", LINGER, line(1, 1, 1, 1, running=1), Inst(), 0.0, Cut(4)),
+        ("max is passed", LINGER, line(*[1] * 6, running=1), Inst(), 0.0, Cut(4)),
+        ("no timeout: never a wait", {}, line(1, running=1), Inst(), 0.0, Cut(1)),
+        ("weights fill up", LINGER, line(3, 1, running=1), Inst(), 0.0, Cut(2)),
+        ("the next does not fit", LINGER, line(3, 2, running=1), Inst(), 0.0, Cut(1)),
+        ("the head fits no batch here", {}, line(5, 1), Inst(), 0.0, Cut(0)),
+        ("unbounded takes all", {}, line(*[1] * 50), Inst(max=None), 0.0, Cut(50)),
+        ("unbounded waits", LINGER, line(1, 9, running=2), Inst(max=None), 0.0, Cut(0, 0.01)),
+        ("below min waits though idle", LINGER, line(1), Inst(min=2), 0.0, Cut(0, 0.01)),
+        ("min is reached while idle", LINGER, line(1, 1), Inst(min=2), 0.0, Cut(2)),
+        ("below min, the wait over", LINGER, line(1), Inst(min=2), 0.01, Cut(1)),
+        ("below min, no timeout", {}, line(1), Inst(min=2), 0.0, Cut(1)),
+        ("largest size filled", SIZES, line(*[1] * 6), Inst(max=8), 0.0, Cut(4)),
+        ("largest of all", SIZES, line(*[1] * 9), Inst(max=8), 0.0, Cut(8)),
+        ("smallest", SIZES, line(1, 1, 1), Inst(max=8), 0.0, Cut(1)),
+        ("sizes by weight", SIZES, line(2, 2, 3), Inst(max=8), 0.0, Cut(2)),
+        ("pad holds all", {**SIZES, "pad": True}, line(*[1] * 6), Inst(max=8), 0.0, Cut(6)),
+        ("pad, more than all", {**SIZES, "pad": True}, line(*[1] * 9), Inst(max=8), 0.0, Cut(8)),
+        (
+            "no size is filled: wait",
+            {"batch_sizes": (4, 8), **LINGER},
+            line(3, 3),
+            Inst(min=4, max=8),
+            0.0,
+            Cut(0, 0.01),
+        ),
+        (
+            "no size is filled, the wait over: refused later",
+            {"batch_sizes": (4, 8), **LINGER},
+            line(3, 3),
+            Inst(min=4, max=8),
+            0.01,
+            Cut(2),
+        ),
+    ],
+)
+def test_greedy_cuts(why, options, queue, instance, now, expected):
+    assert greedy(**options).cut(queue, instance, now) == expected, why
+
+
+def test_greedy_counts_the_wait_from_the_oldest_arrival_not_from_now():
+    queue = Line([Request(arrival=5.0), Request(arrival=5.009)], running=1)
+    assert greedy(**LINGER).cut(queue, Inst(), 5.009) == Cut(0, pytest.approx(5.01))
+    assert greedy(**LINGER).cut(queue, Inst(), 5.01) == Cut(2)
+
+
+def test_greedy_asks_nothing_but_length_weight_and_items_of_a_queue():
+    class Plain:
+        weight = 2
+
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return Request()
+
+    assert greedy(**LINGER).cut(Plain(), Inst(), 0.0) == Cut(2)
+
+
+def test_greedy_does_not_change_the_queue_and_decides_the_same_twice():
+    queue, policy = line(1, 1, 1), greedy(**LINGER)
+    assert policy.cut(queue, Inst(), 0.0) == policy.cut(queue, Inst(), 0.0)
+    assert len(queue) == 3
+
+
+def test_greedy_looks_at_no_more_requests_than_one_batch_holds():
+    seen = []
+
+    class Watched(Line):
+        def __getitem__(self, index):
+            seen.append(index)
+            return self.items[index]
+
+    greedy().cut(Watched([Request() for _ in range(10_000)]), Inst(max=8), 0.0)
+    assert max(seen) <= 8
+
+
+@pytest.mark.parametrize("sizes", [(), (0, 4), (-1,)])
+def test_greedy_refuses_batch_sizes_that_no_batch_has(sizes):
+    with pytest.raises(ValidationError):
+        Greedy.Options(batch_sizes=sizes)
+
+
+def test_greedy_sends_when_idle_and_a_policy_of_ones_own_does_not_unless_it_says_so():
+    assert Greedy.sends_when_idle
+    assert not BatchPolicy.sends_when_idle
+
+
+@pytest.mark.parametrize(
+    ("why", "weight", "free", "expected"),
+    [
+        ("the smallest max that holds all", 3, [Inst(0, max=8), Inst(1, max=4)], 1),
+        ("exactly full", 4, [Inst(0, max=8), Inst(1, max=4)], 1),
+        ("more than the small one takes", 5, [Inst(0, max=4), Inst(1, max=8)], 1),
+        ("more than any takes: the largest", 20, [Inst(0, max=4), Inst(1, max=8)], 1),
+        ("below a min", 2, [Inst(0, min=3, max=4), Inst(1, max=8)], 1),
+        ("below every min: the least", 1, [Inst(0, min=3, max=8), Inst(1, min=2, max=4)], 1),
+        ("bounded before unbounded", 2, [Inst(0, max=None), Inst(1, max=4)], 1),
+        ("unbounded when nothing else holds it", 9, [Inst(0, max=4), Inst(1, max=None)], 1),
+        ("least loaded among equals", 1, [Inst(0, batches=3), Inst(1, batches=2)], 1),
+        ("the first among equals", 1, [Inst(1), Inst(0)], 0),
+        ("fit before load", 2, [Inst(0, max=8), Inst(1, max=4, batches=9)], 1),
+        ("load among the largest", 9, [Inst(0, max=4, batches=1), Inst(1, max=4)], 1),
+    ],
+)
+def test_best_fit_chooses(why, weight, free, expected):
+    assert BestFit().choose(weight, free).index == expected, why
+
+
+def test_best_fit_chooses_one_of_those_it_is_given():
+    free = [Inst(index, min=index + 1, max=index + 2) for index in range(3)]
+    for weight in range(1, 10):
+        assert BestFit().choose(weight, free) in free
+
+
+def test_a_policy_without_its_method_says_so():
+    with pytest.raises(TypeError, match="BatchPolicy has no cut"):
+        BatchPolicy().cut(line(1), Inst(), 0.0)
+    with pytest.raises(TypeError, match="DispatchPolicy has no choose"):
+        DispatchPolicy().choose(1, [Inst()])

@@ -1,0 +1,395 @@
+"""Plugins found by their metadata, names, hooks, and what is registered for the process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import headrace
+from headrace._registry import normalised_plugin, registry
+from headrace.errors import ConfigError, PluginError
+
+BACKENDS = """
+import headrace
+class {name}(headrace.Backend):
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = "{result}"
+"""
+
+
+class Site:
+    """A folder of fake installed distributions."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def add(self, name, points="", modules=None, requires=("headrace>=0.1,<0.2",), version="1.0"):
+        info = self.folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+        lines += [f"Requires-Dist: {text}" for text in requires]
+        (info / "METADATA").write_text("\n".join(lines) + "\n")
+        (info / "entry_points.txt").write_text(textwrap.dedent(points))
+        for module, code in (modules or {}).items():
+            (self.folder / f"{module}.py").write_text(textwrap.dedent(code))
+
+    def backend(self, name, backend, module, result="x", **more):
+        points = f"[headrace.backends]\n{backend} = {module}:{backend}\n"
+        code = BACKENDS.format(name=backend, result=result)
+        self.add(name, points, {module: code}, **more)
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(registry, "_plugins", None)
+    monkeypatch.setattr(registry, "local", {})
+    before = set(sys.modules)
+    yield Site(folder)
+    registry.refresh()
+    for name in set(sys.modules) - before:
+        if name.startswith("hrt_"):
+            del sys.modules[name]
+
+
+def record(name):
+    (found,) = [r for r in registry.plugins() if r.distribution == name]
+    return found
+
+
+def problem(source):
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load(source)
+    (only,) = caught.value.problems
+    return only
+
+
+def run(source):
+    with headrace.pipe(source) as pipe:
+        return pipe({"data": 0})["result"]
+
+
+# Discovery.
+
+
+@pytest.mark.parametrize(
+    ("distribution", "plugin"),
+    [
+        ("headrace-cv", "cv"),
+        ("Headrace_CV", "cv"),
+        ("headrace.my.thing", "my-thing"),
+        ("other-thing", "other-thing"),
+        ("headrace", "headrace"),
+    ],
+)
+def test_the_qualifier_is_the_normalised_name_without_a_leading_headrace(distribution, plugin):
+    assert normalised_plugin(distribution) == plugin
+
+
+def test_a_backend_is_known_without_an_import_and_imported_when_it_is_named(site):
+    site.backend("headrace-one", "One", "hrt_one", "1")
+    site.backend("headrace-two", "Two", "hrt_two", "2")
+    assert "One" in registry.names()
+    assert "hrt_one" not in sys.modules
+    assert run({"backend": "One"}) == "1"
+    assert "hrt_two" not in sys.modules
+
+
+def test_two_distributions_with_one_name_are_an_error_where_the_bare_name_is_used(site):
+    site.backend("headrace-one", "Same", "hrt_one", "1")
+    site.backend("headrace-two", "Same", "hrt_two", "2")
+    found = problem({"backend": "Same"})
+    assert found.code == "ambiguous"
+    assert "headrace-one" in found.message
+    assert "headrace-two" in found.message
+    assert "one:Same" in found.hint
+    assert run({"backend": "two:Same"}) == "2"
+    assert run({"backend": "Identity"}) == 0
+
+
+def test_core_has_a_qualifier_too(site):
+    assert run({"backend": "headrace:S[headrace:Identity]"}) == 0
+    assert problem({"backend": "headrace:One"}).code == "unknown_backend"
+
+
+def test_a_plugin_for_another_core_is_listed_and_refused_without_an_import(site):
+    site.backend("headrace-old", "Old", "hrt_old", requires=("headrace >=9, <10",))
+    assert record("headrace-old").state == "incompatible"
+    found = problem({"backend": "Old"})
+    assert found.code == "plugin_incompatible"
+    assert "9" in found.message
+    assert "hrt_old" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "requires",
+    [
+        (),
+        ("numpy>=1",),
+        ("headrace-cv>=9",),
+        ("headrace[cli]>=0.1",),
+        ("headrace>=9; extra == 'later'",),
+        ("Headrace >= 0.1",),
+    ],
+)
+def test_only_what_is_required_of_core_counts(site, requires):
+    site.backend("headrace-new", "New", "hrt_new", requires=requires)
+    assert record("headrace-new").state == "ok"
+
+
+def test_bad_metadata_makes_one_plugin_broken_and_leaves_the_others(site):
+    site.backend("headrace-bad", "Bad", "hrt_bad", requires=("headrace >> what",))
+    site.backend("headrace-good", "Good", "hrt_good", "g")
+    assert record("headrace-bad").state == "broken"
+    assert record("headrace-bad").reason
+    assert run({"backend": "Good"}) == "g"
+    assert problem({"backend": "Bad"}).code == "plugin_broken"
+
+
+@pytest.mark.parametrize(
+    ("value", "usable"),
+    [
+        (None, {"one", "two"}),
+        ("one", {"one"}),
+        ("headrace-one, two", {"one", "two"}),
+        ("-one", {"two"}),
+        ("-headrace_one", {"two"}),
+        ("one,two,-two", {"one"}),
+        ("", set()),
+        (" , ", set()),
+        ("other", set()),
+    ],
+)
+def test_an_environment_variable_says_which_plugins_may_be_used(site, monkeypatch, value, usable):
+    site.backend("headrace-one", "One", "hrt_one")
+    site.backend("headrace-two", "Two", "hrt_two")
+    if value is None:
+        monkeypatch.delenv("HEADRACE_PLUGINS", raising=False)
+    else:
+        monkeypatch.setenv("HEADRACE_PLUGINS", value)
+    found = {r.plugin for r in registry.plugins() if r.state == "ok"}
+    assert found & {"one", "two"} == usable
+
+
+def test_a_disabled_plugin_says_so_and_how_to_allow_it(site, monkeypatch):
+    site.backend("headrace-one", "One", "hrt_one")
+    monkeypatch.setenv("HEADRACE_PLUGINS", "-one")
+    found = problem({"backend": "One"})
+    assert found.code == "plugin_disabled"
+    assert "HEADRACE_PLUGINS" in found.hint
+
+
+def test_a_module_that_cannot_be_imported_is_a_problem_with_its_reason(site):
+    points = "[headrace.backends]\nBroken = hrt_broken:Broken\nNone1 = hrt_none:None1\n"
+    site.add("headrace-broken", points, {"hrt_broken": "1 / 0", "hrt_none": ""})
+    found = problem({"backend": "Broken"})
+    assert found.code == "plugin_load"
+    assert "ZeroDivisionError" in found.message
+    assert problem({"backend": "None1"}).code == "plugin_load"
+
+
+def test_a_missing_library_is_a_problem_that_says_what_to_install(site):
+    points = "[headrace.backends]\nNeeds = hrt_needs:Needs\n"
+    site.add("headrace-needs", points, {"hrt_needs": "import no_such_library"})
+    found = problem({"backend": "Needs"})
+    assert found.code == "missing_dependency"
+    assert "no_such_library" in found.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "distribution"),
+    [("TorchModule", "headrace-torch"), ("TensorrtTensor", "headrace-trt")],
+)
+def test_a_well_known_backend_says_which_distribution_to_install(site, name, distribution):
+    found = problem({"backend": name, "some_option": 1})
+    assert found.code == "missing_plugin"
+    assert f"pip install {distribution}" in found.hint
+
+
+# Hooks.
+
+HOOKS = """
+from headrace.hookspecs import hookimpl
+calls = []
+@hookimpl
+def headrace_definitions():
+    calls.append(1)
+    return {definitions!r}
+@hookimpl
+def headrace_node_entrypoint():
+    return {entrypoint!r}
+@hookimpl
+def headrace_batch_policies():
+    return {{"mine": "{module}:Mine"}}
+from headrace.policies import BatchPolicy, Cut
+class Mine(BatchPolicy):
+    def cut(self, queue, instance, now):
+        return Cut(1)
+"""
+
+
+def hooked(site, name, module, definitions, entrypoint=None):
+    code = HOOKS.format(definitions=definitions, entrypoint=entrypoint, module=module)
+    site.add(name, f"[headrace.plugins]\nhooks = {module}\n", {module: code})
+
+
+def test_definitions_of_plugins_are_used_like_those_of_the_configuration(site):
+    hooked(site, "headrace-defs", "hrt_defs", {"Twice": "S[Identity,HasKey(k)]", "Bad": "Nope"})
+    assert run({"backend": "Twice[Identity]"}) == 0
+    assert run({"backend": "defs:Twice[Identity]"}) == 0
+    assert run({"backend": "Identity"}) == 0
+    assert run({"backend": "S[Identity]"}) == 0
+    assert sys.modules["hrt_defs"].calls == [1]
+    found = problem({"backend": "Bad"})
+    assert (found.code, found.path) == ("unknown_backend", "Bad of headrace-defs")
+
+
+def test_a_definition_named_like_one_of_a_plugin_is_an_error(site):
+    hooked(site, "headrace-defs", "hrt_defs", {"Twice": "Identity"})
+    assert problem({"backend": "Identity", "define": {"Twice": "Identity"}}).code == "definition"
+
+
+def test_two_plugins_with_one_definition_are_an_error_where_it_is_used(site):
+    hooked(site, "headrace-defs", "hrt_defs", {"Twice": "Identity"})
+    hooked(site, "headrace-more", "hrt_more", {"Twice": "S[Identity]"})
+    assert run({"backend": "Identity"}) == 0
+    assert problem({"backend": "Twice"}).code == "ambiguous"
+    assert run({"backend": "more:Twice"}) == 0
+
+
+def test_a_plugin_may_set_the_expression_of_a_node(site):
+    hooked(site, "headrace-node", "hrt_node", {}, "Batching[Reflect[backend]]")
+    node = headrace.explain({"backend": "Identity", "max": 3})["nodes"]["main"]
+    assert node["node_expression"] == "Batching[Reflect[backend]]"
+    assert run({"backend": "Identity"}) == 0
+    default = "Reflect[backend]"
+    node = headrace.explain({"backend": "Identity", "node_entrypoint": default})["nodes"]["main"]
+    assert node["node_expression"] == default
+
+
+def test_two_plugins_that_set_it_are_one_problem(site):
+    hooked(site, "headrace-node", "hrt_node", {}, "Reflect[backend]")
+    hooked(site, "headrace-more", "hrt_more", {}, "Reflect[backend]")
+    found = problem({"a": {"backend": "Identity"}, "b": {"backend": "Identity"}})
+    assert "headrace-node" in found.message
+    assert "headrace-more" in found.message
+
+
+def test_policies_of_plugins_are_found(site):
+    hooked(site, "headrace-pol", "hrt_pol", {})
+    assert run({"backend": "Identity", "batch_policy": "mine"}) == 0
+
+
+@pytest.mark.parametrize("code", ["1 / 0", HOOKS.format(definitions=3, entrypoint=4, module="x")])
+def test_broken_hooks_make_one_plugin_broken_and_leave_the_others(site, code):
+    site.add("headrace-bad", "[headrace.plugins]\nh = hrt_bad_hooks\n", {"hrt_bad_hooks": code})
+    hooked(site, "headrace-defs", "hrt_defs", {"Twice": "Identity"})
+    assert run({"backend": "Twice"}) == 0
+    assert record("headrace-bad").state == "broken"
+    assert record("headrace-bad").reason
+
+
+# Registering.
+
+
+def plain(result="p"):
+    class Plain:
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = result
+
+    return Plain
+
+
+def test_a_plain_class_with_forward_is_enough(site):
+    cls = plain()
+    assert headrace.register("Plain", cls) is cls
+    assert run({"backend": "Plain"}) == "p"
+
+
+def test_register_is_a_decorator_in_every_form(site):
+    assert headrace.register(plain()).__name__ == "Plain"
+    headrace.register("Other")(plain("o"))
+    headrace.register(replace=True)(plain("q"))
+    headrace.register("Third", replace=True)(plain("t"))
+    assert [run({"backend": n}) for n in ("Plain", "Other", "Third")] == ["q", "o", "t"]
+
+
+def test_the_same_class_again_is_no_error_and_another_one_is(site):
+    cls = plain()
+    headrace.register("Name", cls)
+    headrace.register("Name", cls)
+    with pytest.raises(PluginError, match="registered already"):
+        headrace.register("Name", plain())
+    headrace.register("Name", plain("new"), replace=True)
+    assert run({"backend": "Name"}) == "new"
+
+
+@pytest.mark.parametrize(
+    "name", ["S", "Identity", "Loop", "greedy", "", "1A", "A b", "a:b", "é", 3]
+)
+def test_a_name_of_core_and_no_name_at_all_are_refused(site, name):
+    with pytest.raises(PluginError):
+        headrace.register(name, plain())
+
+
+@pytest.mark.parametrize("cls", [3, "x", object, object(), lambda batch: None])
+def test_what_is_no_backend_is_refused(site, cls):
+    with pytest.raises(PluginError, match="forward"):
+        headrace.register("Name", cls)
+
+
+def test_what_the_process_registered_wins_over_a_plugin(site):
+    site.backend("headrace-one", "Name", "hrt_one", "plugin")
+    headrace.register("Name", plain("local"))
+    assert run({"backend": "Name"}) == "local"
+    assert run({"backend": "one:Name"}) == "plugin"
+
+
+def test_policies_are_registered_as_well(site):
+    class Mine(headrace.policies.DispatchPolicy):
+        def choose(self, weight, free):
+            return free[-1]
+
+    headrace.register("Mine", Mine)
+    assert run({"backend": "Identity", "dispatch_policy": "Mine"}) == 0
+
+
+# Size.
+
+MANY = """
+import json, sys
+import headrace
+nodes = {f"n{i}": {"backend": f"S[B{i},Identity]", f"B{i}::a": 1} for i in range(200)}
+config = headrace.PipelineConfig.load(nodes)
+print(json.dumps([len(config.nodes), sorted(m for m in sys.modules if m.startswith("hrt_"))]))
+"""
+
+
+def test_only_the_modules_of_named_backends_are_imported(site):
+    points = "".join(f"B{i} = hrt_many_{i % 10}:B{i}\n" for i in range(1000))
+    code = (
+        "import headrace\nfrom pydantic import Field\n"
+        "class Base(headrace.Backend):\n"
+        "    class Options(headrace.Options):\n"
+        "        a: int = Field(0, description='Nothing.')\n"
+        "for i in range(1000):\n    globals()[f'B{i}'] = type(f'B{i}', (Base,), {})\n"
+    )
+    modules = {f"hrt_many_{i}": code for i in range(10)} | {"hrt_unused": "1 / 0"}
+    site.add("headrace-many", f"[headrace.backends]\n{points}Unused = hrt_unused:U\n", modules)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(site.folder)!r})\n{MANY}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    count, imported = json.loads(done.stdout)
+    assert count == 200
+    assert imported == [f"hrt_many_{i}" for i in range(10)]

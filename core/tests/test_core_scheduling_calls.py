@@ -1,0 +1,602 @@
+"""Calls, lists, futures and coroutines: what goes in, and the one outcome of each request."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+
+import pytest
+
+import headrace
+from headrace.errors import (
+    BackendError,
+    BatchRangeError,
+    ClosedError,
+    DeadlineExceededError,
+    InputError,
+    NoResultError,
+    OverloadedError,
+    RequestsFailed,
+)
+
+pytestmark = pytest.mark.usefixtures("shortcut")
+
+
+def node(pipe):
+    return pipe.stats()["nodes"]["main"]
+
+
+class BrokenError(Exception):
+    def __str__(self):
+        raise RuntimeError("not even its text works")
+
+
+# One request.
+
+
+def test_a_call_gives_the_same_dict_with_its_result_and_its_own_data(gate):
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        data = object()
+        request = {"data": data, "other": 1}
+        assert pipe(request) is request
+        assert request["result"] is data
+        assert request["data"] is data
+        assert request["other"] == 1
+
+
+def test_a_stale_result_is_removed_on_entry(gate):
+    gate.shut = False
+    seen = []
+
+    class Peek(headrace.Backend):
+        def forward(self, batch):
+            seen.extend("result" in request for request in batch)
+            for request in batch:
+                request["result"] = 1
+
+    headrace.register("Peek", Peek, replace=True)
+    with headrace.pipe({"backend": "Peek"}) as pipe:
+        pipe({"data": 1, "result": "stale"})
+        pipe([{"data": 1, "result": "stale"}])
+        pipe.submit({"data": 1, "result": "stale"}).result()
+        asyncio.run(pipe.call_async({"data": 1, "result": "stale"}))
+    assert seen == [False] * 4
+
+
+@pytest.mark.parametrize("way", ["call", "list", "timeout", "submit", "async"])
+def test_after_a_failure_data_is_the_callers_and_there_is_no_result(way):
+    class Half(headrace.Backend):
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = "half"
+                request["data"] = "changed"
+            raise ValueError("too late")
+
+    headrace.register("Half", Half, replace=True)
+    request = {"data": 5, "result": "stale"}
+    with headrace.pipe({"backend": "Half"}) as pipe:
+        with pytest.raises((BackendError, RequestsFailed)) as caught:  # noqa: PT012
+            if way == "call":
+                pipe(request)
+            elif way == "list":
+                pipe([request])
+            elif way == "timeout":
+                pipe(request, timeout=20)
+            elif way == "submit":
+                pipe.submit(request).result()
+            else:
+                asyncio.run(pipe.call_async(request))
+        error = caught.value.errors[0] if way == "list" else caught.value
+        assert isinstance(error, BackendError)
+        assert isinstance(error.__cause__, ValueError)
+        assert error.node == "main"
+        assert not error.abandoned
+        assert node(pipe)["failed"] == {"backend": 1}
+    assert request == {"data": 5}
+
+
+@pytest.mark.parametrize(
+    "bad", [None, 3, "text", {}, {"data": 1, "request_size": 0}, {"data": 1, "request_size": True}]
+)
+def test_what_is_no_request_is_an_input_error_and_counted(gate, bad):
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        with pytest.raises(InputError):
+            pipe(bad)
+        with pytest.raises(InputError):
+            pipe.submit(bad).result()
+        with pytest.raises(InputError):
+            asyncio.run(pipe.call_async(bad))
+        assert node(pipe)["failed"] == {"input": 3}
+        assert node(pipe)["submitted"] == 3
+        assert pipe({"data": 1})["result"] == 1
+
+
+def test_a_request_with_a_wrong_weight_has_no_result_afterwards(gate):
+    gate.shut = False
+    request = {"data": 1, "request_size": "2", "result": "stale"}
+    with headrace.pipe({"backend": "Gate"}) as pipe, pytest.raises(InputError):
+        pipe(request)
+    assert "result" not in request
+
+
+def test_a_request_heavier_than_every_max_is_refused_with_both_numbers(gate):
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate", "max": 4}) as pipe:
+        with pytest.raises(BatchRangeError) as caught:
+            pipe({"data": 1, "request_size": 5})
+        assert (caught.value.weight, caught.value.max) == (5, 4)
+        assert pipe({"data": 1, "request_size": 4})["result"] == 1
+
+
+def test_a_backend_that_writes_no_result_is_an_error():
+    class Silent(headrace.Backend):
+        def forward(self, batch):
+            pass
+
+    headrace.register("Silent", Silent, replace=True)
+    with headrace.pipe({"backend": "Silent"}) as pipe:
+        with pytest.raises(NoResultError):
+            pipe({"data": 1})
+        with pytest.raises(NoResultError):
+            pipe.submit({"data": 1}).result()
+        assert node(pipe)["failed"] == {"no_result": 2}
+
+
+def test_an_exception_without_a_text_reaches_the_caller_and_the_instance_goes_on(gate):
+    gate.shut = False
+    gate.raises["bad"] = BrokenError()
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        for _ in range(2):
+            with pytest.raises(BackendError):
+                pipe({"data": "bad"})
+            with pytest.raises(BackendError):
+                pipe.submit({"data": "bad"}).result()
+        assert pipe({"data": 1})["result"] == 1
+
+
+@pytest.mark.parametrize("timeout", [True, "1", float("nan")])
+def test_a_timeout_that_is_no_number_is_refused(gate, timeout):
+    with headrace.pipe({"backend": "Gate"}) as pipe, pytest.raises(TypeError):
+        pipe({"data": 1}, timeout=timeout)
+
+
+# Lists.
+
+
+def test_a_list_gives_the_list_with_all_results(gate):
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate", "max": 4}) as pipe:
+        requests = [{"data": k} for k in range(10)]
+        assert pipe(requests) is requests
+        assert [r["result"] for r in requests] == list(range(10))
+        assert [k for batch in gate.batches for k in batch] == list(range(10))
+        assert max(map(len, gate.batches)) == 4
+
+
+def test_an_empty_list_gives_an_empty_list_in_every_way(gate):
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        assert pipe([]) == []
+        assert pipe.submit([]) == []
+        assert asyncio.run(pipe.call_async([])) == []
+        assert node(pipe)["submitted"] == 0
+
+
+@pytest.mark.parametrize("way", ["call", "async", "submit"])
+def test_in_a_list_only_what_is_wrong_fails(gate, way):
+    gate.shut = False
+    gate.raises["bad"] = ValueError("no")
+    twice = {"data": 3}
+    requests = [{"data": 1}, 7, {"no": 1}, twice, twice, {"data": "bad"}, {"data": 2}]
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        if way == "submit":
+            errors = [future.exception() for future in pipe.submit(requests)]
+        else:
+            with pytest.raises(RequestsFailed) as caught:
+                pipe(requests) if way == "call" else asyncio.run(pipe.call_async(requests))
+            errors = caught.value.errors
+        kinds = [type(error) for error in errors]
+        none = type(None)
+        assert kinds == [none, InputError, InputError, none, InputError, BackendError, none]
+        assert twice["result"] == 3
+        assert requests[-1]["result"] == 2
+        counts = node(pipe)
+        assert counts["failed"] == {"input": 3, "backend": 1}
+        assert counts["submitted"] == counts["ok"] + 4 == 7
+
+
+def test_a_list_has_one_deadline_and_what_is_done_by_then_keeps_its_outcome(gate):
+    with headrace.pipe({"backend": "Gate", "queue_size": 100}) as pipe:
+        requests = [{"data": k} for k in range(3)]
+        gate.let_go(1)
+        with pytest.raises(RequestsFailed) as caught:
+            pipe(requests, timeout=0.2)
+        first, second, third = caught.value.errors
+        assert first is None
+        assert isinstance(second, DeadlineExceededError)
+        assert second.abandoned
+        assert isinstance(third, DeadlineExceededError)
+        assert not third.abandoned
+        assert requests[0]["result"] == 0
+        assert requests[2] == {"data": 2}
+        gate.open()
+
+
+# Deadlines.
+
+
+def test_a_timeout_of_zero_fails_at_once(gate):
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        with pytest.raises(DeadlineExceededError) as caught:
+            pipe({"data": 1}, timeout=0)
+        assert isinstance(caught.value, TimeoutError)
+        assert not caught.value.abandoned
+        with pytest.raises(DeadlineExceededError):
+            pipe.submit({"data": 1}, timeout=0).result()
+        with pytest.raises(DeadlineExceededError):
+            asyncio.run(pipe.call_async({"data": 1}, timeout=-1))
+        assert node(pipe)["failed"] == {"deadline": 3}
+        assert gate.batches == []
+
+
+@pytest.mark.parametrize("way", ["call", "submit", "async", "node key"])
+def test_a_deadline_while_running_frees_the_caller_and_says_abandoned(gate, way):
+    key = {"timeout_ms": 100} if way == "node key" else {}
+    timeout = None if way == "node key" else 0.1
+    with headrace.pipe({"backend": "Gate", **key}) as pipe:
+        with pytest.raises(DeadlineExceededError) as caught:  # noqa: PT012
+            if way == "submit":
+                pipe.submit({"data": 1}, timeout=timeout).result()
+            elif way == "async":
+                asyncio.run(pipe.call_async({"data": 1}, timeout=timeout))
+            else:
+                pipe({"data": 1}, timeout=timeout)
+        assert caught.value.abandoned
+        gate.let_go()
+        if way != "node key":
+            gate.open()
+            assert pipe({"data": 2})["result"] == 2
+            counts = node(pipe)
+            assert (counts["submitted"], counts["ok"]) == (2, 1)
+
+
+@pytest.mark.parametrize("way", ["call", "submit"])
+def test_a_deadline_while_queued_withdraws_the_request(gate, client, way):
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        first = client(pipe, {"data": "first"})
+        gate.wait_entered()
+        request = {"data": "late"}
+        with pytest.raises(DeadlineExceededError) as caught:  # noqa: PT012
+            if way == "call":
+                pipe(request, timeout=0.05)
+            else:
+                pipe.submit(request, timeout=0.05).result()
+        assert not caught.value.abandoned
+        assert request == {"data": "late"}
+        gate.open()
+        assert first.outcome()["result"] == "first"
+        assert gate.batches == [["first"]]
+        assert node(pipe)["waiting"] == 0
+
+
+def test_an_infinite_timeout_is_none(gate):
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        assert pipe({"data": 1}, timeout=float("inf"))["result"] == 1
+        assert pipe({"data": 1}, timeout=1e300)["result"] == 1
+
+
+# Priority and order.
+
+
+def test_greater_priority_goes_first_and_equals_in_order_of_arrival(gate, client, waiting):
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        first = client(pipe, {"data": "first"})
+        gate.wait_entered()
+        futures = []
+        for number, priority in enumerate([0, 5, 0, -1, 5, 0]):
+            futures.append(pipe.submit({"data": number}, priority=priority))
+        waiting(pipe, 6)
+        gate.open()
+        first.outcome()
+        concurrent.futures.wait(futures, timeout=20)
+        assert [batch[0] for batch in gate.batches] == ["first", 1, 4, 0, 2, 5, 3]
+
+
+@pytest.mark.parametrize("priority", [True, 1.5, None, "1"])
+def test_a_priority_is_an_int(gate, priority):
+    with headrace.pipe({"backend": "Gate"}) as pipe, pytest.raises(TypeError):
+        pipe({"data": 1}, priority=priority)
+
+
+# Futures.
+
+
+def test_submit_comes_back_at_once_and_the_future_gives_the_dict(gate):
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        request = {"data": 1}
+        future = pipe.submit(request)
+        gate.wait_entered()
+        assert isinstance(future, concurrent.futures.Future)
+        assert not future.done()
+        assert future.running()
+        gate.let_go()
+        assert future.result(timeout=20) is request
+
+
+def test_cancel_is_true_only_while_queued_and_frees_its_slot(gate):
+    with headrace.pipe({"backend": "Gate", "queue_size": 1, "queue_full": "reject"}) as pipe:
+        running = pipe.submit({"data": "running"})
+        gate.wait_entered()
+        queued = pipe.submit({"data": "queued"})
+        assert isinstance(pipe.submit({"data": "no room"}).exception(), OverloadedError)
+        assert not running.cancel()
+        assert queued.cancel()
+        assert queued.cancel()
+        assert queued.cancelled()
+        with pytest.raises(concurrent.futures.CancelledError):
+            queued.result()
+        other = pipe.submit({"data": "other"})
+        gate.open()
+        assert other.result(timeout=20)["result"] == "other"
+        assert not running.cancelled()
+        assert running.result()["result"] == "running"
+        assert not running.cancel()
+        assert node(pipe)["failed"] == {"overloaded": 1, "cancelled": 1}
+        assert ["queued"] not in gate.batches
+
+
+def test_a_cancelled_future_calls_back_and_counts_as_done_for_wait(gate):
+    called = []
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        pipe.submit({"data": "running"})
+        gate.wait_entered()
+        queued = pipe.submit({"data": "queued"})
+        queued.add_done_callback(called.append)
+        assert queued.cancel()
+        assert called == [queued]
+        assert concurrent.futures.wait([queued], timeout=0).done == {queued}
+        gate.open()
+
+
+def test_a_callback_that_never_ends_keeps_nobody_waiting(gate):
+    import threading
+
+    hold, begun = threading.Event(), threading.Event()
+
+    def hang(future):
+        begun.set()
+        hold.wait(20)
+
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        futures = [pipe.submit({"data": k}) for k in range(3)]
+        for future in futures:
+            future.add_done_callback(hang)
+        gate.open()
+        assert begun.wait(20)
+        assert [future.result(timeout=20)["result"] for future in futures] == [0, 1, 2]
+        assert pipe({"data": 9})["result"] == 9
+        hold.set()
+
+
+def test_callbacks_that_raise_or_call_the_pipeline_do_no_harm(gate, caplog):
+    gate.shut = False
+    import threading
+
+    got = []
+    ended = threading.Event()
+
+    def again(future):
+        got.append(pipe({"data": "again"})["result"])
+        ended.set()
+        raise ValueError("in a callback")
+
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        pipe.submit({"data": 1}).add_done_callback(again)
+        assert ended.wait(20)
+    assert got == ["again"]
+
+
+# Coroutines.
+
+
+def test_coroutines_share_batches_and_never_block_the_loop(gate):
+    async def main(pipe):
+        first = asyncio.ensure_future(pipe.call_async({"data": "first"}))
+        while not gate.batches:
+            await asyncio.sleep(0)
+        others = [asyncio.ensure_future(pipe.call_async({"data": k})) for k in range(6)]
+        while node(pipe)["waiting"] < 6:
+            await asyncio.sleep(0)
+        gate.open()
+        return [r["result"] for r in await asyncio.gather(first, *others)]
+
+    with headrace.pipe({"backend": "Gate", "max": 4, "queue_size": 2}) as pipe:
+        assert asyncio.run(main(pipe)) == ["first", *range(6)]
+
+
+async def abandoned_when_cancelled(pipe, requests):
+    """Give ``abandoned`` of the cancellation: where the call stands, not where its task is awaited."""
+    try:
+        await pipe.call_async(requests)
+    except asyncio.CancelledError as error:
+        return error.abandoned
+    raise AssertionError("it was not cancelled")
+
+
+def test_a_cancelled_coroutine_withdraws_what_waits_and_abandons_what_runs(gate):
+    async def main(pipe):
+        requests = [{"data": k} for k in range(3)]
+        task = asyncio.ensure_future(abandoned_when_cancelled(pipe, requests))
+        while not gate.batches:
+            await asyncio.sleep(0)
+        task.cancel()
+        return await task
+
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        assert asyncio.run(main(pipe)) is True
+        gate.open()
+        assert pipe({"data": "after"})["result"] == "after"
+        counts = node(pipe)
+        assert counts["failed"] == {"cancelled": 3}
+        assert gate.batches == [[0], ["after"]]
+
+
+def test_a_coroutine_cancelled_in_the_queue_is_not_abandoned(gate):
+    async def main(pipe):
+        first = asyncio.ensure_future(pipe.call_async({"data": "first"}))
+        while not gate.batches:
+            await asyncio.sleep(0)
+        request = {"data": "second"}
+        task = asyncio.ensure_future(abandoned_when_cancelled(pipe, request))
+        while node(pipe)["waiting"] < 1:
+            await asyncio.sleep(0)
+        task.cancel()
+        abandoned = await task
+        gate.open()
+        await first
+        return abandoned, request
+
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        assert asyncio.run(main(pipe)) == (False, {"data": "second"})
+        assert gate.batches == [["first"]]
+
+
+def test_a_loop_that_is_closed_before_the_answer_does_no_harm(gate):
+    async def main(pipe):
+        task = asyncio.ensure_future(pipe.call_async({"data": 1}))
+        while not gate.batches:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        asyncio.run(main(pipe))
+        gate.open()
+        assert pipe({"data": 2})["result"] == 2
+
+
+# The bound of the queue.
+
+
+def test_reject_refuses_what_finds_the_queue_full_with_the_numbers(gate, client, until):
+    with headrace.pipe({"backend": "Gate", "queue_size": 2, "queue_full": "reject"}) as pipe:
+        first = client(pipe, {"data": "first"})
+        gate.wait_entered()
+        others = client(pipe, [{"data": k} for k in range(5)])
+        until(lambda: node(pipe)["failed"] == {"overloaded": 3})
+        gate.open()
+        assert first.outcome()["result"] == "first"
+        with pytest.raises(RequestsFailed) as caught:
+            others.outcome()
+        errors = caught.value.errors
+        assert errors[:2] == [None, None]
+        assert all(isinstance(error, OverloadedError) for error in errors[2:])
+        assert (errors[2].queue_size, errors[2].waiting) == (2, 2)
+
+
+def test_shed_oldest_fails_the_oldest_of_the_lowest_priority(gate):
+    with headrace.pipe({"backend": "Gate", "queue_size": 2, "queue_full": "shed_oldest"}) as pipe:
+        running = pipe.submit({"data": "running"})
+        gate.wait_entered()
+        high = pipe.submit({"data": "high"}, priority=1)
+        low = pipe.submit({"data": "low"})
+        newer = pipe.submit({"data": "newer"})
+        assert isinstance(low.exception(timeout=20), OverloadedError)
+        lowest = pipe.submit({"data": "lowest"}, priority=-1)
+        assert isinstance(lowest.exception(timeout=20), OverloadedError)
+        gate.open()
+        for future in (running, high, newer):
+            assert "result" in future.result(timeout=20)
+
+
+def test_wait_blocks_submit_until_there_is_room_first_come_first_served(gate, client, waiting):
+    with headrace.pipe({"backend": "Gate", "queue_size": 1}) as pipe:
+        running = pipe.submit({"data": "running"})
+        gate.wait_entered()
+        pipe.submit({"data": 0})
+        blocked = []
+        for k in (1, 2, 3):
+            blocked.append(client(pipe.submit, {"data": k}))
+            waiting(pipe, 1 + k)
+        assert all(c.is_alive() for c in blocked)
+        gate.open()
+        assert running.result(timeout=20)
+        for k, one in enumerate(blocked, 1):
+            assert one.outcome().result(timeout=20)["result"] == k
+        assert gate.batches == [["running"], [0], [1], [2], [3]]
+
+
+def test_waiting_for_room_counts_against_the_deadline(gate, client):
+    with headrace.pipe({"backend": "Gate", "queue_size": 1}) as pipe:
+        pipe.submit({"data": "running"})
+        gate.wait_entered()
+        pipe.submit({"data": "queued"})
+        late = pipe.submit({"data": "late"}, timeout=0.05)
+        assert isinstance(late.exception(timeout=20), DeadlineExceededError)
+        with pytest.raises(DeadlineExceededError):
+            pipe({"data": "late"}, timeout=0.05)
+        gate.open()
+
+
+def test_running_requests_do_not_count_against_the_queue(gate):
+    config = {"backend": "Gate", "queue_size": 1, "queue_full": "reject", "instance_num": 2}
+    with headrace.pipe(config) as pipe:
+        futures = [pipe.submit({"data": k}) for k in range(4)]
+        gate.wait_entered(2)
+        assert isinstance(futures[3].exception(timeout=20), OverloadedError)
+        gate.open()
+        assert [f.result(timeout=20)["result"] for f in futures[:3]] == [0, 1, 2]
+
+
+# Statistics.
+
+
+def test_statistics_survive_json_and_have_the_promised_shape(gate):
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate", "max": 4, "instance_num": 2}) as pipe:
+        pipe([{"data": k} for k in range(8)])
+        pipe({"data": 1})
+        stats = pipe.stats()
+    assert json.loads(json.dumps(stats)) == stats
+    assert stats["state"] == "ready"
+    counts = stats["nodes"]["main"]
+    assert set(counts) >= {
+        "waiting",
+        "submitted",
+        "ok",
+        "failed",
+        "batches",
+        "batch_size",
+        "queue_ms",
+        "forward_ms",
+        "instances",
+    }
+    assert set(counts["batch_size"]) == {"mean", "histogram"}
+    assert set(counts["queue_ms"]) == set(counts["forward_ms"]) == {"mean", "p50", "p90", "p99"}
+    assert counts["submitted"] == counts["ok"] == 9
+    histogram = counts["batch_size"]["histogram"]
+    assert sum(int(size) * times for size, times in histogram.items()) == 9
+    assert sum(histogram.values()) == counts["batches"]
+    assert sum(i["batches"] for i in counts["instances"]) == counts["batches"]
+    for index, instance in enumerate(counts["instances"]):
+        assert instance["index"] == index
+        assert set(instance) >= {"index", "device", "busy", "batches", "errors", "alive"}
+        assert (instance["busy"], instance["alive"], instance["errors"]) == (False, True, 0)
+
+
+def test_after_close_every_way_in_raises_closed(gate):
+    pipe = headrace.pipe({"backend": "Gate"})
+    pipe.close()
+    for call in (
+        lambda: pipe({"data": 1}),
+        lambda: pipe([{"data": 1}]),
+        lambda: pipe({"data": 1}, timeout=5),
+        lambda: pipe.submit({"data": 1}),
+        lambda: asyncio.run(pipe.call_async({"data": 1})),
+    ):
+        with pytest.raises(ClosedError):
+            call()

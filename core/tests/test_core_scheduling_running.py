@@ -1,0 +1,409 @@
+"""Who runs a batch, and that nothing in a backend or a policy leaves anybody waiting."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import headrace
+from headrace.errors import BackendError, BatchRangeError, ContractError, RequestsFailed
+from headrace.policies import BatchPolicy, Cut, DispatchPolicy, Greedy
+
+pytestmark = pytest.mark.usefixtures("shortcut")
+
+
+def node(pipe):
+    return pipe.stats()["nodes"]["main"]
+
+
+def runners():
+    return [t for t in threading.enumerate() if t.name == "headrace-main"]
+
+
+def test_a_blocking_caller_runs_its_own_request(gate, client):
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        pipe({"data": 1})
+        one = client(pipe, {"data": 2})
+        one.outcome()
+        assert gate.idents == [threading.get_ident(), one.ident]
+        assert runners() == []
+
+
+def test_a_caller_with_a_timeout_a_future_and_a_coroutine_never_run_a_backend(gate):
+    import asyncio
+
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        pipe({"data": 1}, timeout=20)
+        pipe([{"data": 1}], timeout=20)
+        pipe.submit({"data": 2}).result()
+        asyncio.run(pipe.call_async({"data": 3}))
+        assert threading.get_ident() not in gate.idents
+        assert len(runners()) == 1
+
+
+def test_the_node_key_timeout_makes_runners_run_it(gate):
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate", "timeout_ms": 20_000}) as pipe:
+        pipe({"data": 1})
+        assert threading.get_ident() not in gate.idents
+
+
+def test_there_is_at_most_one_runner_per_instance(gate):
+    with headrace.pipe({"backend": "Gate", "instance_num": 2}) as pipe:
+        futures = [pipe.submit({"data": k}) for k in range(20)]
+        gate.wait_entered(2)
+        assert len(runners()) == 2
+        gate.open()
+        for future in futures:
+            future.result(timeout=20)
+        for k in range(20):
+            pipe.submit({"data": k}).result(timeout=20)
+        assert len(runners()) <= 2
+
+
+@pytest.mark.parametrize("way", ["list", "submit"])
+def test_a_list_or_a_burst_keeps_all_instances_busy(gate, client, way):
+    with headrace.pipe({"backend": "Gate", "instance_num": 3, "max": 2}) as pipe:
+        requests = [{"data": k} for k in range(6)]
+        run = client(pipe, requests) if way == "list" else None
+        futures = [] if way == "list" else pipe.submit(requests)
+        gate.wait_entered(3)
+        assert all(i["busy"] for i in node(pipe)["instances"])
+        gate.open()
+        if run is not None:
+            run.outcome()
+        for future in futures:
+            future.result(timeout=20)
+        assert [r["result"] for r in requests] == list(range(6))
+
+
+def test_while_all_are_busy_batches_grow(gate, client, waiting):
+    with headrace.pipe({"backend": "Gate", "max": 8}) as pipe:
+        first = client(pipe, {"data": "first"})
+        gate.wait_entered()
+        others = []
+        for k in range(5):
+            others.append(client(pipe, {"data": k}))
+            waiting(pipe, k + 1)
+        gate.open()
+        first.outcome()
+        assert [c.outcome()["result"] for c in others] == list(range(5))
+        assert gate.batches == [["first"], [0, 1, 2, 3, 4]]
+
+
+def test_a_foreign_batch_of_a_slow_backend_is_not_run_by_a_caller_whose_answer_is_there(
+    gate, client, waiting
+):
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        first = client(pipe, {"data": "first"})
+        gate.wait_entered()
+        second = client(pipe, {"data": "second"})
+        waiting(pipe, 1)
+        gate.let_go()
+        first.outcome()  # though the second still runs
+        gate.wait_entered()
+        gate.let_go()
+        second.outcome()
+        assert gate.idents == [first.ident, second.ident]
+
+
+def test_the_main_thread_runs_batches_of_its_own_requests_only(gate, client, waiting):
+    with headrace.pipe({"backend": "Gate", "max": 8}) as pipe:
+        first = client(pipe, {"data": "first"})
+        gate.wait_entered()
+        other = client(pipe, {"data": "other"})
+        waiting(pipe, 1)
+        letting = client(lambda: (waiting(pipe, 3), gate.open()))
+        pipe([{"data": 1}, {"data": 2}])
+        letting.outcome()
+        first.outcome()
+        other.outcome()
+        for batch, ident in zip(gate.batches, gate.idents, strict=True):
+            if ident == threading.main_thread().ident:
+                assert set(batch) <= {1, 2}
+
+
+@pytest.mark.parametrize("backend", ["OwnGate", "BackgroundThread[Gate]", "S[Gate,OwnGate]"])
+def test_a_backend_that_owns_its_thread_is_run_by_it(gate, backend):
+    gate.shut = False
+    with headrace.pipe({"backend": backend, "instance_num": 2}) as pipe:
+        pipe({"data": 1})
+        pipe([{"data": k} for k in range(6)])
+        pipe.submit({"data": 2}).result()
+        assert len(set(gate.idents)) <= 2
+        assert threading.get_ident() not in gate.idents
+        assert runners() == []
+
+
+@pytest.mark.parametrize("way", ["call", "list", "timeout", "submit"])
+def test_a_lingering_batch_leaves_when_its_time_is_over_whoever_waits(gate, client, way):
+    gate.shut = False
+    hold = threading.Event()
+    gate.calls["first"] = lambda: hold.wait(20)
+    config = {"backend": "Gate", "instance_num": 2, "max": 8, "batching_timeout": 30}
+    with headrace.pipe(config) as pipe:
+        first = client(pipe, {"data": "first"})
+        gate.wait_entered()
+        if way == "call":
+            assert pipe({"data": 1})["result"] == 1
+        elif way == "list":
+            assert pipe([{"data": 1}, {"data": 2}])[1]["result"] == 2
+        elif way == "timeout":
+            assert pipe({"data": 1}, timeout=20)["result"] == 1
+        else:
+            assert pipe.submit({"data": 1}).result(timeout=20)["result"] == 1
+        assert len(gate.batches) == 2
+        hold.set()
+        first.outcome()
+
+
+def test_a_lingering_batch_leaves_at_once_when_it_is_full(gate, client, waiting):
+    config = {"backend": "Gate", "instance_num": 2, "max": 2, "batching_timeout": 1e6}
+    with headrace.pipe(config) as pipe:
+        first = client(pipe, {"data": "first"})
+        gate.wait_entered()
+        one = client(pipe, {"data": 1})
+        waiting(pipe, 1)
+        two = client(pipe, {"data": 2})
+        gate.wait_entered()
+        assert gate.batches == [["first"], [1, 2]]
+        gate.open()
+        for each in (first, one, two):
+            each.outcome()
+
+
+def test_a_lingering_batch_leaves_at_once_when_the_node_is_idle_again(gate, client, waiting):
+    config = {"backend": "Gate", "instance_num": 2, "max": 8, "batching_timeout": 1e6}
+    with headrace.pipe(config) as pipe:
+        first = client(pipe, {"data": "first"})
+        gate.wait_entered()
+        one = client(pipe, {"data": 1})
+        waiting(pipe, 1)
+        gate.open()
+        first.outcome()
+        assert one.outcome()["result"] == 1
+
+
+def test_below_min_the_last_item_is_repeated_with_pad_and_refused_without(gate):
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate", "min": 3, "max": 4, "pad": True}) as pipe:
+        assert pipe({"data": 1})["result"] == 1
+        assert gate.batches == [[1, 1, 1]]
+        assert node(pipe)["batch_size"]["histogram"] == {"1": 1}
+    with headrace.pipe({"backend": "Gate", "min": 3, "max": 4}) as pipe:
+        with pytest.raises(BatchRangeError):
+            pipe({"data": 1})
+        assert [r["result"] for r in pipe([{"data": k} for k in range(3)])] == [0, 1, 2]
+
+
+def test_max_counts_weights(gate, client, waiting):
+    with headrace.pipe({"backend": "Gate", "max": 4}) as pipe:
+        first = client(pipe, {"data": "first"})
+        gate.wait_entered()
+        futures = [pipe.submit({"data": w, "request_size": w}) for w in (3, 2, 2, 1, 4)]
+        gate.open()
+        first.outcome()
+        for future in futures:
+            future.result(timeout=20)
+        assert gate.batches == [["first"], [3], [2, 2], [1], [4]]
+
+
+# What a backend may do.
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+@pytest.mark.parametrize("backend", ["Gate", "OwnGate"])
+def test_what_is_no_exception_reaches_the_owner_and_the_instance_goes_on(gate, error, backend):
+    gate.shut = False
+    gate.raises["bad"] = error
+    raw = (type(error), BackendError)
+    with headrace.pipe({"backend": backend}) as pipe:
+        with pytest.raises(raw):
+            pipe({"data": "bad"})
+        with pytest.raises(BackendError) as caught:
+            pipe.submit({"data": "bad"}).result(timeout=20)
+        assert caught.value.__cause__ is error
+        with pytest.raises(BackendError):
+            pipe({"data": "bad"}, timeout=20)
+        assert pipe({"data": 1})["result"] == 1
+        assert pipe.submit({"data": 2}).result(timeout=20)["result"] == 2
+        assert pipe.stats()["state"] == "ready"
+        counts = node(pipe)
+        assert counts["submitted"] == counts["ok"] + 3
+
+
+def test_in_a_callers_own_thread_system_exit_is_raw_and_its_neighbours_get_backend_errors(
+    gate, client, waiting
+):
+    gate.raises["bad"] = SystemExit(3)
+    with headrace.pipe({"backend": "Gate", "max": 2}) as pipe:
+        first = client(pipe, {"data": "first"})
+        gate.wait_entered()
+        bad = client(pipe, {"data": "bad"})
+        waiting(pipe, 1)
+        neighbour = pipe.submit({"data": "neighbour"})
+        gate.open()
+        first.outcome()
+        with pytest.raises(SystemExit):
+            bad.outcome()
+        assert isinstance(neighbour.exception(timeout=20), BackendError)
+        assert pipe({"data": 1})["result"] == 1
+
+
+@pytest.mark.parametrize("way", ["call", "submit", "own thread", "inner thread"])
+def test_a_call_into_the_same_pipeline_that_would_wait_for_its_own_instance_is_refused(gate, way):
+    backend = {"own thread": "OwnGate", "inner thread": "S[BackgroundThread[Gate]]"}
+    gate.shut = False
+    inner = []
+
+    def again():
+        try:
+            pipe({"data": "inner"})
+        except ContractError as error:
+            inner.append(error)
+
+    gate.calls["outer"] = again
+    with headrace.pipe({"backend": backend.get(way, "Gate")}) as pipe:
+        if way == "submit":
+            assert pipe.submit({"data": "outer"}).result(timeout=20)["result"] == "outer"
+        else:
+            assert pipe({"data": "outer"})["result"] == "outer"
+        assert len(inner) == 1
+        assert "own pipeline" in str(inner[0])
+
+
+def test_a_call_into_the_same_pipeline_is_allowed_while_another_instance_is_free(gate):
+    gate.shut = False
+    inner = []
+    gate.calls["outer"] = lambda: inner.append(pipe({"data": "inner"})["result"])
+    with headrace.pipe({"backend": "Gate", "instance_num": 2}) as pipe:
+        assert pipe({"data": "outer"})["result"] == "outer"
+        assert inner == ["inner"]
+
+
+def test_an_instance_whose_thread_dies_fails_its_batch_and_degrades_the_state(gate, until):
+    import ctypes
+
+    with headrace.pipe({"backend": "OwnGate", "instance_num": 2}) as pipe:
+        gate.open()
+        pipe([{"data": k} for k in range(2)])
+        victim = gate.idents[0]
+        raising = ctypes.pythonapi.PyThreadState_SetAsyncExc
+        assert raising(ctypes.c_ulong(victim), ctypes.py_object(SystemExit)) == 1
+        outcomes = [pipe.submit({"data": k}) for k in range(8)]
+        for future in outcomes:
+            assert future.exception(timeout=20) is None or isinstance(
+                future.exception(), BackendError
+            )
+        until(lambda: pipe.stats()["state"] == "degraded")
+        assert pipe.ready
+        assert pipe({"data": 1})["result"] == 1
+        assert [i["alive"] for i in node(pipe)["instances"]].count(False) == 1
+
+
+def test_when_the_last_instance_has_died_requests_are_refused(gate, until):
+    import ctypes
+
+    with headrace.pipe({"backend": "OwnGate"}) as pipe:
+        gate.open()
+        pipe({"data": 1})
+        raising = ctypes.pythonapi.PyThreadState_SetAsyncExc
+        raising(ctypes.c_ulong(gate.idents[0]), ctypes.py_object(SystemExit))
+        pipe.submit({"data": 2}).exception(timeout=20)
+        until(lambda: pipe.stats()["state"] == "degraded")
+        assert not pipe.ready
+        for call in (lambda: pipe({"data": 1}), lambda: pipe.submit({"data": 1}).result()):
+            with pytest.raises(BackendError):
+                call()
+
+
+# What a policy may do.
+
+
+class Raises(BatchPolicy):
+    def cut(self, queue, instance, now):
+        raise RuntimeError("no idea")
+
+
+class Greater(BatchPolicy):
+    def cut(self, queue, instance, now):
+        return Cut(len(queue) + 5)
+
+
+class Spins(BatchPolicy):
+    asked = 0
+
+    def cut(self, queue, instance, now):
+        Spins.asked += 1
+        return Cut(1) if Spins.asked > 3 else Cut(0, now)
+
+
+class Elsewhere(DispatchPolicy):
+    def choose(self, weight, free):
+        return object()
+
+
+class Both(BatchPolicy, DispatchPolicy):
+    made = 0
+
+    def __init__(self, options=None):
+        super().__init__(options)
+        Both.made += 1
+
+    def cut(self, queue, instance, now):
+        return Cut(len(queue))
+
+    def choose(self, weight, free):
+        return free[-1]
+
+
+for _policy in (Raises, Greater, Spins, Elsewhere, Both):
+    headrace.register(_policy.__name__, _policy, replace=True)
+
+
+@pytest.mark.parametrize("key", [{"batch_policy": "Raises"}, {"dispatch_policy": "Elsewhere"}])
+@pytest.mark.parametrize("way", ["call", "list", "submit"])
+def test_a_policy_that_breaks_fails_the_requests_and_kills_nothing(gate, key, way):
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate", "instance_num": 2, **key}) as pipe:
+        if "dispatch_policy" in key and way == "call":
+            way = "submit"  # an idle node asks nobody
+        for _ in range(2):
+            with pytest.raises((ContractError, RequestsFailed)):  # noqa: PT012
+                if way == "call":
+                    pipe({"data": 1})
+                elif way == "list":
+                    pipe([{"data": 1}])
+                else:
+                    pipe.submit({"data": 1}).result(timeout=20)
+
+
+def test_a_policy_that_takes_more_than_waits_gets_what_there_is_within_max(gate):
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate", "max": 8, "batch_policy": "Greater"}) as pipe:
+        assert len(pipe([{"data": k} for k in range(5)])) == 5
+        assert gate.batches == [[0, 1, 2, 3, 4]]
+
+
+def test_a_policy_that_asks_to_be_asked_at_once_does_not_spin(gate):
+    gate.shut = False
+    Spins.asked = 0
+    with headrace.pipe({"backend": "Gate", "batch_policy": "Spins"}) as pipe:
+        assert pipe({"data": 1})["result"] == 1
+        assert pipe.submit({"data": 1}).result(timeout=20)["result"] == 1
+
+
+def test_a_class_named_for_both_keys_is_made_once(gate):
+    gate.shut = False
+    Both.made = 0
+    config = {"backend": "Gate", "max": 8, "batch_policy": "Both", "dispatch_policy": "Both"}
+    with headrace.pipe(config) as pipe:
+        pipe([{"data": 1}])
+        assert Both.made == 1
+
+
+def test_greedy_is_the_default_policy():
+    assert Greedy.sends_when_idle

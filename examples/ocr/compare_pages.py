@@ -1,0 +1,132 @@
+"""Read the pages of `prepare.py` with this pipeline and with rapidocr itself; compare text and speed.
+
+Both use the same three networks and get the same files, from the same number of threads, in turn,
+in one process. rapidocr runs as installed, and with 1 and 2 threads inside onnxruntime; its best
+setting is the one that reads most pages per second here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compare import distance
+from rapidocr import RapidOCR
+
+import headrace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = Path(__file__).resolve().parent
+CLIENTS = 8
+INSTALLED = "rapidocr as installed"
+
+
+class Run(NamedTuple):
+    """One pass over all pages: pages per second, and seconds of CPU time per page."""
+
+    rate: float
+    cpu: float
+
+
+def rapidocr_reader(threads: int | None) -> Callable[[bytes], str]:
+    """Give a function from a file to its text; ``threads`` of onnxruntime, None as installed."""
+    params: dict[str, Any] = {"Global.log_level": "error"}
+    if threads is not None:
+        params["EngineConfig.onnxruntime.intra_op_num_threads"] = threads
+    engine = RapidOCR(params=params)
+
+    def read(picture: bytes) -> str:
+        answer: Any = engine(picture)
+        return "\n".join(answer.txts or ())
+
+    return read
+
+
+def run(read: Callable[[bytes], str], pictures: list[bytes]) -> Run:
+    """Read all pictures from `CLIENTS` threads."""
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        list(threads.map(read, pictures[:1] * CLIENTS))  # the threads exist, the models are loaded
+        wall, cpu = time.perf_counter(), time.process_time()
+        list(threads.map(read, pictures))
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return Run(len(pictures) / wall, cpu / len(pictures))
+
+
+def compare_texts(
+    names: list[str], pictures: list[bytes], ours: Callable[[bytes], str], theirs: Callable
+) -> None:
+    """Print where the texts differ, and by how many characters in all."""
+    wrong = characters = 0
+    for name, picture in zip(names, pictures, strict=True):
+        our, their = ours(picture), theirs(picture)
+        errors = distance(their, our)
+        wrong, characters = wrong + errors, characters + len(their)
+        print(f"{errors:5} of {len(their):5} characters differ  {name}")
+        lines = zip(our.split("\n"), their.split("\n"), strict=False)
+        for our_line, their_line in lines if errors else ():
+            if our_line != their_line:
+                print(f"        headrace {our_line!r}\n        rapidocr {their_line!r}")
+    print(f"{wrong} of {characters} characters differ ({100 * wrong / characters:.2f} %)")
+
+
+def compare_speed(
+    readers: dict[str, Callable[[bytes], str]], pictures: list[bytes], rounds: int
+) -> None:
+    """Print pages per second and CPU time per page of each reader, and what headrace is ahead."""
+    runs: dict[str, list[Run]] = {name: [] for name in readers}
+    for _ in range(rounds):
+        for name, read in readers.items():
+            runs[name].append(run(read, pictures))
+    medians = {
+        name: Run(statistics.median(r.rate for r in of), statistics.median(r.cpu for r in of))
+        for name, of in runs.items()
+    }
+    ours = medians["headrace"]
+    print(f"{CLIENTS} clients, {len(pictures)} pages, median of {rounds} rounds in turn:")
+    for name, (rate, cpu) in medians.items():
+        ahead = f"headrace {ours.rate / rate:.2f} x the pages, {ours.cpu / cpu:.2f} x the CPU time"
+        print(f"  {name:28} {rate:6.2f} pages/s {1000 * cpu:7.0f} ms CPU a page   {ahead}")
+    best = max((name for name in medians if name != "headrace"), key=lambda n: medians[n].rate)
+    print(
+        f"against rapidocr as installed: {ours.rate / medians[INSTALLED].rate:.2f} x (wanted 1.5)"
+    )
+    print(f"against its best ({best}): {ours.rate / medians[best].rate:.2f} x (wanted 1.05)")
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description="Compare with rapidocr, on whole pages.")
+    parser.add_argument("--made", type=Path, default=HERE / "made", metavar="DIR")
+    parser.add_argument("--rounds", type=int, default=3, help="of the speed; 0: only the text")
+    options = parser.parse_args()
+    paths = sorted((options.made / "pages").glob("*"))
+    if not paths:
+        raise SystemExit(f"There are no pages yet: python {HERE / 'prepare.py'}")
+    pictures = [path.read_bytes() for path in paths]
+    packages = ", ".join(f"{name} {version(name)}" for name in ("rapidocr", "onnxruntime"))
+    load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    print(f"Python {platform.python_version()}, {packages}; {os.cpu_count()} CPUs{load}")
+    with headrace.pipe(str(HERE / "page.toml")) as pipe:
+
+        def ours(picture: bytes) -> str:
+            text: str = pipe({"data": picture})["result"]["text"]
+            return text
+
+        readers = {"headrace": ours, INSTALLED: rapidocr_reader(None)}
+        compare_texts([path.name for path in paths], pictures, ours, readers[INSTALLED])
+        if options.rounds:
+            readers.update({f"rapidocr with {n} thread(s)": rapidocr_reader(n) for n in (1, 2)})
+            compare_speed(readers, pictures, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

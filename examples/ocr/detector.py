@@ -1,0 +1,204 @@
+"""The two backends around a text detector: a page into its size, its map of text into boxes.
+
+The detector is a network of the kind "DB" (differentiable binarization): for each pixel of the
+page it says how probable it is that it lies in the core of a line of text.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+import pyclipper
+from pydantic import Field
+
+import headrace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+STRIDE = 32
+"""The sides of the detector's input are multiples of this, in pixels."""
+
+MIN_CORE = 3
+"""Cores with a side below this are specks, in pixels of the map."""
+
+MIN_SIDE = 4
+"""Boxes with a side below this are no lines, in pixels of the page."""
+
+SAME_LINE = 10
+"""Boxes whose upper left corners are nearer than this lie in one line, in pixels."""
+
+
+@headrace.register("DetectorMat")
+class DetectorMat(headrace.Backend):
+    """Resize a page for the detector: no side too short, both multiples of 32.
+
+    Reads: ``data``: an image, ``uint8 [H, W, 3]``.
+    Writes: ``result``: the image resized; ``page_size``: ``(H, W)`` of the one that came.
+    Batch: any number of pages, each by itself.
+    Raises: InputError for what is no such image.
+    Source: PaddleOCR's ``DetResizeForTest`` with ``limit_type = "min"``.
+    """
+
+    class Options(headrace.Options):
+        """How small a page may be."""
+
+        min_side: int = Field(
+            default=736, ge=STRIDE, description="Pages with a shorter side are enlarged, in pixels"
+        )
+
+    rerun = True
+    writes = ("result", "page_size")
+
+    def init(self, options: Options, context: headrace.InitContext) -> None:
+        """Keep the option."""
+        self.min_side = options.min_side
+
+    def forward(self, batch: list[headrace.keys.Request]) -> None:
+        """Resize each page by itself."""
+        for request in batch:
+            page = picture_of(request)
+            height, width = page.shape[:2]
+            ratio = max(1.0, self.min_side / min(height, width))
+            size = to_stride(width * ratio), to_stride(height * ratio)
+            request["page_size"] = height, width
+            request["result"] = page if size == (width, height) else cv2.resize(page, size)
+
+
+def to_stride(side: float) -> int:
+    """Round a side to the nearest multiple of `STRIDE` that is none of nothing."""
+    return max(STRIDE, round(int(side) / STRIDE) * STRIDE)
+
+
+def picture_of(request: headrace.keys.Request) -> NDArray[np.uint8]:
+    """Give the colour picture in ``data``.
+
+    Raises:
+        InputError: There is none.
+    """
+    picture: Any = request.get("data")
+    shape = getattr(picture, "shape", ())
+    if len(shape) != 3 or shape[2] != 3 or 0 in shape or picture.dtype != np.uint8:
+        wanted, got = "uint8 [H, W, 3]", f"{type(picture).__name__} {list(shape)}"
+        raise headrace.errors.InputError("no picture", key="data", expected=wanted, got=got)
+    return picture  # type: ignore[no-any-return]
+
+
+@headrace.register("DbBoxes")
+class DbBoxes(headrace.Backend):
+    """Read boxes around lines of text off the detector's map.
+
+    Reads: ``data``: probabilities, ``float32 [1, h, w]``; ``page_size``: ``(H, W)``.
+    Writes: ``result``: list of ``float32 [4, 2]``, corners in pixels of the page, clockwise from
+        the upper left one, in reading order.
+    Batch: any number of maps, each by itself.
+    Raises: InputError for what is no such map.
+    Source: Liao et al. 2020, "Real-time Scene Text Detection with Differentiable Binarization",
+        section 3.5; order, limits and defaults as in rapidocr.
+    """
+
+    class Options(headrace.Options):
+        """What counts as text, and how much larger than its core a line is."""
+
+        threshold: float = Field(default=0.3, description="Pixels above it are text, 0 to 1")
+        box_threshold: float = Field(
+            default=0.5, description="Boxes with a lower mean are dropped, 0 to 1"
+        )
+        unclip_ratio: float = Field(
+            default=1.6, gt=0, description="Growth: this times the area by the circumference"
+        )
+        max_boxes: int = Field(default=1000, ge=1, description="Most boxes looked at in a page")
+
+    rerun = True
+    reads = ("data", "page_size")
+
+    def init(self, options: Options, context: headrace.InitContext) -> None:
+        """Keep the options."""
+        self.options = options
+
+    def forward(self, batch: list[headrace.keys.Request]) -> None:
+        """Read each map by itself."""
+        for request in batch:
+            text = request["data"]
+            shape = getattr(text, "shape", ())
+            if len(shape) != 3 or shape[0] != 1:
+                wanted, got = "float32 [1, h, w]", f"{type(text).__name__} {list(shape)}"
+                raise headrace.errors.InputError("no map", key="data", expected=wanted, got=got)
+            quads = (
+                self._on_page(core, shape, *request["page_size"]) for core in self._in(text[0])
+            )
+            request["result"] = in_reading_order([quad for quad in quads if quad is not None])
+
+    def _in(self, text: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+        """Give the grown boxes in a map, in its own pixels."""
+        mask = cv2.dilate((text > self.options.threshold).view(np.uint8), np.ones((2, 2), np.uint8))
+        contours, _ = cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+        for contour in contours[: self.options.max_boxes]:
+            core, side = smallest_box(contour)
+            if side < MIN_CORE or mean_inside(text, core) < self.options.box_threshold:
+                continue
+            quad, side = smallest_box(grown(core, self.options.unclip_ratio))
+            if side >= MIN_CORE + 2:
+                yield quad
+
+    def _on_page(
+        self, quad: NDArray[np.float32], shape: tuple[int, ...], height: int, width: int
+    ) -> NDArray[np.float32] | None:
+        """Move a box from the map to the page; None when too little of it is left there."""
+        scale = np.array([width / shape[2], height / shape[1]])
+        limit = np.array([width - 1, height - 1])
+        quad = clockwise(np.clip(np.round(quad * scale), 0, limit).astype(np.float32))
+        edges = np.roll(quad, -1, axis=0) - quad
+        after = np.roll(edges, -1, axis=0)
+        is_convex = (edges[:, 0] * after[:, 1] > edges[:, 1] * after[:, 0]).all()
+        is_large = min(np.hypot(*edges[0]), np.hypot(*edges[3])) >= MIN_SIDE
+        return quad if is_convex and is_large else None
+
+
+def smallest_box(points: NDArray[Any]) -> tuple[NDArray[np.float32], float]:
+    """Give the smallest box around points, turned as it needs, and its shorter side."""
+    box = cv2.minAreaRect(points)
+    return clockwise(np.asarray(cv2.boxPoints(box), np.float32)), min(box[1])
+
+
+def clockwise(quad: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Order corners: upper left, upper right, lower right, lower left."""
+    by_x = quad[np.argsort(quad[:, 0], kind="stable")]
+    left, right = (pair[np.argsort(pair[:, 1], kind="stable")] for pair in (by_x[:2], by_x[2:]))
+    return np.stack([left[0], right[0], right[1], left[1]])
+
+
+def mean_inside(text: NDArray[np.float32], quad: NDArray[np.float32]) -> float:
+    """Give the mean of a map inside a box."""
+    limit = np.array(text.shape[::-1]) - 1
+    left, top = np.clip(np.floor(quad.min(0)), 0, limit).astype(int)
+    right, bottom = np.clip(np.ceil(quad.max(0)), 0, limit).astype(int)
+    mask = np.zeros((bottom - top + 1, right - left + 1), np.uint8)
+    cv2.fillPoly(mask, [(quad - np.float32([left, top])).astype(np.int32)], 1)
+    return float(cv2.mean(text[top : bottom + 1, left : right + 1], mask)[0])
+
+
+def grown(quad: NDArray[np.float32], ratio: float) -> NDArray[np.int32]:
+    """Move the outline of a box outwards, by ``ratio`` times its area by its circumference."""
+    distance = ratio * cv2.contourArea(quad) / cv2.arcLength(quad, closed=True)
+    offset = pyclipper.PyclipperOffset()
+    offset.AddPath(quad.astype(int).tolist(), pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
+    outlines = offset.Execute(distance)
+    return np.array([point for outline in outlines for point in outline], np.int32)
+
+
+def in_reading_order(quads: list[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+    """Sort boxes by line, then from left to right; a line ends where the next box is lower."""
+    quads = sorted(quads, key=lambda quad: float(quad[0, 1]))
+    ordered: list[NDArray[np.float32]] = []
+    line: list[NDArray[np.float32]] = []
+    for quad in quads:
+        if line and quad[0, 1] - line[-1][0, 1] >= SAME_LINE:
+            ordered += sorted(line, key=lambda quad: float(quad[0, 0]))
+            line = []
+        line.append(quad)
+    return ordered + sorted(line, key=lambda quad: float(quad[0, 0]))
