@@ -288,7 +288,7 @@ def test_children_are_built_left_to_right_and_closed_right_to_left():
         ("InstanceDispatcher", "scheduling"),
         ("IoC[InstanceDispatcher;X]", "scheduling"),
         ("IoC[Batching;X]", "scheduling"),
-        ("Loop(until=x)[X]", "not_in_this_version"),
+        ("Repost[x]", "not_in_this_version"),
         ("no:X", "unknown_backend"),
         ("A(1)", "args"),
         ("S(1)[X]", "args"),

@@ -134,7 +134,7 @@ class Backend:
             return None
         if self._state != "ready":
             return self._refuse(batch)
-        if self.min > 1 or self.max is not None:
+        if self.max is not None or self.min > 1:
             refused = self._out_of_range(batch)
             if refused is not None:
                 return refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -12,60 +13,80 @@ from headrace._scheduling.signal import Signal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace._scheduling.crew import Crew
     from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
     from headrace.errors import ClosedError
 
-__all__ = ["fail_open", "refuse", "wait_quiet"]
+__all__ = ["Ending"]
 
 
-def refuse(node: Node, dispatcher: Dispatcher, error: ClosedError, *, drain: bool) -> None:
-    """Refuse newcomers from now on; fail those that wait for room, and all without drain."""
-    with node.lock:
-        if node.refusing is None:
-            node.refusing = error
-        node.settle_waiting(error, list(node.outside))
-        if not drain:
-            node.settle_waiting(error, list(node.line))
-        dispatcher.dispatch(None)
-        settled = node.take_settled()
-    node.tell(settled)
+class Ending:
+    """The end of a scheduler."""
 
+    _node: Node
+    _dispatcher: Dispatcher
+    _crew: Crew
+    _direct_max: int
+    _lock: threading.Lock
 
-def wait_quiet(node: Node, timeout_s: float) -> bool:
-    """Wait until nothing waits or runs; False when the time was over first."""
-    until = time.monotonic() + timeout_s
-    signal = Signal()
-    with node.lock:
-        node.add_closer(signal)
-    while True:
+    def refuse(self, error: ClosedError, *, drain: bool) -> None:
+        """Refuse newcomers from now on; fail those that wait for room, and all without drain."""
+        self._direct_max = 0
+        node = self._node
         with node.lock:
-            if node.quiet:
-                return True
-        left = until - time.monotonic()
-        if left <= 0:
-            return False
-        signal.sleep(left)
+            if node.refusing is None:
+                node.refusing = error
+            node.settle_waiting(error, list(node.outside))
+            if not drain:
+                node.settle_waiting(error, list(node.line))
+            self._dispatcher.dispatch(None)
+            settled = node.take_settled()
+        node.tell(settled)
 
+    def wait_quiet(self, timeout_s: float) -> bool:
+        """Wait until nothing waits or runs; False when the time was over first."""
+        until = time.monotonic() + timeout_s
+        signal = Signal()
+        with self._node.lock:
+            self._node.add_closer(signal)
+        while True:
+            with self._node.lock:
+                if self._node.quiet:
+                    return True
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            signal.sleep(left)
 
-def fail_open(node: Node, error: ClosedError, retire: Callable[[Instance], None]) -> None:
-    """Fail all that is still open; those a backend runs on are abandoned.
+    def fail_open(self, error: ClosedError, retire: Callable[[Instance], None]) -> None:
+        """Fail all that is still open; those a backend runs on are abandoned.
 
-    Args:
-        node: The node.
-        error: What they get.
-        retire: Called with each instance whose batch ends later.
-    """
-    with node.lock:
-        node.dead = True
-        node.retire = retire
-        node.settle_waiting(error, [*node.line, *node.outside])
-        for instance in node.instances:
-            for entry in instance.entries or ():
-                if entry.state == RUNNING:
-                    abandoned = own(error)
-                    abandoned.abandoned = True  # type: ignore[attr-defined]
-                    node.settle(entry, abandoned)
-        settled = node.take_settled()
-    node.tell(settled)
+        Args:
+            error: What they get.
+            retire: Called with each instance whose batch ends later.
+        """
+        node = self._node
+        with node.lock:
+            node.dead = True
+            node.retire = retire
+            node.settle_waiting(error, [*node.line, *node.outside])
+            for instance in node.instances:
+                for entry in instance.entries or ():
+                    if entry.state == RUNNING:
+                        abandoned = own(error)
+                        abandoned.abandoned = True  # type: ignore[attr-defined]
+                        node.settle(entry, abandoned)
+            settled = node.take_settled()
+        node.tell(settled)
+
+    def stop_runners(self) -> None:
+        """End the runner threads that sleep; the others end with their batch."""
+        with self._node.lock:
+            self._crew.stop()
+
+    def after_fork(self, error: ClosedError) -> None:
+        """Refuse everything in a child process; the lock may have been held by another thread."""
+        self._lock = self._node.lock = threading.Lock()
+        self._node.refusing, self._node.dead, self._direct_max = error, True, 0

@@ -9,7 +9,7 @@ from headrace._scheduling import batch as _batch
 from headrace._scheduling.admission import deadline_error
 from headrace._scheduling.entry import DONE, RUNNING
 from headrace._scheduling.executors import Caller, Runner, Work
-from headrace._scheduling.instance import FAST_S
+from headrace._scheduling.instance import BARGE_S, FAST_S
 from headrace._scheduling.line import QueueView
 from headrace._scheduling.node import own
 from headrace.errors import BackendError, BatchRangeError, ContractError
@@ -72,6 +72,8 @@ class Dispatcher:
             offered = list(node.free)
             wake_at: float | None = None
             while offered and node.line.count:
+                if isinstance(me, Caller) and mine is None and self._nudges(me, offered):
+                    break
                 outcome = self._next(offered)
                 if isinstance(outcome, Work):
                     node.let_in()
@@ -87,6 +89,28 @@ class Dispatcher:
                 self._plan(wake_at, None if mine is not None else me)
         node.look_if_quiet()
         return mine
+
+    def _nudges(self, leader: Caller, offered: Sequence[Instance]) -> bool:
+        """Wake the oldest waiter instead of claiming an instance for it; tell whether it was done.
+
+        A leader whose time for foreign batches is over leaves the instance of a fast backend free:
+        until the oldest wakes, newcomers may take it, and whoever does runs what waits. Given to
+        the oldest at once, it would stand idle for a switch of threads each time. Once the oldest
+        has waited for `BARGE_S` the instance is its own.
+        """
+        if leader.pending or leader.foreign_until is None:
+            return False
+        if time.perf_counter() < leader.foreign_until or offered[0].mean_s >= FAST_S:
+            return False
+        (oldest,) = self._node.line.head(1)
+        owner = oldest.owner
+        if not isinstance(owner, Caller) or not owner.parked or not owner.runs or owner.main:
+            return False
+        if self._node.clock() - oldest.arrival >= BARGE_S:
+            return False
+        owner.nudged = True
+        owner.signal.wake()
+        return True
 
     def _bury(self) -> None:
         """Take instances out of service whose own thread has died."""

@@ -83,6 +83,9 @@ class Driver:
                 elif deadline is not None and now >= deadline:
                     self._expire(entries, now)
                     deadline = _earliest(entries)
+                if caller.nudged and work is None:
+                    caller.nudged = False
+                    work = self._dispatcher.dispatch(caller)
                 if work is None and caller.pending:
                     if caller.wake_at is not None and now >= caller.wake_at:
                         self._dispatcher.resign(caller)

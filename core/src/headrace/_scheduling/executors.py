@@ -30,6 +30,7 @@ class Caller:
         main: Whether it is the main thread, which runs batches of its own requests only.
         pending: How many of its requests have no outcome yet.
         parked: Whether it sleeps, so that work may be given to it.
+        nudged: Whether it was woken to look for a free instance itself.
         work: Work given to it while it slept.
         wake_at: When it is to look at the line again, None for never; it is its own timer.
         foreign_until: End of the time it may spend on foreign batches; None before the first.
@@ -42,6 +43,7 @@ class Caller:
         "foreign_until",
         "ident",
         "main",
+        "nudged",
         "parked",
         "pending",
         "runs",
@@ -56,6 +58,7 @@ class Caller:
         self.main = ident == threading.main_thread().ident
         self.pending = pending
         self.parked = False
+        self.nudged = False
         self.work: Work | None = None
         self.wake_at: float | None = None
         self.foreign_until: float | None = None

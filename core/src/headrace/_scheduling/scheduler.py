@@ -11,7 +11,6 @@ One lock per node guards the waiting line, the instances and the states of the r
 
 from __future__ import annotations
 
-import threading
 import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from headrace._scheduling.entry import (
     checked_weight,
 )
 from headrace._scheduling.executors import Caller
+from headrace._scheduling.instance import BARGE_S, FAST_S
 from headrace._scheduling.mending import Mender
 from headrace._scheduling.node import Limits, Node
 from headrace._scheduling.signal import Signal
@@ -45,14 +45,13 @@ if TYPE_CHECKING:
 
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.timer import Timer
-    from headrace.errors import ClosedError
     from headrace.keys import Request
     from headrace.policies import BatchPolicy, DispatchPolicy
 
 __all__ = ["Limits", "Scheduler"]
 
 
-class Scheduler:
+class Scheduler(closing.Ending):
     """The queue and the instances of one node; every method may be called from any thread.
 
     Args:
@@ -98,7 +97,7 @@ class Scheduler:
         self._lock = node.lock
         self._free = node.free
         self._line = node.line
-        self._linger = limits.batching_timeout_ms > 0
+        self._linger = limits.batching_timeout_ms > 0 and self.max != 1
         self._direct_max = self._weight_for_shortcut(batch_policy)
 
     @property
@@ -155,7 +154,7 @@ class Scheduler:
                 free = self._free
                 if (
                     free
-                    and not self._line.count
+                    and (not self._line.count or self._may_barge())
                     and self._direct_max
                     and (not self._linger or len(free) == len(self.instances))
                 ):
@@ -186,6 +185,12 @@ class Scheduler:
         if error is not None:
             request.pop("result", None)
             raise error
+
+    def _may_barge(self) -> bool:
+        """Tell whether a newcomer may take a free instance though others wait. Under the lock."""
+        (oldest,) = self._line.head(1)
+        fast = self._free[0].mean_s < FAST_S
+        return fast and self._node.clock() - oldest.arrival < BARGE_S
 
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
         """Run a caller's own request on the instance it claimed; give its error."""
@@ -376,30 +381,7 @@ class Scheduler:
             settled = self._node.take_settled()
         self._node.tell(settled)
 
-    # Closing and looking.
-
-    def refuse(self, error: ClosedError, *, drain: bool) -> None:
-        """Refuse newcomers from now on; fail those that wait for room, and all without drain."""
-        self._direct_max = 0
-        closing.refuse(self._node, self._dispatcher, error, drain=drain)
-
-    def wait_quiet(self, timeout_s: float) -> bool:
-        """Wait until nothing waits or runs; False when the time was over first."""
-        return closing.wait_quiet(self._node, timeout_s)
-
-    def fail_open(self, error: ClosedError, retire: Callable[[Instance], None]) -> None:
-        """Fail all that is open; ``retire`` is called with each instance whose batch ends later."""
-        closing.fail_open(self._node, error, retire)
-
-    def stop_runners(self) -> None:
-        """End the runner threads that sleep; the others end with their batch."""
-        with self._node.lock:
-            self._crew.stop()
-
-    def after_fork(self, error: ClosedError) -> None:
-        """Refuse everything in a child process; the lock may have been held by another thread."""
-        self._lock = self._node.lock = threading.Lock()
-        self._node.refusing, self._node.dead, self._direct_max = error, True, 0
+    # Looking.
 
     def held_by_this_thread(self) -> bool:
         """Tell whether the calling thread, or one that waits for it, runs a batch of this node."""
