@@ -429,3 +429,15 @@ def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
     text = headrace_says("plugins", "doctor")
     assert text.exit_code == 1
     assert "Write good:Scale or twin:Scale" in text.stdout
+
+
+def test_schema_prints_a_json_schema_that_accepts_a_configuration():
+    import jsonschema
+
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "schema"], capture_output=True, text=True, check=True
+    )
+    schema = json.loads(done.stdout)
+    jsonschema.validate({"backend": "Identity", "max": 4}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"backend": "Identity", "max": "many"}, schema)

@@ -188,6 +188,23 @@ def explain(
     raise typer.Exit(explain_what(what, json=json, allow_import=not no_import))
 
 
+@app.command(cls=Command)
+def schema() -> None:
+    """Print the JSON Schema of configurations, for editors.
+
+    It knows the keys of nodes and the options of all installed backends.
+
+    \b
+    Example:
+      headrace schema > headrace.schema.json
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    from json import dumps
+
+    from headrace._config.schema import json_schema
+
+    say(dumps(json_schema(), indent=2))
+
+
 @plugins.command("list", cls=Command)
 def list_(json: Json = False) -> None:
     """List the installed plugins.
