@@ -399,3 +399,58 @@ def test_a_graph_that_cannot_be_walked_is_refused(config, path, word):
 def test_next_and_its_like_do_not_stand_in_global():
     found = problems({"global": {"next": "b"}, "a": {"backend": "Inc"}})
     assert [p.path for p in found] == ["global.next"]
+
+
+def test_the_bound_of_the_entry_counts_who_waits_anywhere():
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold(request):
+        entered.set()
+        leave.wait(60)
+        return request["data"]
+
+    backend("HoldAll", hold)
+    config = {
+        "a": {"backend": "Identity", "next": "b", "queue_size": 2, "queue_full": "reject"},
+        "b": {"backend": "HoldAll"},
+    }
+    passed = threading.Semaphore(0)
+    backend("Passed", lambda r: passed.release() or r["data"])
+    config["a"]["backend"] = "Passed"
+    with headrace.pipe(config) as pipe:
+        running = pipe.submit({"data": 0})
+        assert entered.wait(60)
+        waiting = []
+        for n in (1, 2):
+            waiting.append(pipe.submit({"data": n}))
+            assert passed.acquire(timeout=60)
+        while pipe.stats()["nodes"]["b"]["waiting"] < 2:
+            passed.acquire(timeout=0.01)
+        with pytest.raises(errors.OverloadedError) as caught:
+            pipe({"data": 3})
+        assert (caught.value.queue_size, caught.value.waiting) == (2, 2)
+        leave.set()
+        assert [f.result(60)["result"] for f in (running, *waiting)] == [0, 1, 2]
+        assert pipe({"data": 4})["result"] == 4
+
+
+def test_who_waits_for_room_is_let_in_when_nobody_waits_elsewhere():
+    steps = threading.Semaphore(0)
+    backend("Step", lambda r: steps.acquire(timeout=60) and r["data"])
+    config = {
+        "a": {"backend": "Identity", "next": "b", "queue_size": 1},
+        "b": {"backend": "Step"},
+    }
+    with headrace.pipe(config) as pipe:
+        results = []
+        clients = [
+            threading.Thread(target=lambda n=n: results.append(pipe({"data": n})["result"]))
+            for n in range(6)
+        ]
+        for client in clients:
+            client.start()
+        for _ in clients:
+            steps.release()
+        for client in clients:
+            client.join(60)
+        assert sorted(results) == [0, 1, 2, 3, 4, 5]

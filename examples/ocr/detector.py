@@ -1,4 +1,4 @@
-"""The two backends around a text detector: a page into its size, its map of text into boxes.
+"""From a page to boxes around its lines of text: what goes before and after a text detector.
 
 The detector is a network of the kind "DB" (differentiable binarization): for each pixel of the
 page it says how probable it is that it lies in the core of a line of text.
@@ -6,6 +6,7 @@ page it says how probable it is that it lies in the core of a line of text.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import cv2
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STRIDE = 32
-"""The sides of the detector's input are multiples of this, in pixels."""
+"""Sides of pages that were resized are multiples of this, in pixels."""
 
 MIN_CORE = 3
 """Cores with a side below this are specks, in pixels of the map."""
@@ -31,6 +32,107 @@ MIN_SIDE = 4
 
 SAME_LINE = 10
 """Boxes whose upper left corners are nearer than this lie in one line, in pixels."""
+
+
+def to_stride(side: float) -> int:
+    """Round a side to the nearest multiple of `STRIDE`, at least that."""
+    return max(STRIDE, round(int(side) / STRIDE) * STRIDE)
+
+
+def picture_of(request: headrace.keys.Request) -> NDArray[np.uint8]:
+    """Give the colour picture in ``data``.
+
+    Raises:
+        InputError: There is none.
+    """
+    picture: Any = request.get("data")
+    shape = getattr(picture, "shape", ())
+    if len(shape) != 3 or shape[2] != 3 or 0 in shape or picture.dtype != np.uint8:
+        wanted, got = "uint8 [H, W, 3]", f"{type(picture).__name__} {list(shape)}"
+        raise headrace.errors.InputError("no picture", key="data", expected=wanted, got=got)
+    return picture  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class PageFit:
+    """How a page was fitted: ``[x, y]`` there is ``([x, y] - [0, top]) * scale`` in the picture.
+
+    Attributes:
+        width, height: Size of the picture, in pixels.
+        scale: Pixels of the picture per pixel of the fitted page, along x and y.
+        top: Rows that were put above the page, in pixels.
+    """
+
+    width: int
+    height: int
+    scale: tuple[float, float]
+    top: int
+
+    def to_picture(self, quad: NDArray[np.float32]) -> list[list[float]]:
+        """Give the corners of a box in pixels of the picture."""
+        corners = (quad.astype(float) - [0, self.top]) * self.scale
+        rows: list[list[float]] = np.clip(corners, 0, [self.width, self.height]).round(1).tolist()
+        return rows
+
+
+@headrace.register("FitPage")
+class FitPage(headrace.Backend):
+    """Make a page smaller or larger where it must be, and put space around a strip.
+
+    Reads: ``data``: an image, ``uint8 [H, W, 3]``.
+    Writes: ``result``: the page; ``fit``: a `PageFit`, how to get back.
+    Batch: any number of pages, each by itself.
+    Raises: InputError for what is no such image.
+    Source: the limits and the black space of rapidocr.
+    """
+
+    class Options(headrace.Options):
+        """How large, how small and how flat a page may be."""
+
+        max_side: int = Field(default=2000, ge=STRIDE, description="Longest side, in pixels")
+        min_side: int = Field(default=30, ge=1, description="Shortest side, in pixels")
+        max_aspect: float = Field(
+            default=8.0, gt=0, description="Flatter ones get space: width by height (a ratio)"
+        )
+
+    rerun = True
+    writes = ("result", "fit")
+
+    def init(self, options: Options, context: headrace.InitContext) -> None:
+        """Keep the options."""
+        self.options = options
+
+    def forward(self, batch: list[headrace.keys.Request]) -> None:
+        """Fit each page by itself."""
+        for request in batch:
+            picture = picture_of(request)
+            height, width = picture.shape[:2]
+            page = self._resized(picture)
+            scale = width / page.shape[1], height / page.shape[0]
+            top = self._space(page)
+            if top:
+                page = cv2.copyMakeBorder(page, top, top, 0, 0, cv2.BORDER_CONSTANT)
+            request["result"] = page
+            request["fit"] = PageFit(width, height, scale, top)
+
+    def _resized(self, page: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        longest, shortest = max(page.shape[:2]), min(page.shape[:2])
+        if longest > self.options.max_side:
+            ratio = self.options.max_side / longest
+        elif shortest < self.options.min_side:
+            ratio = self.options.min_side / shortest
+        else:
+            return page
+        height, width = (to_stride(side * ratio) for side in page.shape[:2])
+        resized: Any = cv2.resize(page, (width, height))
+        return resized  # type: ignore[no-any-return]
+
+    def _space(self, page: NDArray[np.uint8]) -> int:
+        height, width = page.shape[:2]
+        if height > self.options.min_side and width / height <= self.options.max_aspect:
+            return 0
+        wanted = 2 * max(int(width / self.options.max_aspect), self.options.min_side)
+        return abs(wanted - height) // 2
 
 
 @headrace.register("DetectorMat")
@@ -67,25 +169,6 @@ class DetectorMat(headrace.Backend):
             size = to_stride(width * ratio), to_stride(height * ratio)
             request["page_size"] = height, width
             request["result"] = page if size == (width, height) else cv2.resize(page, size)
-
-
-def to_stride(side: float) -> int:
-    """Round a side to the nearest multiple of `STRIDE` that is none of nothing."""
-    return max(STRIDE, round(int(side) / STRIDE) * STRIDE)
-
-
-def picture_of(request: headrace.keys.Request) -> NDArray[np.uint8]:
-    """Give the colour picture in ``data``.
-
-    Raises:
-        InputError: There is none.
-    """
-    picture: Any = request.get("data")
-    shape = getattr(picture, "shape", ())
-    if len(shape) != 3 or shape[2] != 3 or 0 in shape or picture.dtype != np.uint8:
-        wanted, got = "uint8 [H, W, 3]", f"{type(picture).__name__} {list(shape)}"
-        raise headrace.errors.InputError("no picture", key="data", expected=wanted, got=got)
-    return picture  # type: ignore[no-any-return]
 
 
 @headrace.register("DbBoxes")
@@ -129,11 +212,11 @@ class DbBoxes(headrace.Backend):
                 wanted, got = "float32 [1, h, w]", f"{type(text).__name__} {list(shape)}"
                 raise headrace.errors.InputError("no map", key="data", expected=wanted, got=got)
             quads = (
-                self._on_page(core, shape, *request["page_size"]) for core in self._in(text[0])
+                self._on_page(core, shape, *request["page_size"]) for core in self._grown(text[0])
             )
             request["result"] = in_reading_order([quad for quad in quads if quad is not None])
 
-    def _in(self, text: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+    def _grown(self, text: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
         """Give the grown boxes in a map, in its own pixels."""
         mask = cv2.dilate((text > self.options.threshold).view(np.uint8), np.ones((2, 2), np.uint8))
         contours, _ = cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
@@ -141,7 +224,8 @@ class DbBoxes(headrace.Backend):
             core, side = smallest_box(contour)
             if side < MIN_CORE or mean_inside(text, core) < self.options.box_threshold:
                 continue
-            quad, side = smallest_box(grown(core, self.options.unclip_ratio))
+            outline = grown(core, self.options.unclip_ratio)
+            quad, side = smallest_box(outline) if len(outline) else (core, 0)
             if side >= MIN_CORE + 2:
                 yield quad
 
@@ -178,7 +262,7 @@ def mean_inside(text: NDArray[np.float32], quad: NDArray[np.float32]) -> float:
     left, top = np.clip(np.floor(quad.min(0)), 0, limit).astype(int)
     right, bottom = np.clip(np.ceil(quad.max(0)), 0, limit).astype(int)
     mask = np.zeros((bottom - top + 1, right - left + 1), np.uint8)
-    cv2.fillPoly(mask, [(quad - np.float32([left, top])).astype(np.int32)], 1)
+    cv2.fillPoly(mask, [(quad - np.array([left, top], np.float32)).astype(np.int32)], 1)
     return float(cv2.mean(text[top : bottom + 1, left : right + 1], mask)[0])
 
 

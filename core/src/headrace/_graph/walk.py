@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError, NoResultError
 
 if TYPE_CHECKING:
     from headrace._graph.graph import Route, Station
+    from headrace._scheduling.elsewhere import Waits
     from headrace._scheduling.entry import Owner
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
@@ -62,14 +63,18 @@ def _walk_line(route: Route, request: Request, *, internal: bool) -> None:
     first, *others = route.line or ()
     data = request["data"]
     first.call(request, internal=internal)
+    waits = first.waits()
     for scheduler in others:
         request["data"] = request.pop("result")
-        scheduler.call(request, internal=True)
+        scheduler.call(request, internal=True, waits=waits)
+        first.let_in()
     request["data"] = data
 
 
 def _walk_graph(route: Route, request: Request, data: Any, *, internal: bool) -> None:
     ends = Ends()
+    home = route.entry.scheduler
+    waits = home.waits()
     for station in route.stations:
         if station is route.entry:
             current = request
@@ -78,23 +83,32 @@ def _walk_graph(route: Route, request: Request, data: Any, *, internal: bool) ->
             continue
         else:
             current = input_of(station, route, ends)
-        _run_station(station, current, internal=internal or station is not route.entry)
+        if station is route.entry:
+            _run_station(station, current, None, internal=internal)
+        else:
+            _run_station(station, current, waits, internal=True)
+            home.let_in()
         ends.note(station, current)
     finish(route, ends, request, data)
 
 
-def _run_station(station: Station, current: Request, *, internal: bool) -> None:
+def _run_station(
+    station: Station, current: Request, waits: Waits | None, *, internal: bool
+) -> None:
     if station.links.each is None and station.timeout_ms is None:
-        station.scheduler.call(current, internal=internal)
+        station.scheduler.call(current, internal=internal, waits=waits)
         return
     if station.links.each is None:
         entry = _element(current, station)
+        entry.waits = waits
         station.scheduler.call_many([entry], internal=internal)
         if entry.error is not None:
             raise entry.error
         return
     copies = elements(station, current)
     entries = [_element(copy, station) for copy in copies]
+    for entry in entries:
+        entry.waits = waits
     if entries:
         station.scheduler.call_many(entries, internal=internal)
     error = gather(station, current, copies, [entry.error for entry in entries])
@@ -230,6 +244,7 @@ class Walk:
         self._ends = Ends()
         self._left = {s.name: len(s.before) for s in route.stations}
         self._sinks_left = len(route.sinks)
+        self._waits = route.entry.scheduler.waits()
         self._over = False
         self._open: dict[int, tuple[Scheduler, Entry]] = {}
 
@@ -280,11 +295,15 @@ class Walk:
         for entry in entries:
             if entry.error is not None:
                 entry.owner.finished(entry)
+            elif station is self._route.entry:
+                station.scheduler.submit(entry)
             else:
+                entry.waits = self._waits
                 station.scheduler.submit(entry, internal=True)
 
     def node_done(self, station: Station, request: Request, error: BaseException | None) -> None:
         """Take note of the end of a node, and start what it was waited for."""
+        self._route.entry.scheduler.let_in()
         todo: list[tuple[Station, Request]] = []
         try:
             if error is None:

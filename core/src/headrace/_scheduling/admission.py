@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.batch import served_here
-from headrace._scheduling.entry import ENTERED, OUTSIDE
+from headrace._scheduling.elsewhere import Waits
+from headrace._scheduling.entry import ENTERED, OUTSIDE, checked_weight
 from headrace._scheduling.node import own
 from headrace.errors import (
     BatchRangeError,
     ContractError,
     DeadlineExceededError,
+    InputError,
     OverloadedError,
+    code_of,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.node import Node
 
-__all__ = ["deadline_error", "enter", "held_here", "inside"]
+__all__ = ["Entrance", "deadline_error", "enter", "held_here", "inside"]
 
 
 def enter(
@@ -107,7 +111,7 @@ def _unfit(node: Node, entry: Entry) -> BaseException | None:
 
 
 def _full(node: Node) -> bool:
-    return node.line.count >= node.limits.queue_size or bool(node.outside)
+    return node.full or bool(node.outside)
 
 
 def _enter_full(node: Node, entry: Entry) -> None:
@@ -116,8 +120,8 @@ def _enter_full(node: Node, entry: Entry) -> None:
         node.outside[entry] = None
         entry.state = OUTSIDE
         return
-    waiting = node.line.count
-    if rule == "shed_oldest" and waiting:
+    waiting = node.line.count + node.elsewhere.count
+    if rule == "shed_oldest" and node.line.count:
         oldest = node.line.oldest_of_lowest()
         if oldest.priority <= entry.priority:
             node.settle_waiting(_overloaded(node, waiting, shed=True), [oldest])
@@ -136,3 +140,48 @@ def _overloaded(node: Node, waiting: int, *, shed: bool) -> OverloadedError:
         node=node.name,
         hint="Send fewer at a time, raise queue_size, or set queue_full = 'wait'.",
     )
+
+
+class Entrance:
+    """What a scheduler does with requests before they enter."""
+
+    name: str
+    _node: Node
+    _dispatcher: Dispatcher
+
+    def checked(self, request: Any) -> int:
+        """Check a request on entry and give its weight.
+
+        Raises:
+            InputError: See `checked_weight`; it is counted as a failure of the node.
+        """
+        try:
+            return checked_weight(request, self.name)
+        except InputError as error:
+            if isinstance(request, dict):
+                request.pop("result", None)
+            self.count_refused(error)
+            raise
+
+    def count_refused(self, error: BaseException) -> None:
+        """Count a request that was refused before it entered."""
+        node = self._node
+        with node.lock:
+            node.entered += 1
+            code = code_of(error)
+            node.failures[code] = node.failures.get(code, 0) + 1
+
+    def waits(self) -> Waits:
+        """Count the waits of a request that entered here at other nodes."""
+        return Waits(self._node.elsewhere)
+
+    def let_in(self) -> None:
+        """Let in who waits for room, once a request that entered here waits elsewhere no more."""
+        node = self._node
+        if not node.outside:
+            return
+        with node.lock:
+            node.let_in()
+            self._dispatcher.dispatch(None)
+            settled = node.take_settled()
+        node.tell(settled)

@@ -42,6 +42,8 @@ class WaitingLine:
         level[entry] = None
         self.count += 1
         self.weight += entry.weight
+        if entry.waits is not None:
+            entry.waits.began(entry)
 
     def remove(self, entry: Entry) -> None:
         """Take ``entry`` out, wherever it stands; does nothing when it is not there."""
@@ -55,6 +57,8 @@ class WaitingLine:
             priorities = [p for p in self._priorities if p != entry.priority]
             del self._levels[entry.priority]
             self._priorities = priorities
+        if entry.waits is not None:
+            entry.waits.ended(entry)
 
     def head(self, count: int) -> list[Entry]:
         """Give the first ``count`` entries, which stay."""

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace._scheduling.elsewhere import Elsewhere
 from headrace._scheduling.entry import DONE, QUEUED, Entry
 from headrace._scheduling.executors import Caller
 from headrace._scheduling.line import WaitingLine
@@ -58,6 +59,7 @@ class Node:
         free: Those that nobody holds, the one that rested longest first.
         line: The requests that wait.
         outside: The requests that wait for room in the line, first come first served.
+        elsewhere: Counts the requests that entered here and wait at other nodes.
         callers: The threads that wait for their requests here.
         entered: How many requests came in by the queue.
         failures: How many requests failed without reaching an instance, by code.
@@ -83,6 +85,7 @@ class Node:
         self.free = list(instances)
         self.line = WaitingLine()
         self.outside: OrderedDict[Entry, None] = OrderedDict()
+        self.elsewhere = Elsewhere()
         self.callers: set[Caller] = set()
         self.entered = 0
         self.failures: dict[str, int] = {}
@@ -121,9 +124,14 @@ class Node:
         self.outside.pop(entry, None)
         self.line.remove(entry)
 
+    @property
+    def full(self) -> bool:
+        """Whether as many requests that entered here wait, here or elsewhere, as may."""
+        return self.line.count + self.elsewhere.count >= self.limits.queue_size
+
     def let_in(self) -> None:
         """Let in who waits for room, first come first served."""
-        while self.outside and self.line.count < self.limits.queue_size:
+        while self.outside and not self.full:
             entry = next(iter(self.outside))
             if entry not in self.line:
                 self.line.push(entry)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling import batch as _batch
 from headrace._scheduling import closing
-from headrace._scheduling.admission import enter, held_here
+from headrace._scheduling.admission import Entrance, enter, held_here
 from headrace._scheduling.crew import Crew
 from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.driving import Driver
@@ -29,7 +29,6 @@ from headrace._scheduling.entry import (
     QUEUED,
     RUNNING,
     Entry,
-    checked_weight,
 )
 from headrace._scheduling.executors import Caller
 from headrace._scheduling.instance import BARGE_S, FAST_S
@@ -38,11 +37,12 @@ from headrace._scheduling.node import Limits, Node
 from headrace._scheduling.signal import Signal
 from headrace._scheduling.statistics import statistics
 from headrace._scheduling.timer import shared_timer
-from headrace.errors import InputError, code_of
+from headrace.errors import code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace._scheduling.elsewhere import Waits
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.timer import Timer
     from headrace.keys import Request
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["Limits", "Scheduler"]
 
 
-class Scheduler(closing.Ending):
+class Scheduler(Entrance, closing.Ending):
     """The queue and the instances of one node; every method may be called from any thread.
 
     Args:
@@ -97,6 +97,7 @@ class Scheduler(closing.Ending):
         self._lock = node.lock
         self._free = node.free
         self._line = node.line
+        self._elsewhere = node.elsewhere
         self._linger = limits.batching_timeout_ms > 0 and self.max != 1
         self._direct_max = self._weight_for_shortcut(batch_policy)
 
@@ -131,12 +132,13 @@ class Scheduler(closing.Ending):
 
     # Callers that wait.
 
-    def call(self, request: Request, *, internal: bool = False) -> None:
+    def call(self, request: Request, *, internal: bool = False, waits: Waits | None = None) -> None:
         """Run one request for a caller that waits without a deadline; raises its error.
 
         Args:
             request: The request.
             internal: It comes from another node of this pipeline, which closing does not refuse.
+            waits: Counts its wait against the node at which it entered.
         """
         weight = 1
         if type(request) is not dict or "data" not in request or "request_size" in request:
@@ -144,7 +146,7 @@ class Scheduler(closing.Ending):
         data = request["data"]
         request.pop("result", None)
         if weight > self._direct_max:
-            self._queue_up(request, weight, internal=internal)
+            self._queue_up(request, weight, waits, internal=internal)
             return
         me = get_ident()
         instance: Instance | None = None
@@ -156,6 +158,7 @@ class Scheduler(closing.Ending):
                     free
                     and (not self._line.count or self._may_barge())
                     and self._direct_max
+                    and (internal or self._elsewhere.count < self.limits.queue_size)
                     and (not self._linger or len(free) == len(self.instances))
                 ):
                     # No call between the claim and the note of it: an interrupt loses nothing.
@@ -178,7 +181,7 @@ class Scheduler(closing.Ending):
             self._interrupted(request, data, raised)
             raise
         if instance is None:
-            self._queue_up(request, weight, internal=internal)
+            self._queue_up(request, weight, waits, internal=internal)
             return
         if not idle:
             self._lead(instance)
@@ -218,8 +221,11 @@ class Scheduler(closing.Ending):
             request.pop("result", None)
         self._mender.recover(request)
 
-    def _queue_up(self, request: Request, weight: int, *, internal: bool) -> None:
+    def _queue_up(
+        self, request: Request, weight: int, waits: Waits | None, *, internal: bool
+    ) -> None:
         entry = Entry(request, None, weight=weight)
+        entry.waits = waits
         self.call_many([entry], internal=internal)
         if entry.error is not None:
             raise entry.error
@@ -334,28 +340,6 @@ class Scheduler(closing.Ending):
             entry.alarm.cancel()
         if entry.room is not None:
             entry.room.wake()
-
-    def checked(self, request: Any) -> int:
-        """Check a request on entry and give its weight.
-
-        Raises:
-            InputError: See `checked_weight`; it is counted as a failure of the node.
-        """
-        try:
-            return checked_weight(request, self.name)
-        except InputError as error:
-            if isinstance(request, dict):
-                request.pop("result", None)
-            self.count_refused(error)
-            raise
-
-    def count_refused(self, error: BaseException) -> None:
-        """Count a request that was refused before it entered."""
-        node = self._node
-        with node.lock:
-            node.entered += 1
-            code = code_of(error)
-            node.failures[code] = node.failures.get(code, 0) + 1
 
     def _set_times(self, entry: Entry, now: float) -> float | None:
         entry.arrival = now
