@@ -35,7 +35,7 @@ def explain(
 
     Returns:
         ``{"headrace", "threads", "asks_for", "nodes": {name: {"expression", "node_expression",
-        "range", "instance_num", "owns_thread", "run_by", "threads", "next", "keys", "tree"}}}``,
+        "range", "instance_num", "owns_thread", "run_by", "threads", "next", "links", "keys", "tree"}}}``,
         all of which can be written as JSON. ``keys`` and the ``options`` in ``tree`` hold
         ``{"value", "origin"}`` per key, with the origin ``inline``, ``node``, ``global``,
         ``definition`` or ``default``. ``range`` is what the classes tell; ``init`` may narrow it.
@@ -115,6 +115,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
         "run_by": run_by,
         "threads": max(1, (plan.threads or usable_cpus()) // plan.total_instances),
         "next": list(plan.links[node.name].next),
+        "links": plan.links[node.name].to_dict(),
         "keys": {
             key: {"value": plain(getattr(keys, key)), "origin": origin}
             for key, origin in node.origins.items()

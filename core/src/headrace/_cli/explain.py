@@ -56,6 +56,8 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
                 f"{counted(node['threads'], 'thread')}{each}",
             )
         )
+        for key, value in node["links"].items():
+            branch.add(_text((f"{key} = {shown(value)}", "magenta")))
         for key, entry in node["keys"].items():
             if entry["origin"] != "default" and key != "backend":
                 branch.add(_option(key, entry))

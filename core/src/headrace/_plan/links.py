@@ -46,6 +46,17 @@ class Links:
     keep_errors: bool = False
     files: Mapping[str, str | None] = field(default_factory=dict, compare=False)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Give the links that are set, as plain data."""
+        found: dict[str, Any] = {
+            "next": list(self.next),
+            "map": {node: dict(pairs) for node, pairs in (self.map or {}).items()},
+            "or": self.otherwise,
+            "each": ":".join(self.each) if self.each is not None else None,
+            "each_errors": "none" if self.keep_errors else None,
+        }
+        return {key: value for key, value in found.items() if value}
+
 
 class _Reader:
     def __init__(self, name: str, table: Mapping[str, Written], problems: Problems) -> None:

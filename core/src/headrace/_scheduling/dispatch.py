@@ -33,6 +33,11 @@ _SOONEST_S = 0.001
 """A policy that asks to be asked again at once is asked after this, so that it cannot spin."""
 
 
+_SUSTAINED = 4
+"""When at least so many still wait behind a batch of a slow backend, a runner takes it: it goes on
+with batch after batch, where callers would take turns and each turn cost a switch of threads."""
+
+
 class Dispatcher:
     """Gives what is due to free instances. Everything here runs under the lock of the node.
 
@@ -254,6 +259,9 @@ class Dispatcher:
             if not instance.thread.post(lambda: run(work), lambda: lost(work)):
                 self.fail(work, self._node.no_instance())
                 self._node.lose(instance)
+            return
+        if self._node.line.count >= _SUSTAINED and instance.mean_s >= FAST_S:
+            self.give_runner(work)
             return
         for entry in work.entries:
             owner = entry.owner
