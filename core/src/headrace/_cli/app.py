@@ -171,6 +171,15 @@ def explain(
     ],
     json: Json = False,
     no_import: NoImport = False,
+    graph: Annotated[
+        Optional[str],  # noqa: UP045 - older typers read no other spelling
+        typer.Option(
+            "--graph",
+            metavar="svg|mermaid|dot",
+            help="Print the graph of the nodes as a picture instead.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show what a configuration or expression asks for.
 
@@ -182,10 +191,12 @@ def explain(
     Examples:
       headrace explain line.toml
       headrace explain "S[DecodeMat,ResizeMat(224,224)]"
+      headrace explain page.toml --graph svg > page.svg
     """  # noqa: D301 - typer keeps the lines after a backspace character
     from headrace._cli.explain import explain as explain_what
 
-    raise typer.Exit(explain_what(what, json=json, allow_import=not no_import))
+    status = explain_what(what, json=json, allow_import=not no_import, graph=graph)
+    raise typer.Exit(status)
 
 
 @app.command(cls=Command)

@@ -7,8 +7,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from headrace._cli.graph import FORMATS
 from headrace._cli.printing import as_json, escaped, shown
-from headrace._cli.reporting import OK, counted, say, tell
+from headrace._cli.reporting import OK, WRONG, counted, say, tell
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,13 +18,21 @@ if TYPE_CHECKING:
 __all__ = ["explain"]
 
 
-def explain(what: str, *, json: bool, allow_import: bool) -> int:
+def explain(what: str, *, json: bool, allow_import: bool, graph: str | None = None) -> int:
     """Explain a configuration file, or an expression; give the exit status."""
+    if graph is not None and graph not in FORMATS:
+        tell(f"--graph: expected one of {', '.join(FORMATS)}, got {graph!r}")
+        return WRONG
     if what.endswith(".toml") or os.path.isfile(what):  # noqa: PTH113 - false for a long text
         found = headrace.explain(what, allow_import=allow_import)
     else:
         found = _expression(what)
-    if json:
+    if graph is not None and "nodes" in found:
+        say(FORMATS[graph](found))
+    elif graph is not None:
+        tell("--graph: an expression by itself is no graph of nodes; name a configuration file")
+        return WRONG
+    elif json:
         say(as_json(found))
     elif "nodes" in found:
         _draw(_pipeline(what, found))
