@@ -102,7 +102,10 @@ def compare_speed(readers: dict[str, Reader], pictures: list[bytes], rounds: int
     print(f"{CLIENTS} clients, {len(pictures)} pages, median of {rounds} rounds in turn:")
     for name, (rate, cpu) in medians.items():
         ahead = f"headrace {ours.rate / rate:.2f} x the pages, {ours.cpu / cpu:.2f} x the CPU time"
-        print(f"  {name:28} {rate:6.2f} pages/s {1000 * cpu:7.0f} ms CPU a page   {ahead}")
+        print(
+            f"  {name:28} {rate:6.2f} pages/s {1000 * cpu:7.0f} ms CPU a page, {rate * cpu:.1f} cores"
+        )
+        print(f"{'':30} {ahead}")
     best = max((name for name in medians if name != "headrace"), key=lambda n: medians[n].rate)
     print(
         f"against rapidocr as installed: {ours.rate / medians[INSTALLED].rate:.2f} x (wanted 1.5)"

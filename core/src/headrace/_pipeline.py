@@ -61,6 +61,7 @@ class Pipeline:
             config._plan, shortcut=_default_shortcut if _shortcut is None else _shortcut
         )
         self._only: Scheduler | None = self._core.only
+        self._graph = self._core.graph
         self._finalizer = weakref.finalize(self, _dropped, self._core)
         self._finalizer.atexit = False
 
@@ -239,6 +240,11 @@ class Pipeline:
 
     def _walk(self, request: Request) -> None:
         """Walk one request through the graph in this thread, or let others where that is faster."""
+        if "data" in request and self._graph is not None and "node_name" not in request:
+            only = self._graph.only
+            if only is not None and is_cheap(only):
+                walk_here(only, request)
+                return
         (entry,) = self._entries([request], None, 0)
         route = None if entry.state == DONE else self._core.route_of(entry)
         if route is None:

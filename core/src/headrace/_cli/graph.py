@@ -96,6 +96,15 @@ def svg(found: dict[str, Any]) -> str:
         x += width + _GAP_X
     right = max(bx + bw for bx, _, bw, _ in boxes.values()) + _PAD
     bottom = max(by + bh for _, by, _, bh in boxes.values()) + _PAD
+    depth = {name: index for index, column in enumerate(columns) for name in column}
+    arrows = []
+    for source, target, says in edges:
+        dip = 0
+        if depth[target] - depth[source] > 1:  # below what stands between
+            bottom += _GAP_Y
+            dip = (bottom - boxes[source][1]) * 4 // 3 - _GAP_Y
+        arrows.append(_arrow(boxes[source], boxes[target], says, dip))
+    bottom += _PAD
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{right}" height="{bottom}"',
         f'  viewBox="0 0 {right} {bottom}" font-family="monospace" font-size="11">',
@@ -103,7 +112,7 @@ def svg(found: dict[str, Any]) -> str:
         '  markerHeight="8" orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="#555"/></marker></defs>',
         f'<rect width="{right}" height="{bottom}" fill="white"/>',
     ]
-    lines += [_arrow(boxes[source], boxes[target], says) for source, target, says in edges]
+    lines += arrows
     lines += [_box(boxes[name], label) for name, label in labels.items()]
     return "\n".join([*lines, "</svg>"])
 
@@ -131,17 +140,21 @@ def _box(box: tuple[int, int, int, int], label: str) -> str:
     )
 
 
-def _arrow(source: tuple[int, int, int, int], target: tuple[int, int, int, int], says: str) -> str:
+def _arrow(
+    source: tuple[int, int, int, int], target: tuple[int, int, int, int], says: str, dip: int
+) -> str:
     x1, y1 = source[0] + source[2], source[1] + source[3] // 2
     x2, y2 = target[0], target[1] + target[3] // 2
     middle = (x1 + x2) // 2
+    bend = _GAP_X if dip else middle - x1
     path = (
-        f'<path d="M{x1} {y1} C{middle} {y1} {middle} {y2} {x2} {y2}" fill="none" '
-        'stroke="#555" marker-end="url(#end)"/>'
+        f'<path d="M{x1} {y1} C{x1 + bend} {y1 + dip} {x2 - bend} {y2 + dip} {x2} {y2}" '
+        'fill="none" stroke="#555" marker-end="url(#end)"/>'
     )
     if not says:
         return path
-    place = f'x="{middle}" y="{(y1 + y2) // 2 - 4}"'
+    # A cubic curve comes three quarters of the way to its control points.
+    place = f'x="{middle}" y="{(y1 + y2) // 2 + dip * 3 // 4 - 4}"'
     return f'{path}<text {place} text-anchor="middle" fill="#666">{escape(says)}</text>'
 
 

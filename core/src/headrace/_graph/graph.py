@@ -58,6 +58,7 @@ class Route:
 
     def __post_init__(self) -> None:
         self.by_name = {station.name: station for station in self.stations}
+        self.branches = any(len(station.after) > 1 for station in self.stations)
 
     @property
     def entry(self) -> Station:
@@ -66,7 +67,12 @@ class Route:
 
 
 class Graph:
-    """All nodes of a pipeline and how they are linked."""
+    """All nodes of a pipeline and how they are linked.
+
+    Attributes:
+        roots: The nodes without predecessors.
+        only: The route from the only root; None where there are several.
+    """
 
     def __init__(
         self,
@@ -81,6 +87,7 @@ class Graph:
         self.roots = tuple(name for name in links if name not in following)
         self._routes: dict[str, Route] = {}
         self._only = self.roots[0] if len(self.roots) == 1 else None
+        self.only = self.route_of({}) if self._only is not None else None
         for name, one in links.items():
             # Where an `or` follows, no result is no error.
             schedulers[name].needs_result(not any(links[n].otherwise for n in one.next))

@@ -14,7 +14,6 @@ from headrace.errors import HeadraceError, NoResultError
 
 if TYPE_CHECKING:
     from headrace._graph.graph import Route, Station
-    from headrace._scheduling.elsewhere import Waits
     from headrace._scheduling.entry import Owner
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
@@ -27,7 +26,7 @@ CHEAP_S = 200e-6
 
 def is_cheap(route: Route) -> bool:
     """Tell whether a caller may run the branches of a route one after the other itself."""
-    if not any(len(station.after) > 1 for station in route.stations):
+    if not route.branches:
         return True
     return all(
         instance.mean_s < CHEAP_S
@@ -63,18 +62,17 @@ def _walk_line(route: Route, request: Request, *, internal: bool) -> None:
     first, *others = route.line or ()
     data = request["data"]
     first.call(request, internal=internal)
-    waits = first.waits()
     for scheduler in others:
         request["data"] = request.pop("result")
-        scheduler.call(request, internal=True, waits=waits)
-        first.let_in()
+        scheduler.call(request, internal=True, home=first)
+        if first.outside:
+            first.let_in()
     request["data"] = data
 
 
 def _walk_graph(route: Route, request: Request, data: Any, *, internal: bool) -> None:
     ends = Ends()
     home = route.entry.scheduler
-    waits = home.waits()
     for station in route.stations:
         if station is route.entry:
             current = request
@@ -86,18 +84,20 @@ def _walk_graph(route: Route, request: Request, data: Any, *, internal: bool) ->
         if station is route.entry:
             _run_station(station, current, None, internal=internal)
         else:
-            _run_station(station, current, waits, internal=True)
-            home.let_in()
+            _run_station(station, current, home, internal=True)
+            if home.outside:
+                home.let_in()
         ends.note(station, current)
     finish(route, ends, request, data)
 
 
 def _run_station(
-    station: Station, current: Request, waits: Waits | None, *, internal: bool
+    station: Station, current: Request, home: Scheduler | None, *, internal: bool
 ) -> None:
     if station.links.each is None and station.timeout_ms is None:
-        station.scheduler.call(current, internal=internal, waits=waits)
+        station.scheduler.call(current, internal=internal, home=home)
         return
+    waits = home.waits() if home is not None else None
     if station.links.each is None:
         entry = _element(current, station)
         entry.waits = waits
@@ -303,7 +303,9 @@ class Walk:
 
     def node_done(self, station: Station, request: Request, error: BaseException | None) -> None:
         """Take note of the end of a node, and start what it was waited for."""
-        self._route.entry.scheduler.let_in()
+        home = self._route.entry.scheduler
+        if home.outside:
+            home.let_in()
         todo: list[tuple[Station, Request]] = []
         try:
             if error is None:

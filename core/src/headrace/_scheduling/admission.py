@@ -19,6 +19,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections import OrderedDict
     from collections.abc import Callable, Sequence
 
     from headrace._scheduling.dispatch import Dispatcher
@@ -146,6 +147,8 @@ class Entrance:
     """What a scheduler does with requests before they enter."""
 
     name: str
+    outside: OrderedDict[Entry, None]
+    """The requests that wait for room."""
     _node: Node
     _dispatcher: Dispatcher
 
@@ -178,8 +181,6 @@ class Entrance:
     def let_in(self) -> None:
         """Let in who waits for room, once a request that entered here waits elsewhere no more."""
         node = self._node
-        if not node.outside:
-            return
         with node.lock:
             node.let_in()
             self._dispatcher.dispatch(None)

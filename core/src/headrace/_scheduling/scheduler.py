@@ -42,7 +42,6 @@ from headrace.errors import code_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._scheduling.elsewhere import Waits
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.timer import Timer
     from headrace.keys import Request
@@ -98,6 +97,7 @@ class Scheduler(Entrance, closing.Ending):
         self._free = node.free
         self._line = node.line
         self._elsewhere = node.elsewhere
+        self.outside = node.outside
         self._linger = limits.batching_timeout_ms > 0 and self.max != 1
         self._direct_max = self._weight_for_shortcut(batch_policy)
 
@@ -132,13 +132,15 @@ class Scheduler(Entrance, closing.Ending):
 
     # Callers that wait.
 
-    def call(self, request: Request, *, internal: bool = False, waits: Waits | None = None) -> None:
+    def call(
+        self, request: Request, *, internal: bool = False, home: Scheduler | None = None
+    ) -> None:
         """Run one request for a caller that waits without a deadline; raises its error.
 
         Args:
             request: The request.
             internal: It comes from another node of this pipeline, which closing does not refuse.
-            waits: Counts its wait against the node at which it entered.
+            home: The node at which it entered, against which its wait here counts.
         """
         weight = 1
         if type(request) is not dict or "data" not in request or "request_size" in request:
@@ -146,7 +148,7 @@ class Scheduler(Entrance, closing.Ending):
         data = request["data"]
         request.pop("result", None)
         if weight > self._direct_max:
-            self._queue_up(request, weight, waits, internal=internal)
+            self._queue_up(request, weight, home, internal=internal)
             return
         me = get_ident()
         instance: Instance | None = None
@@ -181,7 +183,7 @@ class Scheduler(Entrance, closing.Ending):
             self._interrupted(request, data, raised)
             raise
         if instance is None:
-            self._queue_up(request, weight, waits, internal=internal)
+            self._queue_up(request, weight, home, internal=internal)
             return
         if not idle:
             self._lead(instance)
@@ -222,10 +224,11 @@ class Scheduler(Entrance, closing.Ending):
         self._mender.recover(request)
 
     def _queue_up(
-        self, request: Request, weight: int, waits: Waits | None, *, internal: bool
+        self, request: Request, weight: int, home: Scheduler | None, *, internal: bool
     ) -> None:
         entry = Entry(request, None, weight=weight)
-        entry.waits = waits
+        if home is not None:
+            entry.waits = home.waits()
         self.call_many([entry], internal=internal)
         if entry.error is not None:
             raise entry.error
