@@ -34,6 +34,11 @@ RUN_ELSEWHERE = {
     "headrace run examples/ocr/line.toml examples/ocr/made/broken": "test_example_ocr",
     "python examples/ocr/prepare.py": "test_example_ocr",
     "python examples/ocr/compare.py": "test_example_ocr",
+    "headrace run examples/ocr/page.toml examples/ocr/made/pages/label.png": "test_example_ocr_page",
+    "headrace run --json examples/ocr/page.toml examples/ocr/made/pages > "
+    "examples/ocr/made/pages.jsonl": "test_example_ocr_page",
+    "python examples/ocr/draw.py examples/ocr/made/pages.jsonl": "test_example_ocr_page",
+    "python examples/ocr/compare_pages.py --rounds 1": "test_example_ocr_page",
 }
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
