@@ -80,7 +80,7 @@ def check_image_file(data: Any) -> ImageHeader:
     view = view_of_bytes(data)
     start = bytes(view[:12])
     if start[:3] == b"\xff\xd8\xff":
-        header = _walk_jpeg(view)
+        header = _plain_jpeg(view) or _walk_jpeg(view)
     elif start[:8] == _PNG_SIGNATURE:
         header = _walk_png(view)
     elif start[:4] == b"RIFF" and start[8:] == b"WEBP":
@@ -111,11 +111,39 @@ _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 _TEM, _SOI, _EOI, _SOS = 0x01, 0xD8, 0xD9, 0xDA
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEQUENTIAL = (0xC0, 0xC1)
+_TABLES = frozenset((0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)))  # tables, comments, applications
+
+
+def _plain_jpeg(view: memoryview) -> ImageHeader | None:
+    """Read a JPEG as most are: one sequential scan of all components, then the end marker.
+
+    Data of a scan cannot hold that marker, so a file of one scan that ends in it is whole, and the
+    walk through the data, which costs more than all the rest, can be left out. None for any other
+    file, which `_walk_jpeg` then judges.
+    """
+    size, at = len(view), 2
+    if bytes(view[-2:]) != b"\xff\xd9":
+        return None
+    header: ImageHeader | None = None
+    components = 0
+    for _ in range(64):
+        if at + 10 > size or view[at] != 0xFF:
+            return None
+        marker, length = view[at + 1], view[at + 2] << 8 | view[at + 3]
+        if marker == _SOS:
+            return header if header is not None and view[at + 4] == components else None
+        if marker in _SEQUENTIAL and header is None and length >= 8:
+            height, width = view[at + 5] << 8 | view[at + 6], view[at + 7] << 8 | view[at + 8]
+            header, components = ImageHeader("jpeg", width, height), view[at + 9]
+        elif marker not in _TABLES or length < 2:
+            return None
+        at += 2 + length
+    return None
 
 
 def _walk_jpeg(view: memoryview) -> ImageHeader:
     header: ImageHeader | None = None
-    scans, components, at = 0, 0, 2
+    scans, at = 0, 2
     for _ in range(MAX_PARTS):
         found = _MARKER.search(view, at)
         if found is None:
@@ -134,25 +162,11 @@ def _walk_jpeg(view: memoryview) -> ImageHeader:
                 raise _broken("jpeg", "two frame headers, or one that is too short")
             height, width = struct.unpack_from(">HH", view, at + 3)
             header = ImageHeader("jpeg", width, height)
-            components = view[at + 7] if marker in _SEQUENTIAL else 0
-        if marker == _SOS and header is not None and _holds_all(view, at, end, components):
-            return header
         scans += marker == _SOS
         if scans > MAX_SCANS:
             raise _broken("jpeg", f"more than {MAX_SCANS} scans")
         at = end
     raise _broken("jpeg", f"more than {MAX_PARTS} segments")
-
-
-def _holds_all(view: memoryview, at: int, end: int, components: int) -> bool:
-    """Tell whether the scan that begins is the only one, and the file ends in its end marker.
-
-    Data of a scan cannot hold that marker, so the walk through them can be left out: it costs more
-    than all the rest.
-    """
-    if not components or end <= at + 2 or view[at + 2] != components:
-        return False
-    return bytes(view[-2:]) == b"\xff\xd9"
 
 
 def _segment_end(view: memoryview, at: int, marker: int) -> int:
