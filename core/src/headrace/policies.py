@@ -212,6 +212,8 @@ class Greedy(BatchPolicy):
             most = self._sizes[-1] if most is None else min(most, self._sizes[-1])
         if most is None:
             return len(queue), queue.weight, False
+        if most == 1 and queue[0].weight == 1:
+            return 1, 1, True
         weight = take = 0
         for take in range(len(queue)):
             heavier = weight + queue[take].weight
@@ -241,6 +243,8 @@ class BestFit(DispatchPolicy):
 
     def choose(self, weight: int, free: Sequence[InstanceView]) -> InstanceView | None:
         """Choose as the class says; see `DispatchPolicy.choose`."""
+        if len(free) == 1:
+            return free[0]
         fitting = [i for i in free if i.min <= weight and (i.max is None or weight <= i.max)]
         if fitting:
             return min(fitting, key=lambda i: (_most(i), i.batches, i.index))

@@ -138,7 +138,7 @@ class Dispatcher:
             if instance is None:
                 offered.clear()
                 return None
-            running = sum(1 for i in node.instances if i.holder is not None)
+            running = len([i for i in node.instances if i.holder is not None])
             cut = self._batches.cut(QueueView(node.line, running), instance, now)
             take, again_at = min(int(cut.take), node.line.count), cut.wake_at
         except Exception as error:  # noqa: BLE001 - a policy may be anybody's code

@@ -41,8 +41,7 @@ class Driver:
         node = self._node
         while work is not None:
             errors, interrupt = self._run(work)
-            mine = isinstance(me, Caller) and any(entry.owner is me for entry in work.entries)
-            stops = mine and interrupt is not None
+            stops = interrupt is not None and any(entry.owner is me for entry in work.entries)
             with node.lock:
                 self._dispatcher.release(work, errors)
                 retire, instance = node.retire, work.instance
