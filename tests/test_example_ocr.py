@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -13,10 +12,6 @@ import pytest
 import headrace
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "ocr"
-NEEDED = ("rapidocr", "skimage", "PIL", "onnxruntime", "cv2", "headrace_cv", "headrace_ort")
-MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -15,14 +14,6 @@ import pytest
 import headrace
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "ocr"
-NEEDED = (
-    *("rapidocr", "skimage", "PIL", "onnxruntime", "cv2", "pyclipper"),
-    *("headrace_cv", "headrace_ort"),
-)
-MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
-
 FILES = ("page.toml", "ctc.py", "detector.py", "page.py", "prepare.py", "draw.py")
 PAGES = ("letter.png", "form-tilted.webp", "strip.png", "label.png", "german.png", "scan-page.png")
 

@@ -15,6 +15,8 @@ from headrace._scheduling.batch import entries_running_here
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace._context import InitContext
     from headrace.keys import Request
 
@@ -176,6 +178,21 @@ def _deadlines(batch: list[Request]) -> list[float | None]:
     return [known.get(id(request)) for request in batch]
 
 
+def _one_by_one(
+    batch: list[Request], action: Callable[[Request, float | None], None]
+) -> list[Exception | None] | None:
+    """Do something with each request that may wait until its deadline; give the outcomes."""
+    outcomes: list[Exception | None] = []
+    for request, deadline in zip(batch, _deadlines(batch), strict=True):
+        try:
+            action(request, deadline)
+        except (ClosedError, DeadlineExceededError) as error:
+            outcomes.append(error)
+        else:
+            outcomes.append(None)
+    return outcomes if any(outcomes) else None
+
+
 class Queue(QueueUser):
     """Declare a bounded queue of this pipeline: ``Queue(q,max=64)``, in the ``init`` of a node.
 
@@ -235,16 +252,11 @@ class Send(QueueUser):
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Queue a copy of each request."""
-        outcomes: list[Exception | None] = []
-        for request, deadline in zip(batch, _deadlines(batch), strict=True):
-            try:
-                self._queue.put(dict(request), deadline)
-            except (ClosedError, DeadlineExceededError) as error:
-                outcomes.append(error)
-            else:
-                request["result"] = request["data"]
-                outcomes.append(None)
-        return outcomes if any(outcomes) else None
+        return _one_by_one(batch, self._send)
+
+    def _send(self, request: Request, deadline: float | None) -> None:
+        self._queue.put(dict(request), deadline)
+        request["result"] = request["data"]
 
 
 class Observer(QueueUser):
@@ -304,12 +316,7 @@ class Recv(QueueUser):
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Take one item per request."""
-        outcomes: list[Exception | None] = []
-        for request, deadline in zip(batch, _deadlines(batch), strict=True):
-            try:
-                request["result"] = self._queue.get(deadline)["data"]
-            except (ClosedError, DeadlineExceededError) as error:
-                outcomes.append(error)
-            else:
-                outcomes.append(None)
-        return outcomes if any(outcomes) else None
+        return _one_by_one(batch, self._receive)
+
+    def _receive(self, request: Request, deadline: float | None) -> None:
+        request["result"] = self._queue.get(deadline)["data"]
