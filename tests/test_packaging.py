@@ -45,7 +45,26 @@ def test_a_wheel_holds_its_package_and_nothing_else(wheels):
         tops = {name.split("/")[0] for name in names}
         assert tops == {package, f"{package}-0.1.0.dist-info"}
         assert f"{package}/py.typed" in names
-        assert not [name for name in names if "test_" in name]
+        assert not [name for name in names if "test_" in name and "/_templates/" not in name]
+
+
+@pytest.mark.timeout(300)
+def test_the_template_is_in_the_wheel_of_core_and_in_a_wheel_made_of_its_sdist(wheels, tmp_path):
+    folder = ROOT / "core" / "src"
+    template = folder / "headrace" / "_templates"
+    files = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in template.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert len(files) >= 10
+    # Without --wheel and --sdist the wheel is made of the sdist.
+    run(sys.executable, "-m", "build", "--no-isolation", "-o", tmp_path, ROOT / "core")
+    (of_sdist,) = tmp_path.glob("*.whl")
+    for wheel in (wheels["headrace"], of_sdist):
+        archive = zipfile.ZipFile(wheel)
+        inside = [name for name in archive.namelist() if "/_templates/" in name]
+        assert {name: archive.read(name) for name in inside} == files
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
@@ -29,6 +30,14 @@ plugins = typer.Typer(
     help="Show what is installed, what a backend takes, and what is wrong.",
 )
 app.add_typer(plugins, name="plugins")
+new = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings=_SETTINGS,
+    help="Start a distribution of your own from a template.",
+)
+app.add_typer(new, name="new")
 
 _EXITS = (
     "Exit status: 0 success, 1 failed requests or broken plugins, 2 wrong configuration or "
@@ -261,3 +270,42 @@ def doctor(json: Json = False) -> None:
     from headrace._cli.plugins import doctor as examine
 
     raise typer.Exit(examine(json=json))
+
+
+@new.command(cls=Command, epilog=_EXITS)
+def backend(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The backend, as in a configuration (GaussBlur), or in words (gauss-blur). The "
+            "distribution is then headrace-gauss-blur, its package headrace_gauss_blur.",
+            show_default=False,
+        ),
+    ],
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--dir",
+            metavar="FOLDER",
+            help="Where the folder of the distribution is made.",
+            show_default=". (here)",
+        ),
+    ] = Path(),
+    json: Json = False,
+) -> None:
+    """Make a distribution with one backend.
+
+    Contract, options, functions, tests through the conformance kit, README, CHANGELOG, CI file and
+    entry points, ready to install and to test. Needs no network. Nothing that exists is changed.
+
+    Prints the path of the folder; with --json: {"backend", "distribution", "package", "path",
+    "files"}.
+
+    \b
+    Examples:
+      headrace new backend GaussBlur
+      headrace new backend gauss-blur --dir projects
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    from headrace._cli.new import new_backend
+
+    raise typer.Exit(new_backend(name, folder, json=json))

@@ -1,0 +1,1 @@
+"""The Headrace backend {{ cookiecutter.backend }}."""

@@ -1,0 +1,45 @@
+"""What is computed: plain functions of arrays, useful without a pipeline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["as_image", "scale"]
+
+
+def as_image(data: Any) -> NDArray[np.uint8]:
+    """Give ``data`` as an image, without a copy where its library allows.
+
+    Raises:
+        InputError: It is no ``uint8 [H, W, C]``; the error names the key ``data``.
+    """
+    try:
+        image = np.asarray(data)
+    except (TypeError, ValueError):
+        image = np.empty(0, object)
+    if image.dtype != np.uint8 or image.ndim != 3:
+        got = f"{type(data).__name__} of {image.dtype} {list(image.shape)}"
+        raise InputError(key="data", expected="an image: uint8 [H, W, C]", got=got)
+    return image
+
+
+def scale(data: Any, factor: float) -> NDArray[np.uint8]:
+    """Multiply the values of an image.
+
+    Args:
+        data: ``uint8 [H, W, C]``.
+        factor: What each value is multiplied by, at least 0.
+
+    Returns:
+        ``uint8 [H, W, C]``, a new array: the nearest whole numbers, at most 255.
+
+    Raises:
+        InputError: ``data`` is no such image.
+    """
+    return (as_image(data) * float(factor)).clip(0, 255).round().astype(np.uint8)

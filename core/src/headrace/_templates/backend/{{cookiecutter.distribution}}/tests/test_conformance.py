@@ -1,0 +1,5 @@
+"""Each rule of Headrace's conformance kit is a test here."""
+
+from {{ cookiecutter.package }}.conformance import {{ cookiecutter.backend }}Conformance
+
+__all__ = ["{{ cookiecutter.backend }}Conformance"]
