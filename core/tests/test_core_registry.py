@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -393,3 +395,57 @@ def test_only_the_modules_of_named_backends_are_imported(site):
     count, imported = json.loads(done.stdout)
     assert count == 200
     assert imported == [f"hrt_many_{i}" for i in range(10)]
+
+
+OPENED = """
+import json, sys
+opened = []
+def hook(event, arguments):
+    if event == "open" and isinstance(arguments[0], str):
+        opened.append(arguments[0])
+sys.addaudithook(hook)
+from headrace._registry import registry
+records = registry.plugins()
+print(json.dumps({"opened": opened, "plugins": {r.distribution: len(r.backends) for r in records}}))
+"""
+
+
+def test_only_the_metadata_of_plugins_is_opened_and_once_each(site):
+    for number in range(20):
+        name = f"headrace-fake{number}"
+        lines = [f"Fake{number}x{k} = hrt_fake{number}:B{k}" for k in range(5)]
+        site.add(name, "\n".join(["[headrace.backends]", *lines]))
+    for number in range(20):
+        site.add(f"other{number}", f"[console_scripts]\nother{number} = other:main\n")
+    done = subprocess.run(
+        [sys.executable, "-c", OPENED],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(site.folder)},
+    )
+    said = json.loads(done.stdout)
+    assert {f"headrace-fake{k}": 5 for k in range(20)}.items() <= said["plugins"].items()
+    names = [Path(path).name for path in said["opened"]]
+    assert names.count("entry_points.txt") >= 40
+    read = [path for path in said["opened"] if Path(path).name in ("METADATA", "PKG-INFO")]
+    assert len(read) == len(set(read)) == len(said["plugins"])
+    ours = {Path(path).parent.name for path in read if str(site.folder) in path}
+    assert ours == {f"headrace_fake{k}-1.0.dist-info" for k in range(20)}
+
+
+def test_a_long_description_with_lines_like_fields_is_no_metadata(site):
+    site.backend("headrace-one", "One", "hrt_one")
+    path = site.folder / "headrace_one-1.0.dist-info" / "METADATA"
+    path.write_text(path.read_text() + "\nRequires-Dist: headrace>=9\nVersion: 7\n")
+    assert (record("headrace-one").version, record("headrace-one").state) == ("1.0", "ok")
+
+
+def test_an_old_egg_info_is_read_too(site):
+    info = site.folder / "headrace_egg.egg-info"
+    info.mkdir()
+    (info / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: headrace-egg\nVersion: 2.0\n")
+    (info / "requires.txt").write_text("headrace>=9\n")
+    (info / "entry_points.txt").write_text("[headrace.backends]\nEgg = hrt_egg:Egg\n")
+    assert record("headrace-egg").version == "2.0"
+    assert record("headrace-egg").state == "incompatible"

@@ -14,6 +14,7 @@ A plugin is a distribution with entry points in one of our groups. Its state is 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 import headrace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+    from email.message import Message
     from importlib.metadata import Distribution, EntryPoint
 
 __all__ = ["BACKENDS", "HOOKS", "PluginRecord", "discover", "normalised_plugin"]
@@ -30,6 +32,7 @@ __all__ = ["BACKENDS", "HOOKS", "PluginRecord", "discover", "normalised_plugin"]
 BACKENDS = "headrace.backends"
 HOOKS = "headrace.plugins"
 _GROUPS = (BACKENDS, HOOKS)
+_OURS = re.compile(r"\s*headrace\b(?![-_.]*\w)", re.IGNORECASE)
 
 
 @dataclass
@@ -81,32 +84,75 @@ def normalised_plugin(distribution: str) -> str:
 
 
 def discover(environ: Mapping[str, str] | None = None) -> list[PluginRecord]:
-    """List all installed plugins, ordered by name, with their states."""
+    """List all installed plugins, ordered by name, with their states.
+
+    Of distributions that are no plugins nothing but ``entry_points.txt`` is read, of plugins the
+    head of their metadata too, once.
+    """
     from importlib.metadata import entry_points
 
     environ = os.environ if environ is None else environ
-    by_distribution: dict[str, tuple[Distribution | None, list[EntryPoint]]] = {}
+    points = entry_points()
+    by_source: dict[object, list[EntryPoint]] = {}
     for group in _GROUPS:
-        for point in entry_points(group=group):
-            name = _name_of(point)
-            by_distribution.setdefault(name, (point.dist, []))[1].append(point)
-    records = [_record(name, *found) for name, found in sorted(by_distribution.items())]
+        for point in points.select(group=group):
+            source = id(point.dist) if point.dist is not None else _module_of(point)
+            by_source.setdefault(source, []).append(point)
+    by_name: dict[str, PluginRecord] = {}
+    for found in by_source.values():
+        _add(by_name, found)
+    records = [record for _, record in sorted(by_name.items())]
     for record in records:
         _check_allowed(record, environ.get("HEADRACE_PLUGINS"))
     return records
 
 
-def _name_of(point: EntryPoint) -> str:
-    """Give the name of the distribution of an entry point, however broken its metadata is."""
+def _module_of(point: EntryPoint) -> str:
+    return point.value.partition(":")[0].partition(".")[0]
+
+
+def _add(by_name: dict[str, PluginRecord], points: list[EntryPoint]) -> None:
+    """Make the record of one distribution, or add to that of another of the same name."""
+    dist = points[0].dist
+    head: Message | None = None
+    unreadable: Exception | None = None
     try:
-        name: str | None = point.dist.name if point.dist is not None else None
-    except Exception:  # noqa: BLE001 - one plugin's bad metadata must not stop the others
-        name = None
-    return name or point.value.partition(":")[0].partition(".")[0]
+        head = _head(dist) if dist is not None else None
+    except Exception as error:  # noqa: BLE001 - one plugin's bad metadata must not stop the others
+        unreadable = error
+    # However broken its metadata is, it has a name.
+    name = (head["Name"] if head else None) or _module_of(points[0])
+    record = by_name.get(name)
+    if record is not None:
+        _add_points(record, points)
+        return
+    record = by_name[name] = PluginRecord(normalised_plugin(name), name, "unknown")
+    _add_points(record, points)
+    if unreadable is not None:
+        _set_unreadable(record, unreadable)
+    elif dist is not None and head is not None:
+        record.version = head["Version"] or "unknown"
+        try:
+            _check_range(record, head.get_all("Requires-Dist") or dist.requires or ())
+        except Exception as error:  # noqa: BLE001 - as above
+            _set_unreadable(record, error)
 
 
-def _record(name: str, dist: Distribution | None, points: list[EntryPoint]) -> PluginRecord:
-    record = PluginRecord(normalised_plugin(name), name, "unknown")
+def _set_unreadable(record: PluginRecord, error: Exception) -> None:
+    record.state = "broken"
+    record.reason = f"its metadata cannot be read: {error}"
+    record.remedy = f"Install it again: pip install --force-reinstall {record.distribution}"
+
+
+def _head(dist: Distribution) -> Message:
+    """Give the fields of the metadata; the description after them may be long, and is not read."""
+    from email.parser import HeaderParser
+
+    text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or dist.read_text("") or ""
+    return HeaderParser().parsestr(re.split(r"\r?\n\r?\n", text, maxsplit=1)[0])
+
+
+def _add_points(record: PluginRecord, points: list[EntryPoint]) -> None:
     for point in points:
         if point.group == HOOKS:
             if point.value not in record.hooks:
@@ -115,38 +161,40 @@ def _record(name: str, dist: Distribution | None, points: list[EntryPoint]) -> P
             record.state = "broken"
             record.reason = f"it offers the backend {point.name!r} twice"
             record.remedy = "Ask its author for a version that offers it once."
-    try:
-        record.version = dist.version or "unknown" if dist is not None else "unknown"
-        _check_range(record, dist)
-    except Exception as error:  # noqa: BLE001 - one plugin's bad metadata must not stop the others
-        record.state = "broken"
-        record.reason = f"its metadata cannot be read: {error}"
-        record.remedy = f"Install it again: pip install --force-reinstall {name}"
-    return record
 
 
-def _check_range(record: PluginRecord, dist: Distribution | None) -> None:
+def _check_range(record: PluginRecord, requires: Iterable[str]) -> None:
     """Compare what the plugin requires of core with the core that runs."""
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    for text in (dist.requires if dist else None) or ():
-        if not re.match(r"\s*headrace\b(?![-_.]*\w)", text, re.IGNORECASE):
+    for text in requires:
+        if not _OURS.match(text):
             continue
-        requirement = Requirement(text)
-        if canonicalize_name(requirement.name) != "headrace":
+        asked = _range_of_core(text, headrace.__version__)
+        if asked is None:
             continue
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        record.requires = str(requirement.specifier)
-        if not requirement.specifier.contains(headrace.__version__, prereleases=True):
+        record.requires, fits = asked
+        if not fits:
             record.state = "incompatible"
             record.reason = (
-                f"it requires headrace {requirement.specifier}, this is {headrace.__version__}"
+                f"it requires headrace {record.requires}, this is {headrace.__version__}"
             )
             record.remedy = (
                 f"Install versions that fit: pip install --upgrade {record.distribution} headrace"
             )
+
+
+@functools.cache
+def _range_of_core(text: str, core: str) -> tuple[str, bool] | None:
+    """Give the range that a requirement asks of core, and if version ``core`` is in it."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    requirement = Requirement(text)
+    if canonicalize_name(requirement.name) != "headrace":
+        return None
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        return None
+    fits = requirement.specifier.contains(core, prereleases=True)
+    return str(requirement.specifier), fits
 
 
 def _check_allowed(record: PluginRecord, allowed: str | None) -> None:

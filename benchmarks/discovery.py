@@ -1,0 +1,80 @@
+"""What installed plugins cost: ``headrace plugins list`` with 200 of them, beside none.
+
+Each fake distribution names five backends and has a description of 200 lines, as a README gives it.
+They are made for the run: metadata only, in a temporary folder on ``PYTHONPATH``, as pip would write
+them; nothing of theirs is imported. Both sides run in turn: the same command, with and without that
+folder. The clock runs from starting the process to its end; what is reported is the difference.
+
+    python -m benchmarks.discovery [--runs 31] [--plugins 200] [--json FILE] [--quick]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.import_time import milliseconds
+from benchmarks.load import arguments, environment, print_environment, save
+
+BACKENDS = 5
+ABOVE_MS = 300
+
+
+def install_plugins(folder: Path, plugins: int) -> None:
+    """Write the metadata of the plugins, and no code, into ``folder``."""
+    for number in range(plugins):
+        info = folder / f"headrace_fake{number}-1.0.dist-info"
+        info.mkdir()
+        metadata = (
+            f"Metadata-Version: 2.1\nName: headrace-fake{number}\nVersion: 1.0\n"
+            "Requires-Dist: headrace<0.2,>=0.1\nRequires-Dist: numpy\n\n"
+        ) + "A line of the README, of which there are many.\n" * 200
+        (info / "METADATA").write_text(metadata, encoding="utf-8")
+        lines = [f"Fake{number}x{k} = headrace_fake{number}.backend:B{k}" for k in range(BACKENDS)]
+        entry_points = "[headrace.backends]\n" + "\n".join(lines) + "\n"
+        (info / "entry_points.txt").write_text(entry_points, encoding="utf-8")
+        (info / "RECORD").write_text("", encoding="utf-8")
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--runs", type=int, default=31, help="of each side, in turn")
+    parser.add_argument("--plugins", type=int, default=200, help="how many are installed")
+    chosen = parser.parse_args()
+    runs = 5 if chosen.quick else chosen.runs
+    about = environment(["headrace", "packaging", "typer"])
+    print_environment(about)
+    without = dict(os.environ)
+    command = [sys.executable, "-m", "headrace", "plugins", "list"]
+    with tempfile.TemporaryDirectory() as folder:
+        install_plugins(Path(folder), chosen.plugins)
+        paths = [folder, without.get("PYTHONPATH", "")]
+        within = {**without, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        listed = subprocess.run(
+            [*command, "--json"], env=within, capture_output=True, text=True, check=True
+        )
+        fakes = [r for r in json.loads(listed.stdout) if "headrace-fake" in r["distribution"]]
+        right = all(r["state"] == "ok" and len(r["backends"]) == BACKENDS for r in fakes)
+        if len(fakes) != chosen.plugins or not right:
+            raise SystemExit(f"the list is wrong:\n{listed.stdout}{listed.stderr}")
+        for warm in (without, within):
+            milliseconds(command, warm)
+        pairs = [
+            (milliseconds(command, without), milliseconds(command, within)) for _ in range(runs)
+        ]
+    base, whole = (statistics.median(side) for side in zip(*pairs, strict=True))
+    above = statistics.median(pair[1] - pair[0] for pair in pairs)
+    print(f"headrace plugins list          {base:8.1f} ms")
+    print(f"with {chosen.plugins:4} plugins more         {whole:8.1f} ms; above it {above:.1f} ms")
+    print(f"\nwanted: under {ABOVE_MS} ms above it with 200 plugins")
+    figures = {"without_ms": base, "with_ms": whole, "above_ms": above, "runs": runs}
+    save(chosen.json, about, {"plugins_list": figures, "plugins": chosen.plugins})
+
+
+if __name__ == "__main__":
+    main()
