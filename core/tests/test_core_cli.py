@@ -431,6 +431,78 @@ def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
     assert "Write good:Scale or twin:Scale" in text.stdout
 
 
+@pytest.fixture
+def one_of_each(site, monkeypatch):
+    """A plugin in each state; `bad` and `lib` show theirs when they are imported."""
+    add_plugin(site, "headrace-good", backends={"Fine": "good_module:Scale"}, module=GOOD)
+    add_plugin(site, "headrace-one", backends={"Twin": "one_module:Scale"}, module=GOOD)
+    add_plugin(site, "headrace-two", backends={"Twin": "two_module:Scale"}, module=GOOD)
+    add_plugin(site, "headrace-bad", backends={"Bad": "bad2_module:Bad"}, module="1 / 0")
+    add_plugin(site, "headrace-end", backends={"End": "end_module:E"}, module="raise SystemExit(3)")
+    add_plugin(site, "headrace-lib", backends={"Lib": "lib2_module:L"}, module="import no_such")
+    needs = ("headrace>=0.1", "no-such-distribution>=2")
+    add_plugin(
+        site, "headrace-dep", backends={"Dep": "dep2_module:Scale"}, module=GOOD, requires=needs
+    )
+    add_plugin(site, "headrace-new", backends={"New": "new_module:New"}, requires=("headrace>=99",))
+    add_plugin(site, "headrace-off", backends={"Off": "off_module:Off"}, module="1 / 0")
+    monkeypatch.setenv("HEADRACE_PLUGINS", "-off,-cv,-ort")
+    registry.refresh()
+
+
+BY_METADATA = {
+    "headrace-good": "ok",
+    "headrace-one": "duplicate",
+    "headrace-two": "duplicate",
+    "headrace-dep": "missing_dependency",
+    "headrace-new": "incompatible",
+    "headrace-off": "disabled",
+}
+BY_IMPORT = {
+    "headrace-bad": "broken",
+    "headrace-end": "broken",
+    "headrace-lib": "missing_dependency",
+}
+
+
+def states(rows):
+    own = [row for row in rows if row["distribution"] in {**BY_METADATA, **BY_IMPORT}]
+    for row in own:
+        assert (row["reason"] is None) == (row["remedy"] is None) == (row["state"] == "ok")
+    return {row["distribution"]: row["state"] for row in own}
+
+
+def test_list_gives_the_states_that_need_no_import(one_of_each):
+    before = set(sys.modules)
+    result = headrace_says("plugins", "list", "--json")
+    assert result.exit_code == 0
+    assert states(json.loads(result.stdout)) == {**BY_METADATA, **dict.fromkeys(BY_IMPORT, "ok")}
+    assert not [name for name in set(sys.modules) - before if name.endswith("_module")]
+    text = headrace_says("plugins", "list").stdout
+    assert "'Twin' is offered by headrace-one and headrace-two" in text
+    assert 'pip install "no-such-distribution>=2"' in text
+
+
+def test_doctor_gives_all_states(one_of_each):
+    result = headrace_says("plugins", "doctor", "--json")
+    assert result.exit_code == 1
+    assert states(json.loads(result.stdout)["plugins"]) == {**BY_METADATA, **BY_IMPORT}
+
+
+@pytest.mark.parametrize(("name", "state"), sorted({**BY_METADATA, **BY_IMPORT}.items()))
+def test_info_gives_the_state_of_one_plugin(name, state, one_of_each):
+    result = headrace_says("plugins", "info", name, "--json")
+    assert result.exit_code == 0
+    assert states(json.loads(result.stdout)["plugins"]) == {name: state}
+    text = headrace_says("plugins", "info", name).stdout
+    assert text.startswith(f"{name} 1.0: {state}")
+
+
+def test_a_plugin_in_a_state_by_name_only_can_still_be_used(one_of_each):
+    explained = explain_expression("two:Twin(name_it=1)")
+    assert "headrace-two" in json.dumps(explained)
+
+
 def test_schema_prints_a_json_schema_that_accepts_a_configuration():
     import jsonschema
 

@@ -9,6 +9,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from headrace._cli.findings import all_findings, listed
 from headrace._cli.printing import as_json, shown
 from headrace._cli.reporting import OK, say
 from headrace._describe import plain
@@ -52,11 +53,13 @@ def info(name: str, *, json: bool) -> int:
             for one, path in sorted(record.backends.items())
         ]
     backends = [_backend(spec) for spec in specs]
+    installed = [record for record in records if record.distribution != "headrace"]
+    rows = listed(records, all_findings(installed, registry.plugins()))
     if json:
-        say(as_json({"plugins": [r.to_dict() for r in records], "backends": backends}))
+        say(as_json({"plugins": rows, "backends": backends}))
         return OK
-    for record in records:
-        _say_plugin(record, backends)
+    for row in rows:
+        _say_plugin(row, backends)
     for backend in [] if records else backends:
         _say_backend(backend)
     return OK
@@ -83,6 +86,8 @@ def _backend(spec: BackendSpec) -> dict[str, Any]:
         cls = spec.load()
     except PluginError as error:
         return {**found, "error": str(error)}
+    except SystemExit as error:
+        return {**found, "error": f"its module ends the program: SystemExit: {error}"}
     return {
         **found,
         "doc": inspect.getdoc(cls) or "",
@@ -141,13 +146,13 @@ def _type_text(annotation: Any) -> str:
     return {"str": "text", "Path": "path", "Any": "anything"}.get(name, name)
 
 
-def _say_plugin(record: PluginRecord, backends: list[dict[str, Any]]) -> None:
-    requires = f", requires headrace {record.requires}" if record.requires else ""
-    say(f"{record.distribution} {record.version}: {record.state}{requires}")
-    for text in (record.reason, record.remedy):
+def _say_plugin(row: dict[str, Any], backends: list[dict[str, Any]]) -> None:
+    requires = f", requires headrace {row['requires']}" if row["requires"] else ""
+    say(f"{row['distribution']} {row['version']}: {row['state']}{requires}")
+    for text in (row["reason"], row["remedy"]):
         if text is not None:
             say(f"  {text}")
-    own = [b for b in backends if b["distribution"] == record.distribution]
+    own = [b for b in backends if b["distribution"] == row["distribution"]]
     width = max((len(b["name"]) for b in own), default=0)
     for backend in own:
         first = backend["error"] or next(iter(backend["doc"].splitlines()), "")

@@ -8,13 +8,12 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from headrace._cli.findings import all_findings, listed, metadata_findings
 from headrace._cli.reporting import FAILED, OK, counted, say, tell
 from headrace._registry import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from headrace._registry import PluginRecord
+    from collections.abc import Sequence
 
 __all__ = ["doctor", "list_plugins"]
 
@@ -24,25 +23,31 @@ _INSTALL = "No plugin is installed. Install some: pip install headrace-cv headra
 def list_plugins(*, json: bool) -> int:
     """List the installed plugins without importing any; give the exit status."""
     records = registry.plugins()
+    rows = listed(records, metadata_findings(records))
     if json:
-        _say_json([record.to_dict() for record in records])
+        _say_json(rows)
         return OK
     if not records:
         tell(_INSTALL)
         return OK
-    rows = [("DISTRIBUTION", "VERSION", "REQUIRES", "STATE", "BACKENDS")]
-    rows += [
-        (r.distribution, r.version, r.requires or "-", r.state, ", ".join(sorted(r.backends)))
-        for r in records
+    table = [("DISTRIBUTION", "VERSION", "REQUIRES", "STATE", "BACKENDS")]
+    table += [
+        (
+            r["distribution"],
+            r["version"],
+            r["requires"] or "-",
+            r["state"],
+            ", ".join(r["backends"]),
+        )
+        for r in rows
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    for index, row in enumerate(rows):
-        _say_row(row, widths)
-        record = records[index - 1] if index else None
-        if record is not None and record.reason is not None:
-            say(f"    {record.reason}")
-            if record.remedy is not None:
-                say(f"    {record.remedy}")
+    widths = [max(len(cells[i]) for cells in table) for i in range(4)]
+    _say_row(table[0], widths)
+    for cells, row in zip(table[1:], rows, strict=True):
+        _say_row(cells, widths)
+        for text in (row["reason"], row["remedy"]):
+            if text is not None:
+                say(f"    {text}")
     return OK
 
 
@@ -58,16 +63,15 @@ def _say_row(row: Sequence[str], widths: Sequence[int]) -> None:
 def doctor(*, json: bool) -> int:
     """Import every plugin, each guarded, and report what is wrong; give the exit status."""
     records = registry.plugins()
-    findings = list(_findings(records))
+    findings = all_findings(records)
     wrong = [finding for finding in findings if finding["kind"] != "disabled"]
     if json:
-        plugins = [record.to_dict() for record in records]
         _say_json(
             {
                 "ok": not wrong,
                 "headrace": headrace.__version__,
                 "findings": findings,
-                "plugins": plugins,
+                "plugins": listed(records, findings),
             }
         )
         return FAILED if wrong else OK
@@ -87,112 +91,6 @@ def doctor(*, json: bool) -> int:
         return FAILED
     say(f"ok: {looked}")
     return OK
-
-
-def _findings(records: Sequence[PluginRecord]) -> Iterator[dict[str, Any]]:
-    from headrace._registry.hooks import call_hook
-
-    usable = [record for record in records if record.state == "ok"]
-    # A plugin whose hooks fail becomes broken, which is reported with the others.
-    call_hook(usable, "headrace_definitions")
-    for record in records:
-        if record.state != "ok":
-            yield _finding(record, record.state, record.reason, record.remedy)
-        if record.state in ("ok", "broken"):
-            yield from _missing(record)
-            yield from _not_importable(record)
-    yield from _names_taken(usable)
-
-
-def _finding(
-    record: PluginRecord,
-    kind: str,
-    reason: str | None,
-    remedy: str | None,
-    backend: str | None = None,
-) -> dict[str, Any]:
-    return {
-        "plugin": record.plugin,
-        "distribution": record.distribution,
-        "version": record.version,
-        "backend": backend,
-        "kind": kind,
-        "reason": reason,
-        "remedy": remedy,
-    }
-
-
-def _missing(record: PluginRecord) -> Iterator[dict[str, Any]]:
-    """Compare what the distribution requires with what is installed, importing nothing."""
-    from importlib.metadata import PackageNotFoundError, distribution, version
-
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    try:
-        requires = distribution(record.distribution).requires or []
-    except PackageNotFoundError:
-        return
-    for text in requires:
-        try:
-            wanted = Requirement(text)
-        except InvalidRequirement:
-            continue  # the record itself says that its metadata cannot be read
-        if wanted.name.lower() == "headrace" or (
-            wanted.marker is not None and not wanted.marker.evaluate({"extra": ""})
-        ):
-            continue
-        plain = f"{wanted.name}{wanted.specifier}"
-        remedy = f'Install it: pip install "{plain}"'
-        try:
-            installed = version(wanted.name)
-        except PackageNotFoundError:
-            reason = f"it requires {plain}, which is not installed"
-            yield _finding(record, "missing_dependency", reason, remedy)
-            continue
-        if not wanted.specifier.contains(installed, prereleases=True):
-            reason = f"it requires {plain}, installed is {installed}"
-            yield _finding(record, "missing_dependency", reason, remedy)
-
-
-def _not_importable(record: PluginRecord) -> Iterator[dict[str, Any]]:
-    from headrace._registry import BackendSpec
-    from headrace.errors import MissingDependencyError, PluginError
-
-    for name, path in sorted(record.backends.items()):
-        spec = BackendSpec(name, record.plugin, record.distribution, record.version, path)
-        try:
-            spec.load()
-        except MissingDependencyError as error:
-            yield _finding(record, "missing_dependency", error.what, error.hint, name)
-        except PluginError as error:
-            again = f"Install it again: pip install --force-reinstall {record.distribution}"
-            yield _finding(record, "broken", error.what, again, name)
-        except SystemExit as error:
-            reason = f"its module ends the program: SystemExit: {error}"
-            yield _finding(record, "broken", reason, "Ask its author for a fix.", name)
-
-
-def _names_taken(records: Sequence[PluginRecord]) -> Iterator[dict[str, Any]]:
-    """Report names that two plugins offer, or that belong to core."""
-    from headrace._registry.catalogue import CORE_BACKENDS, WORDS_TO_COME
-
-    offered: dict[str, list[PluginRecord]] = {}
-    for record in records:
-        for name in record.backends:
-            offered.setdefault(name, []).append(record)
-    for name, owners in sorted(offered.items()):
-        if name in CORE_BACKENDS or name in WORDS_TO_COME:
-            reason = f"the name {name!r} belongs to headrace itself, so this one is never used"
-            for record in owners:
-                yield _finding(
-                    record, "duplicate", reason, "Ask its author for another name.", name
-                )
-        elif len(owners) > 1:
-            names = " and ".join(owner.distribution for owner in owners)
-            written = " or ".join(f"{owner.plugin}:{name}" for owner in owners)
-            reason = f"{name!r} is offered by {names}"
-            remedy = f"Write {written}, or disable one with HEADRACE_PLUGINS."
-            yield _finding(owners[0], "duplicate", reason, remedy, name)
 
 
 def _say_json(value: Any) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from email.message import Message
     from importlib.metadata import Distribution, EntryPoint
 
@@ -44,6 +44,7 @@ class PluginRecord:
             leading ``headrace-``.
         distribution, version: As installed.
         requires: The range of core it asks for, as written; empty when it names none.
+        dependencies: All that it requires, as its metadata say.
         backends: Name of each backend and its import path.
         hooks: Import paths of its modules with hooks.
         state, reason, remedy: See the module; the last two are None for ``ok``.
@@ -55,6 +56,7 @@ class PluginRecord:
     distribution: str
     version: str
     requires: str = ""
+    dependencies: tuple[str, ...] = field(default=(), repr=False)
     backends: dict[str, str] = field(default_factory=dict)
     hooks: list[str] = field(default_factory=list)
     state: str = "ok"
@@ -133,7 +135,8 @@ def _add(by_name: dict[str, PluginRecord], points: list[EntryPoint]) -> None:
     elif dist is not None and head is not None:
         record.version = head["Version"] or "unknown"
         try:
-            _check_range(record, head.get_all("Requires-Dist") or dist.requires or ())
+            record.dependencies = tuple(head.get_all("Requires-Dist") or dist.requires or ())
+            _check_range(record)
         except Exception as error:  # noqa: BLE001 - as above
             _set_unreadable(record, error)
 
@@ -163,9 +166,9 @@ def _add_points(record: PluginRecord, points: list[EntryPoint]) -> None:
             record.remedy = "Ask its author for a version that offers it once."
 
 
-def _check_range(record: PluginRecord, requires: Iterable[str]) -> None:
+def _check_range(record: PluginRecord) -> None:
     """Compare what the plugin requires of core with the core that runs."""
-    for text in requires:
+    for text in record.dependencies:
         if not _OURS.match(text):
             continue
         asked = _range_of_core(text, headrace.__version__)

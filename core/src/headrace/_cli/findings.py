@@ -1,0 +1,164 @@
+"""What is wrong with installed plugins: findings, each with reason and remedy."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import MissingDependencyError, PluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from packaging.requirements import Requirement
+
+    from headrace._registry import PluginRecord
+
+__all__ = ["all_findings", "listed", "metadata_findings"]
+
+
+def metadata_findings(records: Sequence[PluginRecord]) -> list[dict[str, Any]]:
+    """Report what metadata tell: nothing is imported, no metadata of other distributions opened."""
+    return [*_findings(records, load=False), *_names_taken(records)]
+
+
+def all_findings(
+    records: Sequence[PluginRecord], among: Sequence[PluginRecord] | None = None
+) -> list[dict[str, Any]]:
+    """Import the modules of some plugins, each guarded, and report everything that is wrong.
+
+    Args:
+        records: The plugins that are imported.
+        among: All plugins, whose names are compared; default: the same.
+    """
+    from headrace._registry.hooks import call_hook
+
+    # A plugin whose hooks fail becomes broken, which is reported with the others.
+    call_hook([record for record in records if record.state == "ok"], "headrace_definitions")
+    return [*_findings(records, load=True), *_names_taken(records if among is None else among)]
+
+
+def listed(
+    records: Sequence[PluginRecord], findings: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Give the records as plain data; the first finding about one that is ok is its state."""
+    rows = []
+    for record in records:
+        row = record.to_dict()
+        about = [f for f in findings if record.distribution in (f["distribution"], *f["others"])]
+        if record.state == "ok" and about:
+            row.update(state=about[0]["kind"], reason=about[0]["reason"], remedy=about[0]["remedy"])
+        rows.append(row)
+    return rows
+
+
+def _findings(records: Sequence[PluginRecord], *, load: bool) -> Iterator[dict[str, Any]]:
+    for record in records:
+        if record.state != "ok":
+            yield _finding(record, record.state, record.reason, record.remedy)
+        if record.state in ("ok", "broken"):
+            yield from _missing(record, versions=load)
+            if load:
+                yield from _not_importable(record)
+
+
+def _finding(
+    record: PluginRecord,
+    kind: str,
+    reason: str | None,
+    remedy: str | None,
+    backend: str | None = None,
+    others: Sequence[str] = (),
+) -> dict[str, Any]:
+    return {
+        "plugin": record.plugin,
+        "distribution": record.distribution,
+        "others": list(others),
+        "version": record.version,
+        "backend": backend,
+        "kind": kind,
+        "reason": reason,
+        "remedy": remedy,
+    }
+
+
+def _missing(record: PluginRecord, *, versions: bool) -> Iterator[dict[str, Any]]:
+    """Compare what the distribution requires with what is installed, importing nothing.
+
+    Without ``versions`` only whether it is: to know a version, its metadata must be opened.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    for text in record.dependencies:
+        wanted = _parsed(text)
+        if wanted is None:
+            continue
+        plain = f"{wanted.name}{wanted.specifier}"
+        remedy = f'Install it: pip install "{plain}"'
+        try:
+            found = distribution(wanted.name)
+            installed = found.version if versions else None
+        except PackageNotFoundError:
+            reason = f"it requires {plain}, which is not installed"
+            yield _finding(record, "missing_dependency", reason, remedy)
+            continue
+        if installed and not wanted.specifier.contains(installed, prereleases=True):
+            reason = f"it requires {plain}, installed is {installed}"
+            yield _finding(record, "missing_dependency", reason, remedy)
+
+
+@functools.cache
+def _parsed(text: str) -> Requirement | None:
+    """Give what a plugin requires besides core, or None for what is not for here or now."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        wanted = Requirement(text)
+    except InvalidRequirement:
+        return None  # the record itself says that its metadata cannot be read
+    if wanted.name.lower() == "headrace":
+        return None
+    if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+        return None
+    return wanted
+
+
+def _not_importable(record: PluginRecord) -> Iterator[dict[str, Any]]:
+    from headrace._registry import BackendSpec
+
+    for name, path in sorted(record.backends.items()):
+        spec = BackendSpec(name, record.plugin, record.distribution, record.version, path)
+        try:
+            spec.load()
+        except MissingDependencyError as error:
+            yield _finding(record, "missing_dependency", error.what, error.hint, name)
+        except PluginError as error:
+            again = f"Install it again: pip install --force-reinstall {record.distribution}"
+            yield _finding(record, "broken", error.what, again, name)
+        except SystemExit as error:
+            reason = f"its module ends the program: SystemExit: {error}"
+            yield _finding(record, "broken", reason, "Ask its author for a fix.", name)
+
+
+def _names_taken(records: Sequence[PluginRecord]) -> Iterator[dict[str, Any]]:
+    """Report names that two plugins offer, or that belong to core."""
+    from headrace._registry.catalogue import CORE_BACKENDS, WORDS_TO_COME
+
+    offered: dict[str, list[PluginRecord]] = {}
+    for record in records:
+        for name in record.backends if record.state == "ok" else ():
+            offered.setdefault(name, []).append(record)
+    for name, owners in sorted(offered.items()):
+        if name in CORE_BACKENDS or name in WORDS_TO_COME:
+            reason = f"the name {name!r} belongs to headrace itself, so this one is never used"
+            for record in owners:
+                yield _finding(
+                    record, "duplicate", reason, "Ask its author for another name.", name
+                )
+        elif len(owners) > 1:
+            names = " and ".join(owner.distribution for owner in owners)
+            written = " or ".join(f"{owner.plugin}:{name}" for owner in owners)
+            reason = f"{name!r} is offered by {names}"
+            remedy = f"Write {written}, or disable one with HEADRACE_PLUGINS."
+            others = [owner.distribution for owner in owners[1:]]
+            yield _finding(owners[0], "duplicate", reason, remedy, name, others)
