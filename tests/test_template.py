@@ -184,6 +184,7 @@ def test_it_keeps_the_rules_of_this_repository(made):
     for command in (
         ["ruff", "format", "--check", "--config", ROOT / "pyproject.toml", made],
         ["ruff", "check", "--config", ROOT / "pyproject.toml", made / "src"],
+        ["ruff", "check", "--isolated", "--select", "E,F,I,B,UP,W", "--ignore", "E501", made],
         ["mypy", "--strict", "--config-file", ROOT / "pyproject.toml", made / "src"],
     ):
         done = subprocess.run(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from headrace.errors import InputError
+
 from {{ cookiecutter.package }}.compute import scale
 
 

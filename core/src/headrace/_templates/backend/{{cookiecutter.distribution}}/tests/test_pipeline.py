@@ -1,6 +1,7 @@
 """The backend in a pipeline, as users run it."""
 
 import headrace
+
 from {{ cookiecutter.package }}.conformance import {{ cookiecutter.backend }}Conformance
 
 

@@ -1,0 +1,1 @@
+"""The Headrace backend Denoise, which wraps scikit-image."""

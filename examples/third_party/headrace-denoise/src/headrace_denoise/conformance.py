@@ -1,0 +1,21 @@
+"""What `headrace conformance` certifies, and the requests it is tried on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from headrace.testing import BackendConformance
+
+__all__ = ["DenoiseConformance"]
+
+
+class DenoiseConformance(BackendConformance):
+    """The rules of Headrace's conformance kit, for `Denoise`."""
+
+    expression = "Denoise"
+
+    def make_item(self, k: int) -> dict[str, Any]:
+        """Give the k-th request; the same k gives an equal one."""
+        image = np.random.default_rng(k).integers(0, 256, (8, 6 + k % 3, 3), dtype=np.uint8)
+        return {"data": image}

@@ -1,0 +1,1 @@
+"""The Headrace backend FileType, which wraps Magika."""
