@@ -42,4 +42,5 @@ def scale(data: Any, factor: float) -> NDArray[np.uint8]:
     Raises:
         InputError: ``data`` is no such image.
     """
-    return (as_image(data) * float(factor)).clip(0, 255).round().astype(np.uint8)
+    scaled: NDArray[np.float64] = np.multiply(as_image(data), factor, dtype=np.float64)
+    return scaled.clip(0, 255).round().astype(np.uint8)
