@@ -42,5 +42,6 @@ def scale(data: Any, factor: float) -> NDArray[np.uint8]:
     Raises:
         InputError: ``data`` is no such image.
     """
-    scaled: NDArray[np.float64] = np.multiply(as_image(data), factor, dtype=np.float64)
-    return scaled.clip(0, 255).round().astype(np.uint8)
+    scaled = np.multiply(as_image(data), factor, dtype=np.float64)
+    result: NDArray[np.uint8] = scaled.clip(0, 255).round().astype(np.uint8)
+    return result
