@@ -27,10 +27,19 @@ if TYPE_CHECKING:
     from email.message import Message
     from importlib.metadata import Distribution, EntryPoint
 
-__all__ = ["BACKENDS", "HOOKS", "PluginRecord", "discover", "normalised_plugin"]
+__all__ = [
+    "BACKENDS",
+    "CONFORMANCE",
+    "HOOKS",
+    "PluginRecord",
+    "conformance_classes",
+    "discover",
+    "normalised_plugin",
+]
 
 BACKENDS = "headrace.backends"
 HOOKS = "headrace.plugins"
+CONFORMANCE = "headrace.conformance"
 _GROUPS = (BACKENDS, HOOKS)
 _OURS = re.compile(r"\s*headrace\b(?![-_.]*\w)", re.IGNORECASE)
 
@@ -107,6 +116,23 @@ def discover(environ: Mapping[str, str] | None = None) -> list[PluginRecord]:
     for record in records:
         _check_allowed(record, environ.get("HEADRACE_PLUGINS"))
     return records
+
+
+def conformance_classes() -> dict[tuple[str, str], str]:
+    """Give the import path of each conformance class, by distribution and name of the backend."""
+    from importlib.metadata import entry_points
+
+    points = entry_points(group=CONFORMANCE)
+    return {(_name_of(point), point.name): point.value for point in points}
+
+
+def _name_of(point: EntryPoint) -> str:
+    """Give the name of the distribution of an entry point, however broken its metadata is."""
+    try:
+        head = _head(point.dist) if point.dist is not None else None
+    except Exception:  # noqa: BLE001 - one plugin's bad metadata must not stop the others
+        head = None
+    return (head["Name"] if head else None) or _module_of(point)
 
 
 def _module_of(point: EntryPoint) -> str:

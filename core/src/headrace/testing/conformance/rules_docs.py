@@ -1,0 +1,203 @@
+"""Rules about the docstring: its sections are there, and say what the class says."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING
+
+from headrace.testing.conformance.rule import Broken, Rule, rule
+
+if TYPE_CHECKING:
+    from headrace.testing.conformance.subject import Subject
+
+__all__ = ["RULES", "entries", "sections"]
+
+SECTIONS = ("Reads", "Writes", "Batch", "Raises", "Source")
+
+_HEADING = re.compile(r"([A-Z][a-z]+):(?:\s+(\S.*))?")
+_ENTRY = re.compile(r"([\w{}`., /-]+?):(?:\s|$)")
+_AT_LEAST = re.compile(r"(\d+|one|any number)\s+or more\b|any number\b", re.IGNORECASE)
+_FROM_TO = re.compile(r"(\d+)\s*(?:to|-|\u2013)\s*(\d+)\b", re.IGNORECASE)
+_ONE = re.compile(r"(?:exactly\s+)?(\d+|one)\b(?!\s+or more)", re.IGNORECASE)
+
+
+def sections(doc: str | None) -> dict[str, str]:
+    """Give the sections of a docstring: heading to text."""
+    found: dict[str, list[str]] = {}
+    into: list[str] | None = None
+    for line in inspect.cleandoc(doc or "").splitlines():
+        heading = _HEADING.fullmatch(line)
+        if heading is not None:
+            into = found.setdefault(heading[1], [])
+            if heading[2]:
+                into.append(heading[2])
+        elif into is not None and (not line or line.startswith(" ")):
+            into.append(line)
+        else:
+            into = None
+    return {
+        name: inspect.cleandoc("\n".join(["", *lines])).strip() for name, lines in found.items()
+    }
+
+
+def entries(text: str) -> dict[str, str]:
+    """Give the entries of a section: ``name: what`` or ``name, name: what``, by name."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in text.splitlines():
+        entry = None if line.startswith(" ") else _ENTRY.match(line)
+        if entry is not None:
+            names = [name.strip().strip("`") for name in re.split(r",| and | or ", entry[1])]
+            found.update(dict.fromkeys(names, line[entry.end() :].strip()))
+        elif names:
+            found.update({name: f"{found[name]} {line.strip()}".strip() for name in names})
+    return found
+
+
+@rule("docstring-sections", "resolves")
+def docstring_sections(subject: Subject) -> None:
+    """Whoever composes backends reads the docstring: `headrace plugins info` prints it.
+
+    The docstring of the class has a first sentence and the sections `Reads:`, `Writes:`, `Batch:`,
+    `Raises:` and `Source:` (where formulas and constants come from), none of them empty.
+    """
+    doc = vars(subject.cls).get("__doc__")
+    if not doc or not doc.strip():
+        raise Broken("the class has no docstring")
+    if _HEADING.fullmatch(inspect.cleandoc(doc).splitlines()[0]):
+        raise Broken("the docstring begins with a section, not with what the backend does")
+    found = sections(doc)
+    missing = [name for name in SECTIONS if not found.get(name)]
+    if missing:
+        raise Broken(f"the docstring lacks {', '.join(f'{name}:' for name in missing)}")
+
+
+@rule("docstring-keys", "docstring-sections", "attributes", "builds")
+def docstring_keys(subject: Subject) -> str | None:
+    """The sections Reads and Writes must name the keys that the class declares, and no others.
+
+    Each section has one entry per key, `data: uint8 [H, W, C]`; a key that an option names stands
+    under its default, its present value or the name of the option. Where nothing is read or
+    written the section says `Nothing.` A container without `reads` or `writes` of its own may say
+    in words what it passes on.
+    """
+    found = sections(subject.cls.__doc__)
+    for which in ("reads", "writes"):
+        section = which.capitalize()
+        documented = entries(found[section])
+        if not documented and subject.children and which not in vars(subject.cls):
+            continue
+        _compare(subject, which, section, set(documented))
+    return None
+
+
+def _compare(subject: Subject, which: str, section: str, documented: set[str]) -> None:
+    declared = getattr(subject.cls, which)
+    options = subject.element.options
+    now = subject.declared(which).all
+    left = set(documented)
+    if isinstance(declared, type):
+        names = [{name} for name in declared.__annotations__]
+    else:
+        names = [_names_of(key, options) for key in declared]
+    for accepted in names:
+        if not accepted & left and not (accepted & documented):
+            raise Broken(
+                f"{which} declares {' or '.join(sorted(map(repr, accepted)))}, the section "
+                f"{section} of the docstring does not name it"
+            )
+        left -= accepted
+    left -= now
+    if left:
+        raise Broken(
+            f"the section {section} of the docstring names {sorted(left)[0]!r}, {which} does not "
+            "declare it"
+        )
+
+
+def _names_of(key: str, options: object) -> set[str]:
+    """Give every name under which a declared key may be documented."""
+    if not key.startswith("{"):
+        return {key}
+    name = key[1:-1]
+    field = type(options).model_fields[name]  # type: ignore[attr-defined]
+    values = {getattr(options, name), field.default} if not _is_list(options, name) else set()
+    return {
+        name,
+        key,
+        *(value for value in values if isinstance(value, str)),
+        *_listed(options, name),
+    }
+
+
+def _is_list(options: object, name: str) -> bool:
+    return not isinstance(getattr(options, name), (str, type(None)))
+
+
+def _listed(options: object, name: str) -> set[str]:
+    value = getattr(options, name)
+    if isinstance(value, dict):
+        return {*map(str, value.values()), "data"}
+    return set(map(str, value)) if isinstance(value, (list, tuple)) else set()
+
+
+@rule("docstring-batch", "docstring-sections", "builds")
+def docstring_batch(subject: Subject) -> str | None:
+    """The section Batch must give the range that the backend has.
+
+    It begins with the range: `1 or more`, `1 to 8`, `4`; words may follow. It must be the range
+    that the class declares, or that `init` has set. A text that begins without a number is not
+    compared (a container has the range of what is inside).
+    """
+    text = sections(subject.cls.__doc__)["Batch"]
+    documented = _range_of(text)
+    if documented is None:
+        if not subject.children:
+            raise Broken(f"the section Batch begins with no range such as '1 or more': {text!r}")
+        return "the section Batch gives no numbers"
+    root = subject.live.root
+    actual = (root.min, root.max)
+    if documented not in (actual, (subject.cls.min, subject.cls.max)):
+        raise Broken(f"the section Batch says {_said(documented)}, the backend has {_said(actual)}")
+    return None
+
+
+def _range_of(text: str) -> tuple[int, int | None] | None:
+    at_least = _AT_LEAST.match(text)
+    if at_least is not None:
+        word = (at_least[1] or "1").lower()
+        return (int(word) if word.isdigit() else 1), None
+    between = _FROM_TO.match(text)
+    if between is not None:
+        return int(between[1]), int(between[2])
+    one = _ONE.match(text)
+    if one is not None:
+        number = 1 if one[1].lower() == "one" else int(one[1])
+        return number, number
+    return None
+
+
+def _said(found: tuple[int, int | None]) -> str:
+    least, most = found
+    return f"{least} or more" if most is None else f"{least} to {most}"
+
+
+@rule("docstring-raises", "docstring-sections", "missing-key")
+def docstring_raises(subject: Subject) -> str | None:
+    """The section Raises must name what callers will meet.
+
+    A backend that refuses a request without one of its keys names `InputError` there.
+    """
+    text = sections(subject.cls.__doc__)["Raises"]
+    if subject.children:
+        return "what it raises is that of its children"
+    if subject.declared("reads").required and "InputError" not in text:
+        raise Broken(
+            "it raises InputError for a request that is wrong; the section Raises does "
+            f"not name it: {text!r}"
+        )
+    return None
+
+
+RULES: tuple[Rule, ...] = (docstring_sections, docstring_keys, docstring_batch, docstring_raises)

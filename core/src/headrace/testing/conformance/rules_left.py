@@ -1,0 +1,183 @@
+"""Rules about what is left behind when a backend is closed: nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.testing.conformance.rule import Broken, Rule, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace.testing.conformance.subject import Subject
+
+__all__ = ["RULES"]
+
+_CYCLES = 3
+_PATIENCE = 200
+_MEMORY_BYTES = 1 << 20
+"""Device memory that may come and go with other processes on the same device."""
+
+
+def _life(subject: Subject) -> None:
+    """Build it, run a good batch and a bad request, close it."""
+    live = subject.build()
+    live.results(live.take(subject.item))
+    live.alone({})
+    subject.done(live)
+
+
+def _quiet(count: Callable[[], int], limit: int) -> int:
+    """Count what is left; what ends by itself gets a moment for it."""
+    pause = threading.Event()
+    for _ in range(_PATIENCE):
+        gc.collect()
+        if count() <= limit:
+            break
+        pause.wait(0.01)
+    return count()
+
+
+def _growth(subject: Subject, count: Callable[[], int]) -> list[int]:
+    """Count after each of several lives; the first one may leave what a library keeps for good."""
+    _life(subject)
+    gc.collect()
+    counts = [count()]
+    for _ in range(_CYCLES):
+        _life(subject)
+        counts.append(_quiet(count, counts[-1]))
+    return counts
+
+
+def _grows(counts: list[int]) -> bool:
+    return all(later > earlier for earlier, later in zip(counts, counts[1:], strict=False))
+
+
+@rule("threads-left", "life-cycle-again")
+def threads_left(subject: Subject) -> str:
+    """A thread that outlives its backend holds memory, and may keep the process from ending.
+
+    The backend is built, used and closed several times; the number of threads (those of Python, and
+    on Linux all of the process) does not grow each time. What a library starts once and keeps is
+    its own business.
+    """
+    before = set(threading.enumerate())
+    counts = _growth(subject, threading.active_count)
+    if _grows(counts):
+        new = sorted({t.name for t in threading.enumerate() if t not in before})
+        raise Broken(f"close leaves a thread running: {', '.join(new)}")
+    tasks = Path("/proc/self/task")
+    if not tasks.is_dir():
+        return "threads of Python"
+    counts = _growth(subject, lambda: len(os.listdir(tasks)))
+    if _grows(counts):
+        raise Broken(f"close leaves native threads running: {counts} after each life")
+    return "all threads of the process"
+
+
+@rule("files-left", "life-cycle-again")
+def files_left(subject: Subject) -> str:
+    """A file that stays open is one fewer for everybody, until there are none.
+
+    Over several lives neither the open file objects of Python nor (on Linux and macOS) the file
+    descriptors of the process grow each time.
+    """
+    if _grows(_growth(subject, _open_files)):
+        raise Broken("close leaves a file open")
+    folder = next((p for p in (Path("/proc/self/fd"), Path("/dev/fd")) if p.is_dir()), None)
+    if folder is None:
+        return "file objects of Python"
+    counts = _growth(subject, lambda: len(os.listdir(folder)))
+    if _grows(counts):
+        raise Broken(f"close leaves file descriptors open: {counts} after each life")
+    return "all file descriptors of the process"
+
+
+def _open_files() -> int:
+    return sum(1 for one in gc.get_objects() if _is_open_file(one))
+
+
+def _is_open_file(one: object) -> bool:
+    if type(one).__module__ not in ("_io", "socket", "mmap"):
+        return False
+    with contextlib.suppress(Exception):
+        return isinstance(one, (io.FileIO, io.BufferedIOBase)) and not one.closed
+    return False
+
+
+@rule("warnings-left", "life-cycle-again")
+def warnings_left(subject: Subject) -> None:
+    """A warning in production is noise or a defect; with `-W error` it is an exception.
+
+    A whole life, and the garbage collection after it, emits no warning (a ResourceWarning tells of
+    something that was not closed), raises nothing that nobody can catch, and ends no thread with an
+    error.
+    """
+    _life(subject)
+    gc.collect()
+    with _listening() as heard:
+        _life(subject)
+        gc.collect()
+    if heard:
+        raise Broken(f"a life of it emits {heard[0]}")
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[list[str]]:
+    """Note warnings, and errors that nobody could catch."""
+    heard: list[str] = []
+    hooks = sys.unraisablehook, threading.excepthook
+    sys.unraisablehook = lambda lost: heard.append(f"{lost.err_msg}: {lost.exc_value!r}")
+    threading.excepthook = lambda lost: heard.append(f"in a thread {lost.exc_value!r}")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield heard
+            heard += [f"{one.category.__name__}: {one.message}" for one in caught]
+    finally:
+        sys.unraisablehook, threading.excepthook = hooks
+
+
+@rule("device-memory-left", "life-cycle-again")
+def device_memory_left(subject: Subject) -> str:
+    """Device memory is scarce: a pipeline that is reloaded must not lose some of it each time.
+
+    Where the backend has loaded torch or cuda-python and a device is in use, its memory is looked
+    at after each of several lives, and does not grow each time.
+    """
+    _life(subject)
+    looked = []
+    for name, count in _device_counters():
+        counts = _growth(subject, count)
+        if _grows(counts) and counts[-1] - counts[0] >= _MEMORY_BYTES:
+            raise Broken(f"close leaves device memory ({name}): {counts} bytes after each life")
+        looked.append(name)
+    return f"looked at {', '.join(looked)}" if looked else "it uses no device"
+
+
+def _device_counters() -> Iterator[tuple[str, Callable[[], int]]]:
+    """Give what tells the bytes in use on a device, of the libraries that are loaded."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+
+        def allocated() -> int:
+            return sum(torch.cuda.memory_allocated(i) for i in range(torch.cuda.device_count()))
+
+        yield "torch", allocated
+    runtime: Any = sys.modules.get("cuda.bindings.runtime") or sys.modules.get("cuda.cudart")
+    if runtime is not None:
+        error, free, total = runtime.cudaMemGetInfo()
+        if int(error) == 0:
+            yield "cuda", lambda: total - runtime.cudaMemGetInfo()[1]
+        del free
+
+
+RULES: tuple[Rule, ...] = (threads_left, files_left, warnings_left, device_memory_left)
