@@ -28,6 +28,7 @@ class Core:
     def __init__(self, plan: PipelinePlan, *, shortcut: bool) -> None:
         self._plan = plan
         self._built = build_pipeline(plan, shortcut=shortcut)
+        self._probes = self._built.commons.probes
         self._schedulers: list[Scheduler] = []
         for node in self._built.nodes.values():
             if node.scheduler not in self._schedulers:
@@ -74,7 +75,7 @@ class Core:
     def refuse(self, entry: Entry, error: InputError) -> None:
         """Refuse a request before it enters, and count it."""
         entry.refuse(error)
-        self._entry_scheduler(entry.request).count_refused(error)
+        self._entry_scheduler(entry.request).count_refused(entry.request, error)
 
     def _entry_scheduler(self, request: Any) -> Scheduler:
         """Give the scheduler that answers for a request before it has entered."""
@@ -116,7 +117,10 @@ class Core:
         """Give what ``Pipeline.stats()`` gives."""
         nodes = {name: self._built.nodes[name].scheduler.statistics() for name in self._plan.order}
         queues = self._built.commons.queues.statistics()
-        return {"state": self.state, "nodes": nodes, **({"queues": queues} if queues else {})}
+        found = {"state": self.state, "nodes": nodes, **({"queues": queues} if queues else {})}
+        if self._probes is not None:
+            found["probes"] = self._probes.statistics()
+        return found
 
     def describe(self) -> dict[str, Any]:
         """Give what ``Pipeline.describe()`` gives."""
@@ -166,6 +170,8 @@ class Core:
         with self._teardown:
             self._close_idle()
         self._closed.set()
+        if self._probes is not None:
+            self._probes.close()
 
     def _close_idle(self) -> None:
         idle = {id(i) for s in self._schedulers for i in s.idle_instances()}

@@ -72,7 +72,10 @@ class Node:
         needs_result: Whether a request that ends without a ``result`` has failed.
         torn: Whether a claim has begun and not ended; seen by others only after an interrupt.
         owned: Whether instances are run by threads of their own.
+        waiters: Owners that take note of their outcome in `settle`; the others are told.
     """
+
+    waiters: type | tuple[type, ...] = Caller
 
     def __init__(
         self, name: str, instances: Sequence[Instance], limits: Limits, clock: Callable[[], float]
@@ -156,7 +159,7 @@ class Node:
         if entry.alarm is not None:
             entry.alarm.cancel()
         owner = entry.owner
-        waits = isinstance(owner, Caller)
+        waits = isinstance(owner, self.waiters)
         code = "" if error is None else code_of(error)
         failures = self.failures if at is None else at.failures
         count = failures.get(code, 0) + 1
@@ -171,10 +174,10 @@ class Node:
         entry.state = DONE
         if entry.room is not None:
             entry.room.wake()
-        if not isinstance(owner, Caller):
+        if not waits:
             self._settled.append(entry)
-        elif not owner.pending and owner.parked:
-            owner.signal.wake()
+        elif not owner.pending and owner.parked:  # type: ignore[attr-defined]
+            owner.signal.wake()  # type: ignore[attr-defined]
 
     def settle_waiting(self, error: BaseException, entries: Sequence[Entry]) -> None:
         """Fail entries that wait, each with an error of its own."""
