@@ -11,11 +11,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-DISTRIBUTIONS = {
-    "core": "headrace",
-    "plugins/cv": "headrace_cv",
-    "plugins/ort": "headrace_ort",
-}
 
 
 def run(*command: object, **options) -> str:
@@ -26,17 +21,6 @@ def run(*command: object, **options) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="session")
-def wheels(tmp_path_factory) -> dict[str, Path]:
-    """One wheel per distribution, built as a release is."""
-    built = {}
-    for folder, package in DISTRIBUTIONS.items():
-        out = tmp_path_factory.mktemp("wheel")
-        run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", out, ROOT / folder)
-        (built[package],) = out.iterdir()
-    return built
-
-
 @pytest.mark.timeout(300)
 def test_a_wheel_holds_its_package_and_nothing_else(wheels):
     for package, wheel in wheels.items():
@@ -45,7 +29,7 @@ def test_a_wheel_holds_its_package_and_nothing_else(wheels):
         tops = {name.split("/")[0] for name in names}
         assert tops == {package, f"{package}-0.1.0.dist-info"}
         assert f"{package}/py.typed" in names
-        assert not [name for name in names if "test_" in name and "/_templates/" not in name]
+        assert not [name for name in names if "/test_" in name and "/_templates/" not in name]
 
 
 @pytest.mark.timeout(300)
@@ -118,3 +102,68 @@ def test_a_configuration_runs_from_the_installed_command(environment, tmp_path):
         environment / "bin" / "headrace", "run", "upper.toml", "a.txt", "b.txt", cwd=tmp_path
     )
     assert printed == "a.txt\tTEXT A\nb.txt\tTEXT B\n"
+
+
+@pytest.fixture(scope="session")
+def made(environment, wheels, tmp_path_factory) -> Path:
+    """A distribution made by the installed command, built, and installed from its wheel."""
+    folder = tmp_path_factory.mktemp("made")
+    run(environment / "bin" / "headrace", "new", "backend", "Scale", cwd=folder)
+    python = environment / "bin" / "python"
+    source = folder / "headrace-scale"
+    run(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, source)
+    (wheel,) = folder.glob("headrace_scale-*.whl")
+    core = wheels["headrace"]
+    run(python, "-m", "pip", "install", "--quiet", f"{core}[cli,testing]", wheel)
+    return source
+
+
+@pytest.mark.network
+@pytest.mark.timeout(600)
+def test_what_the_template_makes_passes_its_tests_and_the_kit_there(made, environment, tmp_path):
+    done = run(environment / "bin" / "python", "-m", "pytest", "-q", cwd=made)
+    assert " passed" in done
+    assert "skipped" not in done
+    certificate = tmp_path / "certificate.json"
+    run(environment / "bin" / "headrace", "conformance", "Scale", "--certificate", certificate)
+    assert '"Scale"' in certificate.read_text(encoding="utf-8")
+
+
+@pytest.mark.network
+@pytest.mark.timeout(600)
+def test_what_the_template_makes_runs_together_with_cv_and_ort(made, environment, tmp_path):
+    import cv2
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        [helper.make_node("GlobalAveragePool", ["image"], ["mean"])],
+        "mean",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, 8, 8])],
+        [helper.make_tensor_value_info("mean", TensorProto.FLOAT, ["n", 3, 1, 1])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, tmp_path / "mean.onnx")
+    (tmp_path / "mean.toml").write_text(
+        'backend = "S[DecodeMat,Scale,ResizeMat(8,8),Mat2Tensor,OnnxTensor]"\n'
+        'factor = 0.5\nmodel = "mean.onnx"\nmax = 4\ninstance_num = 2\n',
+        encoding="utf-8",
+    )
+    for value in (40, 200):
+        cv2.imwrite(str(tmp_path / f"{value}.png"), np.full((16, 24, 3), value, np.uint8))
+    (tmp_path / "wrong.png").write_bytes(b"no picture")
+    command = environment / "bin" / "headrace"
+    run(command, "check", "mean.toml", cwd=tmp_path)
+    done = subprocess.run(
+        [command, "run", "--json", "mean.toml", "40.png", "200.png", "wrong.png"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    first, second, wrong = map(json.loads, done.stdout.splitlines())
+    assert done.returncode == 1
+    assert np.ravel(first["result"]).tolist() == [20.0, 20.0, 20.0]
+    assert np.ravel(second["result"]).tolist() == [100.0, 100.0, 100.0]
+    assert wrong["error"]["code"] == "input"
