@@ -2,11 +2,11 @@
 
 import headrace
 
-from headrace_denoise.conformance import DenoiseConformance
+from headrace_denoise import conformance
 
 
 def test_many_requests_at_once_each_get_a_result():
-    kit = DenoiseConformance()
+    kit = conformance.DenoiseConformance()
     with headrace.pipe({"backend": kit.expression, **kit.options, "max": 4}) as pipe:
         answers = pipe([kit.make_item(k) for k in range(16)])
     assert all("result" in answer for answer in answers)

@@ -2,11 +2,11 @@
 
 import headrace
 
-from {{ cookiecutter.package }}.conformance import {{ cookiecutter.backend }}Conformance
+from {{ cookiecutter.package }} import conformance
 
 
 def test_many_requests_at_once_each_get_a_result():
-    kit = {{ cookiecutter.backend }}Conformance()
+    kit = conformance.{{ cookiecutter.backend }}Conformance()
     with headrace.pipe({"backend": kit.expression, **kit.options, "max": 4}) as pipe:
         answers = pipe([kit.make_item(k) for k in range(16)])
     assert all("result" in answer for answer in answers)
