@@ -255,6 +255,14 @@ def test_a_secret_in_the_environment_is_not_shown(probes, monkeypatch):
         assert pipe.stats()["probes"] == {"Named(${TAG})": {"errors": 0, "last": None}}
 
 
+def test_explain_shows_them_and_who_brings_them(probes):
+    found = headrace.explain({"backend": "Identity", "probes": ["Recorder", "Named(a)"]})
+    assert found["probes"] == ["Recorder", "Named(a)"]
+    watch = {"distribution": "headrace-watch", "version": "1.0", "backends": []}
+    assert watch in found["asks_for"]
+    assert "probes" not in headrace.explain({"backend": "Identity"})
+
+
 # When they are made and closed.
 
 

@@ -31,11 +31,13 @@ def all_findings(
         records: The plugins that are imported.
         among: All plugins, whose names are compared; default: the same.
     """
-    from headrace._registry.hooks import call_hook
+    from headrace._cli.offers import call_hooks, wrong_offers
 
     # A plugin whose hooks fail becomes broken, which is reported with the others.
-    call_hook([record for record in records if record.state == "ok"], "headrace_definitions")
-    return [*_findings(records, load=True), *_names_taken(records if among is None else among)]
+    call_hooks([record for record in records if record.state == "ok"])
+    usable = [record for record in records if record.state == "ok"]
+    found = [*_findings(records, load=True), *_names_taken(records if among is None else among)]
+    return [*found, *(_finding(*wrong) for wrong in wrong_offers(usable))]
 
 
 def listed(

@@ -190,11 +190,15 @@ class Registry:
             stack.pop()
 
     def definitions(self) -> dict[str, list[tuple[PluginRecord, str]]]:
-        """Give the definitions of all plugins: per name, who offers it and its expression."""
+        """Give the definitions of all plugins: per name, who offers it and its expression.
+
+        One that is named like a word of core is never used, as a backend of that name is not.
+        """
         found: dict[str, list[tuple[PluginRecord, str]]] = {}
         for record, answer in call_hook(self.plugins(), "headrace_definitions"):
             for name, text in answer.items():
-                found.setdefault(name, []).append((record, text))
+                if name not in CORE_BACKENDS and name not in WORDS_TO_COME:
+                    found.setdefault(name, []).append((record, text))
         return found
 
     def node_entrypoint(self) -> tuple[str, str] | None:
