@@ -1,12 +1,18 @@
-"""What several tests need: the distributions as wheels, built once, as a release is."""
+"""What several tests need: wheels, an environment of them, and pages that are followed."""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[1]
 DISTRIBUTIONS = {
@@ -14,18 +20,88 @@ DISTRIBUTIONS = {
     "plugins/cv": "headrace_cv",
     "plugins/ort": "headrace_ort",
 }
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def succeed(*command: object, **options) -> str:
+    """Run a command that must succeed, and give what it prints."""
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False, **options
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory) -> dict[str, Path]:
-    """One wheel per distribution, all in one folder, by name of the package."""
+    """One wheel per distribution, built as a release is, in one folder; by name of the package."""
     out = tmp_path_factory.mktemp("wheels")
     built = {}
     for folder, package in DISTRIBUTIONS.items():
-        command = ["-m", "build", "--wheel", "--no-isolation", "-o", str(out), str(ROOT / folder)]
-        done = subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        command = ("-m", "build", "--wheel", "--no-isolation", "-o", out, ROOT / folder)
+        succeed(sys.executable, *command)
         (built[package],) = out.glob(f"{package}-*.whl")
     return built
+
+
+@pytest.fixture(scope="session")
+def environment(wheels, tmp_path_factory) -> Path:
+    """An environment of its own with the three wheels and what they ask for."""
+    folder = tmp_path_factory.mktemp("environment")
+    succeed(sys.executable, "-m", "venv", folder)
+    core, cv, ort = wheels.values()
+    python = folder / "bin" / "python"
+    succeed(python, "-m", "pip", "install", "--quiet", f"{core}[cli]", cv, ort)
+    return folder
+
+
+def steps(page: Path) -> list[tuple[str, str]]:
+    """Give each step of a page: ("", command), or (path, content) of a file to write.
+
+    A command stands in a block ``console`` after ``$ ``. Every other block is a file, whose first
+    line is a comment with its path; ``text`` is for what is printed.
+    """
+    found = []
+    for language, body in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if language == "console":
+            found += [("", line[2:]) for line in body.splitlines() if line.startswith("$ ")]
+        elif language != "text":
+            first, _, content = body.partition("\n")
+            assert first.startswith("# "), f"a block does not say which file it is: {first}"
+            found.append((first[2:], content.lstrip("\n")))
+    return found
+
+
+@pytest.fixture
+def page_steps() -> Callable[[Path], list[tuple[str, str]]]:
+    """See `steps`."""
+    return steps
+
+
+@pytest.fixture
+def follow(wheels, tmp_path) -> Callable[..., list[str]]:
+    """Follow a page in a shell, in the folder ``work``; give what each command printed."""
+
+    def do(page: Path, work: Path, path: Path) -> list[str]:
+        parts = ["set -euo pipefail"]
+        blocks = tmp_path / "blocks"
+        blocks.mkdir()
+        for number, (file, text) in enumerate(steps(page)):
+            if file:
+                (blocks / str(number)).write_text(text, encoding="utf-8")
+                parts.append(
+                    f"mkdir -p \"$(dirname '{file}')\"; cp '{blocks / str(number)}' '{file}'"
+                )
+            else:
+                parts += ["echo '== a command'", text]
+        links = [str(wheels["headrace"].parent), os.environ.get("PIP_FIND_LINKS", "")]
+        left_out = ("PYTHONPATH", "VIRTUAL_ENV")
+        environ = {
+            **{name: value for name, value in os.environ.items() if name not in left_out},
+            "PATH": os.pathsep.join([str(path), os.environ["PATH"]]),
+            "PIP_FIND_LINKS": " ".join(filter(None, links)),
+        }
+        printed = succeed("bash", "-c", "\n".join(parts), cwd=work, env=environ)
+        return printed.split("== a command\n")[1:]
+
+    return do

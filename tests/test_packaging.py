@@ -51,17 +51,6 @@ def test_the_template_is_in_the_wheel_of_core_and_in_a_wheel_made_of_its_sdist(w
         assert {name: archive.read(name) for name in inside} == files
 
 
-@pytest.fixture(scope="session")
-def environment(wheels, tmp_path_factory) -> Path:
-    """An environment of its own with the three wheels and what they ask for."""
-    folder = tmp_path_factory.mktemp("environment")
-    run(sys.executable, "-m", "venv", folder)
-    core, cv, ort = wheels.values()
-    python = folder / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", f"{core}[cli]", cv, ort)
-    return folder
-
-
 @pytest.mark.network
 @pytest.mark.timeout(600)
 def test_the_installed_distributions_find_each_other(environment, tmp_path):

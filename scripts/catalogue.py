@@ -1,0 +1,166 @@
+"""Write docs/catalogue.md: every backend of this repository's distributions, from their classes.
+
+python scripts/catalogue.py            write the page
+python scripts/catalogue.py --check    exit 1 when the page is not what the code says
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "catalogue.md"
+
+HEAD = """# Catalogue
+
+Every backend of the distributions in this repository, made from the code by
+`python scripts/catalogue.py`. `headrace plugins info NAME` prints the same for whatever is installed.
+
+The range is that of a batch, in weights (`request_size`, 1 for most requests), before the node's own
+`min` and `max`; a backend may narrow it when it is built. `{name}` among the keys stands for the key
+that the option `name` holds. Units are in the descriptions, and in names that end in `_ms` or
+`_bytes`. The words of core are shown with examples in [words.md](words.md).
+"""
+
+_HEADING = re.compile(r"([A-Z][a-z]+):(?:\s+(.*))?")
+_ENTRY = re.compile(r"([\w{}]+): ")
+
+
+def folders() -> list[Path]:
+    """Give the folders of all distributions, core first."""
+    return [ROOT / "core", *sorted(p.parent for p in ROOT.glob("plugins/*/pyproject.toml"))]
+
+
+def project(folder: Path) -> dict[str, Any]:
+    """Give the table ``[project]`` of a distribution."""
+    text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+    found: dict[str, Any] = tomllib.loads(text)["project"]
+    return found
+
+
+def described(distribution: str) -> list[dict[str, Any]]:
+    """Give what ``headrace plugins info`` says of each backend of a distribution."""
+    command = [sys.executable, "-m", "headrace", "plugins", "info", distribution, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: list[dict[str, Any]] = json.loads(done.stdout)["backends"]
+    return [backend for backend in found if backend["distribution"] == distribution]
+
+
+def sections(doc: str) -> tuple[str, dict[str, str]]:
+    """Cut a docstring into its text and its sections."""
+    text: list[str] = []
+    found: dict[str, list[str]] = {}
+    into = text
+    for line in inspect.cleandoc(doc).splitlines():
+        heading = _HEADING.fullmatch(line)
+        if heading:
+            into = found.setdefault(heading[1], [])
+            line = heading[2] or ""
+        into.append(line)
+    return "\n".join(text).strip(), {
+        name: inspect.cleandoc("\n".join(["", *body])).strip() for name, body in found.items()
+    }
+
+
+def listed(title: str, text: str) -> list[str]:
+    """Write a section as an item; its own entries (``data: ...``) as items below it."""
+    entries: list[str] = []
+    for line in text.splitlines():
+        found = _ENTRY.match(line)
+        if found:
+            entries.append(f"`{found[1]}`: {line[found.end() :]}")
+        elif entries and (line.startswith(" ") or not line):
+            entries[-1] += f" {line.strip()}"
+        else:
+            return [f"- **{title}**: {' '.join(text.split())}"]
+    return [f"- **{title}**", *(f"  - {entry.strip()}" for entry in entries)]
+
+
+def cell(text: str) -> str:
+    """Make a text fit for a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def option_rows(options: list[dict[str, Any]]) -> list[str]:
+    """Write the table of options."""
+    if not options:
+        return []
+    rows = ["", "| option | type | default | meaning |", "|---|---|---|---|"]
+    for option in options:
+        default = "required" if option["required"] else f"`{json.dumps(option['default'])}`"
+        default = default.replace("`null`", "none")
+        kind = cell(option["type"])
+        meaning = cell(option["description"])
+        rows.append(f"| `{option['name']}` | {kind} | {default} | {meaning} |")
+    return rows
+
+
+def entry(backend: dict[str, Any], aliases: list[str]) -> str:
+    """Write what the page says about one backend."""
+    text, found = sections(backend["doc"])
+    lines = [f"### {backend['name']}", ""]
+    if aliases:
+        lines += [f"Also written {', '.join(f'`{alias}`' for alias in aliases)}.", ""]
+    lines += [text, ""]
+    for which in ("Reads", "Writes"):
+        keys = ", ".join(f"`{key}`" for key in backend[which.lower()])
+        lines += listed(which, found.get(which) or keys or "nothing")
+    least, most = backend["range"]
+    span = f"{least} or more" if most is None else f"{least} to {most}"
+    batch = " ".join(found.get("Batch", "").split())
+    lines.append(f"- **Range**: {batch if batch.startswith(span) else f'{span}. {batch}'}")
+    if backend["owns_thread"]:
+        lines.append("- **Thread**: its own")
+    lines += listed("Raises", found.get("Raises", "Nothing."))
+    lines += listed("Source", found.get("Source", "own"))
+    lines += option_rows(backend["options"])
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def part(folder: Path) -> str:
+    """Write the part of the page about one distribution."""
+    about = project(folder)
+    name = about["name"]
+    needs = ", ".join(f"`{text}`" for text in about["dependencies"])
+    readme = f"../{folder.relative_to(ROOT).as_posix()}/README.md"
+    lines = [f"## {name} {about['version']}", "", about["description"], ""]
+    lines += [f"Needs {needs}. More in [its README]({readme}).", ""]
+    by_path: dict[str, list[dict[str, Any]]] = {}
+    for backend in described(name):
+        by_path.setdefault(backend["path"], []).append(backend)
+    groups = [sorted(same, key=lambda b: len(b["name"])) for same in by_path.values()]
+    entries = [
+        entry(same[0], [other["name"] for other in same[1:]])
+        for same in sorted(groups, key=lambda same: same[0]["name"].lower())
+    ]
+    return "\n".join([*lines, *entries])
+
+
+def page() -> str:
+    """Write the whole page."""
+    return "\n".join([HEAD, *(part(folder) for folder in folders())])
+
+
+def main() -> int:
+    """Write or check the page."""
+    text = page()
+    if "--check" in sys.argv[1:]:
+        return 0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text else 1
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"wrote {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
