@@ -23,7 +23,15 @@ DOCUMENTS = [
     ROOT / "core" / "README.md",
     ROOT / "benchmarks" / "README.md",
     ROOT / "examples" / "ocr" / "README.md",
+    ROOT / "examples" / "third_party" / "README.md",
+    ROOT / "templates" / "README.md",
+    ROOT / "docs" / "README.md",
+    ROOT / "docs" / "options.md",
+    ROOT / "docs" / "batching.md",
+    ROOT / "docs" / "threads_and_streams.md",
 ]
+# Not here: first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
+# test_followed_pages; words.md and catalogue.md are made from the code.
 RUN_ELSEWHERE = {
     "./dev demo": "test_packaging runs the parts: environment, wheels, example",
     "./dev test": "it is what runs this test",
@@ -39,6 +47,9 @@ RUN_ELSEWHERE = {
     "examples/ocr/made/pages.jsonl": "test_example_ocr_page",
     "python examples/ocr/draw.py examples/ocr/made/pages.jsonl": "test_example_ocr_page",
     "python examples/ocr/compare_pages.py --rounds 1": "test_example_ocr_page",
+    "headrace new backend Scale": "test_packaging",
+    "headrace conformance Denoise FileType": "test_third_party",
+    "headrace run examples/third_party/line.toml examples/ocr/made/lines": "test_third_party",
 }
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
@@ -76,6 +87,23 @@ def test_a_program_of_a_document_runs_as_printed(program, tmp_path):
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+    said = re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
+    if said:
+        assert done.stdout.splitlines() == said
+
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize(
+    "page",
+    sorted({*DOCUMENTS, *(ROOT / "docs").rglob("*.md")}),
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
+def test_what_a_document_links_to_is_there(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = [target for target in LINK.findall(text) if "`" not in target]
+    assert [target for target in links if not (page.parent / target).exists()] == []
 
 
 def test_the_program_of_the_readme_prints_what_its_comment_says():
