@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Broken", "NotApplicable", "Rule", "rule"]
 
 
-class Broken(AssertionError):
+class Broken(AssertionError):  # noqa: N818 - it is the rule that is broken
     """A rule is broken; the text says how it was seen."""
 
 

@@ -187,8 +187,6 @@ def options_schema(subject: Subject) -> None:
     somewhere and every required name is a property. Every default is what its own field would
     accept.
     """
-    from pydantic import TypeAdapter
-
     cls = subject.cls.Options
     try:
         schema = cls.model_json_schema()
@@ -197,8 +195,13 @@ def options_schema(subject: Subject) -> None:
         raise Broken(f"there is no JSON Schema of its options: {error}") from error
     if schema.get("type") != "object" or not isinstance(schema.get("properties", {}), Mapping):
         raise Broken(f"its JSON Schema describes no object: {schema.get('type')!r}")
-    for reference in _references(again):
-        place: Any = again
+    _check_whole(again)
+    _check_defaults(cls)
+
+
+def _check_whole(schema: dict[str, Any]) -> None:
+    for reference in _references(schema):
+        place: Any = schema
         for part in reference.removeprefix("#/").split("/"):
             place = place.get(part) if isinstance(place, dict) else None
         if place is None:
@@ -206,6 +209,11 @@ def options_schema(subject: Subject) -> None:
     for name in schema.get("required", ()):
         if name not in schema.get("properties", {}):
             raise Broken(f"its JSON Schema requires {name!r}, which is no property")
+
+
+def _check_defaults(cls: Any) -> None:
+    from pydantic import TypeAdapter
+
     for name, field in cls.model_fields.items():
         if field.is_required() or field.default_factory is not None:
             continue

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from headrace.testing.conformance.rule import Broken, Rule, rule
 
 if TYPE_CHECKING:
+    from headrace import Backend
     from headrace.testing.conformance.subject import Subject
 
-__all__ = ["RULES", "entries", "sections"]
+__all__ = ["RULES", "documentation", "entries", "sections"]
 
 SECTIONS = ("Reads", "Writes", "Batch", "Raises", "Source")
 
@@ -22,11 +23,19 @@ _FROM_TO = re.compile(r"(\d+)\s*(?:to|-|\u2013)\s*(\d+)\b", re.IGNORECASE)
 _ONE = re.compile(r"(?:exactly\s+)?(\d+|one)\b(?!\s+or more)", re.IGNORECASE)
 
 
-def sections(doc: str | None) -> dict[str, str]:
+def documentation(cls: type[Backend]) -> str:
+    """Give the docstring of a class, or the one it inherits; empty when that is core's own."""
+    from headrace import Backend
+
+    doc = inspect.getdoc(cls) or ""
+    return "" if doc == inspect.getdoc(Backend) else doc
+
+
+def sections(doc: str) -> dict[str, str]:
     """Give the sections of a docstring: heading to text."""
     found: dict[str, list[str]] = {}
     into: list[str] | None = None
-    for line in inspect.cleandoc(doc or "").splitlines():
+    for line in doc.splitlines():
         heading = _HEADING.fullmatch(line)
         if heading is not None:
             into = found.setdefault(heading[1], [])
@@ -62,10 +71,10 @@ def docstring_sections(subject: Subject) -> None:
     The docstring of the class has a first sentence and the sections `Reads:`, `Writes:`, `Batch:`,
     `Raises:` and `Source:` (where formulas and constants come from), none of them empty.
     """
-    doc = vars(subject.cls).get("__doc__")
-    if not doc or not doc.strip():
+    doc = documentation(subject.cls)
+    if not doc.strip():
         raise Broken("the class has no docstring")
-    if _HEADING.fullmatch(inspect.cleandoc(doc).splitlines()[0]):
+    if _HEADING.fullmatch(doc.splitlines()[0]):
         raise Broken("the docstring begins with a section, not with what the backend does")
     found = sections(doc)
     missing = [name for name in SECTIONS if not found.get(name)]
@@ -82,7 +91,7 @@ def docstring_keys(subject: Subject) -> str | None:
     written the section says `Nothing.` A container without `reads` or `writes` of its own may say
     in words what it passes on.
     """
-    found = sections(subject.cls.__doc__)
+    found = sections(documentation(subject.cls))
     for which in ("reads", "writes"):
         section = which.capitalize()
         documented = entries(found[section])
@@ -111,7 +120,7 @@ def _compare(subject: Subject, which: str, section: str, documented: set[str]) -
     left -= now
     if left:
         raise Broken(
-            f"the section {section} of the docstring names {sorted(left)[0]!r}, {which} does not "
+            f"the section {section} of the docstring names {min(left)!r}, {which} does not "
             "declare it"
         )
 
@@ -150,7 +159,7 @@ def docstring_batch(subject: Subject) -> str | None:
     that the class declares, or that `init` has set. A text that begins without a number is not
     compared (a container has the range of what is inside).
     """
-    text = sections(subject.cls.__doc__)["Batch"]
+    text = sections(documentation(subject.cls))["Batch"]
     documented = _range_of(text)
     if documented is None:
         if not subject.children:
@@ -189,7 +198,7 @@ def docstring_raises(subject: Subject) -> str | None:
 
     A backend that refuses a request without one of its keys names `InputError` there.
     """
-    text = sections(subject.cls.__doc__)["Raises"]
+    text = sections(documentation(subject.cls))["Raises"]
     if subject.children:
         return "what it raises is that of its children"
     if subject.declared("reads").required and "InputError" not in text:

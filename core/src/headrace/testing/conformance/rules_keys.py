@@ -34,7 +34,7 @@ def _inside(subject: Subject, which: str) -> frozenset[str]:
     return frozenset().union(*found, _MOVED if children else ())
 
 
-@rule("reads", "runs", "attributes")
+@rule("reads", "range")
 def reads(subject: Subject) -> str | None:
     """Maps, `check` and readers rely on `reads`: it names all keys that matter, and no others.
 
@@ -56,7 +56,7 @@ def reads(subject: Subject) -> str | None:
         walked |= request.walked
         undeclared = request.read - allowed - {DECOY}
         if undeclared and not request.walked:
-            raise Broken(f"it reads {sorted(undeclared)[0]!r}, which `reads` does not declare")
+            raise Broken(f"it reads {min(undeclared)!r}, which `reads` does not declare")
         less = {key: value for key, value in whole.items() if key in allowed}
         error = subject.live.alone(less)
         if error is not None:
@@ -68,11 +68,11 @@ def reads(subject: Subject) -> str | None:
         )
     never = declared.all - looked
     if never:
-        raise Broken(f"it declares that it reads {sorted(never)[0]!r}, and never looks at it")
+        raise Broken(f"it declares that it reads {min(never)!r}, and never looks at it")
     return "it copies requests; single keys cannot be seen" if walked else None
 
 
-@rule("writes", "runs", "attributes")
+@rule("writes", "range")
 def writes(subject: Subject) -> None:
     """Maps, `check` and readers rely on `writes`: each of these keys is set, and no other is.
 
@@ -105,11 +105,11 @@ def _changed(before: dict[str, object], after: dict[str, object]) -> set[str]:
 
 
 def _shown(keys: set[str] | frozenset[str]) -> str:
-    first = sorted(keys)[0]
+    first = min(keys)
     return "every key of the request" if first == DECOY else repr(first)
 
 
-@rule("extra-keys-pass", "runs")
+@rule("extra-keys-pass", "reads", "writes")
 def extra_keys_pass(subject: Subject) -> None:
     """Keys that a backend does not know belong to others and pass through it untouched.
 

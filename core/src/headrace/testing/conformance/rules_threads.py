@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.testing.conformance.rule import Broken, Rule, rule
+from headrace.testing.conformance.values import kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +56,7 @@ def _together(functions: list[Callable[[], T]]) -> list[T]:
     return results
 
 
-@rule("instances-agree", "batch-equals-items")
+@rule("instances-agree", "threads-in-turn")
 def instances_agree(subject: Subject) -> None:
     """A node may have several instances, which run at the same time and must not meet.
 
@@ -70,8 +71,8 @@ def instances_agree(subject: Subject) -> None:
         found = []
         for turn in range(_ROUNDS):
             start = (turn + index) % _ROUNDS
-            batch = live.take(lambda k: subject.item(start + k))
-            found += [(start + k, r) for k, r in enumerate(live.results(batch, index))]
+            batch = live.take(lambda k, start=start: subject.item(start + k))  # type: ignore[misc]
+            found += [(start + k, kept(r)) for k, r in enumerate(live.results(batch, index))]
         return found
 
     for index, found in enumerate(_together([lambda: work(0), lambda: work(1)])):
@@ -90,22 +91,18 @@ def threads_in_turn(subject: Subject) -> str:
     `owns_thread = True`: then core runs `init`, every `forward` and `close` in one thread.
     """
     live: Live = in_thread(subject.build)
+    ks = list(range(len(live.take(subject.item))))
     for turn in range(_ROUNDS):
+        what = f"in thread {turn + 1} after that of init"
         try:
-            results = in_thread(lambda: live.results(live.take(subject.item)))
+            in_thread(lambda what=what: subject.must_give(live, ks, what))  # type: ignore[misc]
         except Broken as error:
-            raise Broken(f"in another thread than that of init, {error}") from error
-        for k, result in enumerate(results):
-            subject.must_equal(
-                result,
-                subject.expected(k),
-                f"in thread {turn + 1}, request {k} gets something else",
-            )
+            raise Broken(f"{what} it does not do what it does alone: {error}") from error
     in_thread(lambda: subject.done(live))
     return "it owns its thread" if subject.cls.owns_thread else "any thread may run it"
 
 
-@rule("thread-state-kept", "runs")
+@rule("thread-state-kept", "threads-in-turn")
 def thread_state_kept(subject: Subject) -> None:
     """The thread that runs a batch belongs to somebody: a caller, or another pipeline.
 

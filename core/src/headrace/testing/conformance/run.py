@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -32,6 +34,8 @@ from headrace.testing.conformance.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from typing_extensions import Self
 
     from headrace import Backend
     from headrace.testing.conformance.base import BackendConformance
@@ -95,7 +99,7 @@ class ConformanceRun:
                     "write why the backend cannot keep it"
                 )
 
-    def __enter__(self) -> ConformanceRun:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -119,12 +123,14 @@ class ConformanceRun:
                 break
         else:
             try:
-                detail = rule.check(self.subject) or ""
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # a rule of its own listens to them
+                    detail = rule.check(self.subject) or ""
             except Broken as error:
                 outcome, detail = FAILED, str(error)
             except NotApplicable as error:
                 outcome, detail = NOT_APPLICABLE, str(error)
-            except Exception as error:  # noqa: BLE001 - whatever a backend raises breaks the rule
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a backend raises breaks the rule
                 outcome, detail = FAILED, f"{type(error).__name__}: {error}"
         reason = self.expected.get(rule.id)
         if reason is not None:
@@ -144,11 +150,8 @@ def describe(subject: Subject, verdicts: tuple[Verdict, ...]) -> Certificate:
     """Make the certificate of a backend, however little of it is known."""
     kit = subject.kit
     name, distribution, version = kit.expression, "", ""
-    try:
+    with contextlib.suppress(Exception):  # the rule `resolves` says what is wrong
         spec = subject.element.spec
-    except Exception:  # noqa: BLE001 - the rule `resolves` says what is wrong
-        pass
-    else:
         name, distribution, version = spec.name, spec.distribution, spec.version
     options: dict[str, Any] = plain(dict(kit.options))
     return Certificate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Mapping
 from functools import cached_property
@@ -25,6 +26,8 @@ USUAL_BATCH = 4
 """How many requests a batch has where the range allows it."""
 
 NODE = "main"
+
+_WORD = re.compile(r"(?:\w+\.)?(Required|NotRequired)\[")
 
 
 class Keys(typing.NamedTuple):
@@ -54,6 +57,7 @@ class Live:
         self.plan = plan
         node = self._built.nodes[NODE]
         self.instances: list[Backend] = [i.backend for i in node.scheduler.instances]
+        self._threads = [i.thread for i in node.scheduler.instances]
         self.root: Backend = self.object_of(plan.nodes[NODE].backend) or self.instances[0]
 
     def object_of(self, element: Element | None) -> Backend | None:
@@ -83,7 +87,8 @@ class Live:
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
         """Call an instance; give an exception or None per item."""
-        outcomes = self.instances[index](batch)
+        backend, thread = self.instances[index], self._threads[index]
+        outcomes = backend(batch) if thread is None else thread.call(backend, batch)
         return [None] * len(batch) if outcomes is None else list(outcomes)
 
     def results(self, batch: list[Request], index: int = 0) -> list[Any]:
@@ -241,6 +246,20 @@ class Subject:
             self._expected[k] = kept(self.live.result_alone(self.item(k)))
         return self._expected[k]
 
+    def must_give(self, live: Live, ks: list[int], what: str, *, index: int = 0) -> None:
+        """Run a batch of these requests and compare each result with what it gives alone.
+
+        Raises:
+            Broken: One fails or differs; ``what`` begins the sentence.
+        """
+        batch = self.items(ks)
+        # A batch that is too light is filled up with the last request, as by pad.
+        while live.backend.max != 1 and weight_of(batch) < live.backend.min:
+            batch.append(self.item(ks[-1]))
+        results = [kept(result) for result in live.results(batch, index)]
+        for place, k in enumerate(ks):
+            self.must_equal(results[place], self.expected(k), f"{what}, request {k} differs")
+
     def must_equal(self, result: Any, expected: Any, what: str) -> None:
         """Compare two results.
 
@@ -258,7 +277,12 @@ def declared_keys(declared: Any, options: Any) -> Keys:
     An option may hold one key, a list of keys, a table whose values are keys, or None for no key.
     """
     if isinstance(declared, type):
-        required = getattr(declared, "__required_keys__", frozenset())
+        required = set(getattr(declared, "__required_keys__", ()))
+        for key, annotation in declared.__annotations__.items():
+            # Under `from __future__ import annotations` Python itself does not see these words.
+            word = _WORD.match(getattr(annotation, "__forward_arg__", ""))
+            if word is not None:
+                (required.add if word[1] == "Required" else required.discard)(key)
         return Keys(frozenset(required), frozenset(declared.__annotations__) - required)
     found: list[str] = []
     for key in declared:

@@ -79,7 +79,7 @@ class WatchedRequest(dict[str, Any]):
     __hash__ = None  # type: ignore[assignment]
 
     def _look_at_all(self) -> None:
-        for key in super().keys():
+        for key in list(super().keys()):
             self._look(key)
 
     def __setitem__(self, key: str, value: Any) -> None:
