@@ -75,12 +75,16 @@ class Dispatcher:
             if node.owned:
                 self._bury()
             offered = list(node.free)
+            taken: list[Instance] = []
             wake_at: float | None = None
             while offered and node.line.count:
                 if isinstance(me, Caller) and mine is None and self._nudges(me, offered):
                     break
                 outcome = self._next(offered)
                 if isinstance(outcome, Work):
+                    # What has begun may make a batch due on those that were passed by.
+                    taken.append(outcome.instance)
+                    offered, wake_at = [i for i in node.free if i not in taken], None
                     node.let_in()
                     if mine is None and _may_run(me, outcome):
                         outcome.instance.holder = me
@@ -139,7 +143,7 @@ class Dispatcher:
                 offered.clear()
                 return None
             running = len([i for i in node.instances if i.holder is not None])
-            cut = self._batches.cut(QueueView(node.line, running), instance, now)
+            cut = self._batches.cut(QueueView(node, running), instance, now)
             take, again_at = min(int(cut.take), node.line.count), cut.wake_at
         except Exception as error:  # noqa: BLE001 - a policy may be anybody's code
             self._policy_failed(error)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace._scheduling.entry import Entry
+    from headrace._scheduling.node import Node
 
 __all__ = ["QueueView", "WaitingLine"]
 
@@ -69,6 +70,10 @@ class WaitingLine:
         lowest = next(level for p in reversed(self._priorities) if (level := self._levels[p]))
         return next(iter(lowest))
 
+    def oldest(self) -> float:
+        """Give when the oldest that waits arrived: equals stand in order of arrival."""
+        return min(next(iter(level)).arrival for level in self._levels.values() if level)
+
     def __iter__(self) -> Iterator[Entry]:
         return chain.from_iterable(self._levels[p] for p in self._priorities)
 
@@ -79,14 +84,31 @@ class WaitingLine:
 class QueueView:
     """The waiting line as a policy sees it, for one decision: see `headrace.policies.Queue`."""
 
-    __slots__ = ("_count", "_rest", "_seen", "running", "weight")
+    __slots__ = ("_count", "_node", "_rest", "_seen", "running", "weight")
 
-    def __init__(self, line: WaitingLine, running: int) -> None:
+    def __init__(self, node: Node, running: int) -> None:
+        line = node.line
+        self._node = node
         self._count = line.count
         self._rest = iter(line)
         self._seen: list[Entry] = []
         self.weight = line.weight
         self.running = running
+
+    @property
+    def free(self) -> int:
+        """How many instances are free."""
+        return len(self._node.free)
+
+    @property
+    def oldest(self) -> float:
+        """When the oldest arrived, whatever its priority."""
+        return self._node.line.oldest()
+
+    @property
+    def open(self) -> bool:
+        """Whether more may come."""
+        return self._node.refusing is None and not self._node.full
 
     def __len__(self) -> int:
         return self._count
