@@ -39,19 +39,70 @@ def weight_of(batch: Sequence[Request]) -> int:
 class Backend:
     """Something that computes ``result`` from ``data`` for a list of requests.
 
-    Authors subclass it and write `init`, `forward` and `close`; everybody else calls the backend,
-    ``backend(batch)``, which checks state and range and gives one outcome per item. A backend is
-    run by one thread at a time, though not always by the same one unless `owns_thread` is True: it
-    must neither rely on thread-locals or context variables nor leave any changed.
+    Authors subclass it and write `init`, `forward` and `close`, of which only `forward` is needed::
+
+        class Scale(headrace.Backend):
+            \"\"\"Multiply a number.
+
+            Reads: data: A number.
+            Writes: result: A number.
+            Batch: 1 or more; a bad item fails alone.
+            Raises: InputError: ``data`` is missing or no number.
+            Source: own
+            \"\"\"
+
+            class Options(headrace.Options):
+                factor: float = pydantic.Field(2.0, description="The factor (no unit).")
+
+            rerun = True
+
+            def init(self, options, context):
+                self.factor = options.factor
+
+            def forward(self, batch):
+                for request in batch:
+                    data = request.get("data")
+                    if not isinstance(data, (int, float)):
+                        raise InputError(key="data", expected="a number", got=repr(data))
+                    request["result"] = data * self.factor
+
+    **Requests** are dicts (see `headrace.keys`). A backend reads ``data`` and writes ``result``; other
+    keys it declares in `reads` and `writes`. It changes no object that it reads: others may hold it.
+    What it writes is finished and owns its memory: no view into a buffer that is used again.
+
+    **Errors.** A request that is wrong gets a `headrace.errors.InputError`, which names key, what was
+    expected and what came; a model that cannot be built, or an option that does not fit it, a
+    `headrace.errors.SetupError` in `init`. An ImportError in `init` becomes a MissingDependencyError,
+    anything else there a SetupError, anything else in `forward` a BackendError around it.
+
+    **Life.** An instance is made, then `init`, `warm_up`, any number of `forward`, `close`, each
+    once but `forward`; after an `init` that failed nothing more is called. A class is
+    instantiated without arguments: it has no ``__init__`` with parameters.
+
+    **Threads.** An instance is run by one thread at a time, though not always by the same one unless
+    `owns_thread` is True: it must neither rely on thread-locals or context variables nor leave any
+    changed. Several instances run side by side, so what they share must be safe.
+
+    **Imports.** The module of the class imports without the library that computes; `init` imports it.
+    So ``headrace check`` works where that library is not installed.
+
+    **Docstring.** ``headrace plugins info`` shows it; its sections Reads, Writes, Batch, Raises and
+    Source say dtypes, shapes and units, and the conformance kit compares them with what happens.
+
+    A plain class with `forward` is enough for ``headrace.register("Name", cls)``; a distribution offers
+    a class in the entry-point group ``headrace.backends``. Everybody else calls the backend,
+    ``backend(batch)``, which checks state and range and gives one outcome per item. Containers do so
+    with their children, ``context.children``, and pass on only the items that are still alive.
 
     Attributes:
         Options: The typed options, a subclass of `headrace.Options`; unknown keys are refused.
         min, max: The batch range in weights (see ``request_size``), both included; ``max`` None
-            means unbounded. `init` may set them.
+            means unbounded. `init` may set them. Where ``max`` is 1 items come one at a time,
+            whatever their weight. `forward` never gets a batch outside the range.
         owns_thread: True when `init`, every `forward` and `close` must run in one thread of the
             backend's own.
         rerun: True when `forward` has no side effects, so that the items of a batch that failed
-            may be tried one by one.
+            may be tried one by one. A backend that overwrites a key it reads must leave it False.
         reads, writes: The keys of a request that `forward` reads and writes; ``"{option}"`` stands
             for the key that an option names; a TypedDict class may stand for the tuple.
         takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for
@@ -87,19 +138,30 @@ class Backend:
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.
-            context: Where this instance stands, and what it may use.
+            context: Where this instance stands, and what it may use: its device, threads, children,
+                what the node's instances share; see `headrace.InitContext`.
+
+        Raises:
+            SetupError: It cannot be built; say what to do in ``hint``. Another exception becomes one,
+                an ImportError a MissingDependencyError.
         """
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Write ``result`` into each request of ``batch``.
 
-        The range has been checked and the batch is never empty. The dicts may be changed.
+        The range has been checked and the batch is never empty. The dicts may be changed, the list
+        not. The requests may come from different callers.
+
+        A container with one child may have ``forward_with_dep(batch, dependency)`` instead: the
+        dependency is given at each call, and is called as ``dependency(batch)``.
 
         Returns:
-            None when all went well, else a list with an exception or None per item.
+            None when all went well, else a list with an exception or None per item, the one way to
+            fail single items. Anything else is a ContractError for all.
 
         Raises:
-            Exception: Anything raised fails the whole batch (see `rerun`).
+            Exception: Anything raised fails the whole batch; where `rerun` is True its items are
+                then run one by one, so that only those that are wrong fail.
         """
         with_dependency = getattr(self, "forward_with_dep", None)
         if with_dependency is None or self._dependency is None:
@@ -112,14 +174,24 @@ class Backend:
         return outcomes
 
     def warm_up(self) -> None:
-        """Run once after `init`, before the pipeline is ready. The default does nothing."""
+        """Run once after `init`, before the pipeline is ready. The default does nothing.
+
+        For what the first batch would else pay: a run on zeros, memory, compilation. An exception
+        fails the setup.
+        """
 
     def describe(self) -> dict[str, Any]:
-        """Give what was really built: provider, precision, shapes. JSON-able."""
+        """Give what was really built: provider, precision, shapes. JSON-able.
+
+        It stands under ``built`` in `headrace.Pipeline.describe`. The default gives nothing.
+        """
         return {}
 
     def close(self) -> None:
-        """Give back what `init` took. The default does nothing."""
+        """Give back what `init` took: memory, files, threads. The default does nothing.
+
+        Called once, and only after an `init` that succeeded.
+        """
 
     # What everybody else calls.
 

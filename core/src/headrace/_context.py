@@ -84,19 +84,26 @@ class InitContext:
         node_name: The node, ``"main"`` when the configuration has no tables.
         instance_index: Which of the node's instances this is, from 0.
         instance_num: How many instances the node has.
-        device: What the node's key ``device`` says for this instance; None when unset.
-        min, max: The node's keys ``min`` and ``max``; None when unset.
-        batch_sizes: The node's key ``batch_sizes``; None when unset.
-        threads: How many threads this instance may use for its computation, at least 1.
-        children: The backends in ``[ ]``, built and initialised, in the order of writing.
+        device: What the node's key ``device`` says for this instance, as text (``"cuda:0"``); None
+            when unset.
+        min, max: The node's keys ``min`` and ``max``, in weights; None when unset. They narrow the
+            range of the class, whatever the backend does.
+        batch_sizes: The node's key ``batch_sizes``, in weights; None when unset.
+        threads: How many threads this instance may use for its computation, at least 1: its share of
+            ``[global] threads``. Pass it to the library.
+        children: The backends in ``[ ]``, built and initialised, in the order of writing. Call them,
+            ``child(batch)``; they are closed for you.
         prefixes: Per child the prefix before it, as (positional, {key: value}).
-        logger: A logger named after the backend.
-        shared: One store per node.
-        progress: ``progress(total, unit)`` gives a context manager; call what it yields with the
-            number of units done.
-        cancelled: Tells whether the caller gave up, so that long work can end early.
-        build: Build a backend from an expression, as ``Reflect`` does; it belongs to this backend,
-            which closes it.
+        logger: A logger named after the backend; it has no handler of its own.
+        shared: One store per node: ``shared.get_or_create(key, factory)`` gives all instances of the
+            node one object, which is closed with the node.
+        progress: ``progress(total, unit)`` gives a context manager for work that takes long; call
+            what it yields with the number of units done since the last call. ``total`` may be None.
+            Silent unless whoever builds the pipeline shows it.
+        cancelled: Tells whether the caller gave up, so that long work can end early: ask it between
+            steps, and raise.
+        build: ``build(expression)`` makes a backend from an expression, as ``Reflect`` does. It
+            belongs to this backend, with which it is closed.
     """
 
     node_name: str = "main"

@@ -40,10 +40,22 @@ OutputPath = Annotated[Path, AfterValidator(_against_base)]
 
 
 class Options(BaseModel):
-    """Base of the ``Options`` of every backend: frozen, unknown keys refused.
+    """Base of the ``Options`` of every backend, policy and probe: frozen, unknown keys refused.
 
-    Values are read as pydantic reads them, except that a bool is no number and NaN is no value.
-    Every field has a ``description`` with its unit.
+    A pydantic model. Each field has a type, limits where there are any, a default unless it must be
+    set, and a ``description`` with its unit::
+
+        class Options(headrace.Options):
+            positional = ("size",)
+            size: int = pydantic.Field(ge=1, le=4096, description="Side of the result, in pixels.")
+            mode: Literal["fast", "exact"] = pydantic.Field("fast", description="How (a name).")
+            model: headrace.FilePath | None = pydantic.Field(None, description="A file, or none.")
+
+    Values are read as pydantic reads them, except that a bool is no number and NaN is no value; a
+    `headrace.FilePath` is relative to the file that wrote it and must exist, a `headrace.OutputPath`
+    need not. Fields that depend on each other are checked in a ``model_validator`` that raises
+    ValueError. All of it happens before anything is built. Node keys (``max``, ``device``, ...) are
+    never options; what a backend needs of them is in its `headrace.InitContext`.
 
     Attributes:
         positional: Names of the fields that positional args in an expression fill, in order:
