@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 
 import pytest
@@ -118,6 +117,7 @@ def test_one_policy_for_both_keys_shares_what_it_knows(turns, gate):
         pipe.submit([{"data": k} for k in range(9, 12)])
         for future in futures:
             future.result(20)
+        pipe.close(drain=False)
         stats = pipe.stats()["nodes"]["main"]
     assert set(map(len, gate.batches)) == {1, 2}
     histogram = stats["batch_size"]["histogram"]
@@ -185,15 +185,16 @@ def test_definitions_and_the_expression_of_a_node_come_from_a_plugin(site):
 
 def test_the_example_of_the_hook_for_probes_writes_what_it_says(site, tmp_path):
     import inspect
-    import textwrap
 
     from headrace import hookspecs
 
-    blocks, rows = [], iter(inspect.cleandoc(hookspecs.headrace_probes.__doc__).splitlines())
-    for row in rows:
+    blocks, inside = [], False
+    for row in inspect.cleandoc(hookspecs.headrace_probes.__doc__).splitlines():
+        inside = row.endswith("::") or (inside and (not row or row.startswith("    ")))
         if row.endswith("::"):
-            block = itertools.takewhile(lambda r: not r or r.startswith("    "), rows)
-            blocks.append(textwrap.dedent("\n".join(block)))
+            blocks.append("")
+        elif inside:
+            blocks[-1] += row.removeprefix("    ") + "\n"
     hook, trace = blocks
     site.add(
         "headrace-x",
