@@ -362,6 +362,14 @@ def test_info_of_a_plugin(name, site, monkeypatch):
     )
 
 
+def test_info_of_a_backend_that_gave_its_distribution_the_name(site, monkeypatch):
+    add_plugin(site, "headrace-scale", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    only(monkeypatch, "scale")
+    assert headrace_says("plugins", "info", "Scale").stdout.startswith("Scale: headrace-scale 1.0")
+    for name in ("scale", "headrace-scale", "headrace_scale"):
+        assert headrace_says("plugins", "info", name).stdout.startswith("headrace-scale 1.0: ok")
+
+
 def test_info_of_core():
     result = headrace_says("plugins", "info", "headrace")
     assert result.exit_code == 0

@@ -138,9 +138,9 @@ def _show(found: Certificate) -> None:
         say(f"{title}\n  {found.problem}\n")
         return
     table = Table(
-        title=title,
+        title=Text(title),
         title_justify="left",
-        caption=_caption(found),
+        caption=Text(_caption(found)),  # an expression has brackets, which are no markup
         caption_justify="left",
     )
     table.add_column("rule", no_wrap=True)

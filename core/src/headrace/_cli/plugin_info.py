@@ -41,9 +41,9 @@ def info(name: str, *, json: bool) -> int:
         ConfigError: There is none of that name.
     """
     records = [r for r in all_plugins() if name in (r.distribution, r.plugin)]
-    if not records:
-        records = [r for r in all_plugins() if normalised_plugin(name) == r.plugin]
     specs = registry.find(name)
+    if not records and not specs:
+        records = [r for r in all_plugins() if normalised_plugin(name) == r.plugin]
     if not records and not specs:
         known = [*registry.names(), *(r.distribution for r in all_plugins())]
         raise ConfigError(registry.unknown(name, known))
