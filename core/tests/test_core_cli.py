@@ -504,6 +504,9 @@ def test_info_gives_the_state_of_one_plugin(name, state, one_of_each):
     assert states(json.loads(result.stdout)["plugins"]) == {name: state}
     text = headrace_says("plugins", "info", name).stdout
     assert text.startswith(f"{name} 1.0: {state}")
+    if state in ("disabled", "incompatible"):
+        assert "not imported" in text
+        assert "cannot be imported" not in text
 
 
 def test_a_plugin_in_a_state_by_name_only_can_still_be_used(one_of_each):

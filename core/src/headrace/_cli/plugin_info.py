@@ -52,7 +52,8 @@ def info(name: str, *, json: bool) -> int:
             BackendSpec(one, record.plugin, record.distribution, record.version, path)
             for one, path in sorted(record.backends.items())
         ]
-    backends = [_backend(spec) for spec in specs]
+    shut = {r.distribution: r.state for r in records if r.state in ("disabled", "incompatible")}
+    backends = [_backend(spec, shut.get(spec.distribution)) for spec in specs]
     installed = [record for record in records if record.distribution != "headrace"]
     rows = listed(records, all_findings(installed, registry.plugins()))
     if json:
@@ -73,7 +74,8 @@ def all_plugins() -> list[PluginRecord]:
     return [core, *registry.plugins()]
 
 
-def _backend(spec: BackendSpec) -> dict[str, Any]:
+def _backend(spec: BackendSpec, shut: str | None) -> dict[str, Any]:
+    """Describe a backend; one of a plugin that is not to be used is not imported."""
     found: dict[str, Any] = {
         "name": spec.name,
         "plugin": spec.plugin,
@@ -82,6 +84,8 @@ def _backend(spec: BackendSpec) -> dict[str, Any]:
         "path": spec.path,
         "error": None,
     }
+    if shut is not None:
+        return {**found, "error": f"not imported: {spec.distribution} is {shut}"}
     try:
         cls = spec.load()
     except PluginError as error:
