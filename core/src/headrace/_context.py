@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from typing import TypeAlias
 
     from headrace._backend import Backend
 
-__all__ = ["InitContext", "Progress", "Shared"]
+    ProgressFactory: TypeAlias = Callable[[int | None, str], AbstractContextManager["Progress"]]
+
+__all__ = ["InitContext", "Progress", "Shared", "showing_progress", "shown_progress"]
 
 T = TypeVar("T")
 
@@ -33,6 +37,24 @@ def _silent(done: int) -> None:
 
 def _no_progress(total: int | None, unit: str) -> AbstractContextManager[Progress]:
     return nullcontext(_silent)
+
+
+_shown: ContextVar[ProgressFactory] = ContextVar("headrace.progress", default=_no_progress)
+
+
+def shown_progress() -> ProgressFactory:
+    """Give what ``progress`` is in the contexts of a pipeline that is built here and now."""
+    return _shown.get()
+
+
+@contextmanager
+def showing_progress(progress: ProgressFactory) -> Iterator[None]:
+    """Show the progress of long work in ``init`` with ``progress``, for pipelines built within."""
+    before = _shown.set(progress)
+    try:
+        yield
+    finally:
+        _shown.reset(before)
 
 
 def _never() -> bool:
@@ -99,7 +121,7 @@ class InitContext:
             node one object, which is closed with the node.
         progress: ``progress(total, unit)`` gives a context manager for work that takes long; call
             what it yields with the number of units done since the last call. ``total`` may be None.
-            Silent unless whoever builds the pipeline shows it.
+            ``headrace run`` shows it on a terminal; elsewhere it is silent.
         cancelled: Tells whether the caller gave up, so that long work can end early: ask it between
             steps, and raise.
         build: ``build(expression)`` makes a backend from an expression, as ``Reflect`` does. It
@@ -118,6 +140,6 @@ class InitContext:
     prefixes: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = ()
     logger: logging.Logger = field(default_factory=lambda: logging.getLogger("headrace.backend"))
     shared: Shared = field(default_factory=Shared)
-    progress: Callable[[int | None, str], AbstractContextManager[Progress]] = _no_progress
+    progress: ProgressFactory = _no_progress
     cancelled: Callable[[], bool] = _never
     build: Callable[[str], Backend] = _no_build

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from headrace._build.door import Bound, Door, Guarded, NotCallable
 from headrace._build.schedulers import device_of, node_scheduler
 from headrace._containers.background import BackgroundThread
+from headrace._containers.choice import Fallback
 from headrace._containers.graph import DagDispatcher
 from headrace._containers.queues import QueueUser
-from headrace._containers.choice import Fallback
 from headrace._containers.ranges import inside
 from headrace._containers.scheduling import Batching, InstanceDispatcher
 from headrace._containers.wiring import Wiring
-from headrace._context import InitContext
+from headrace._context import InitContext, shown_progress
 from headrace._plan.brackets import is_bare, takes_dependency
 from headrace._plan.ranges import states_range
 from headrace._plan.threads import give_threads
@@ -23,10 +23,10 @@ from headrace._scheduling.thread import OwnThread
 from headrace.errors import HeadraceError, SetupError
 
 if TYPE_CHECKING:
-    from headrace._build.commons import Commons
     from collections.abc import Callable
 
     from headrace._backend import Backend
+    from headrace._build.commons import Commons
     from headrace._build.parts import Parts
     from headrace._context import Shared
     from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
@@ -86,6 +86,7 @@ class ElementBuilder:
         self._pipeline = pipeline
         self._threads = threads
         self._cancelled = cancelled
+        self._progress = shown_progress()
         self._shortcut = shortcut
         self._name = node.name if node is not None else "entrypoint"
         self._reached = _reached_by_name(plan)
@@ -181,6 +182,7 @@ class ElementBuilder:
             prefixes=tuple((tuple(p), dict(n)) for p, n in element.prefixes),
             logger=logging.getLogger(f"headrace.backend.{element.cls.__name__}"),
             shared=self._shared,
+            progress=self._progress,
             cancelled=self._cancelled,
             build=lambda text: self._late(text, element, at),
         )

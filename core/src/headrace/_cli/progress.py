@@ -11,7 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["progress_bar"]
+    from headrace._context import Progress as Advance
+    from headrace._context import ProgressFactory
+
+__all__ = ["progress_bar", "setup_bars"]
 
 
 @contextlib.contextmanager
@@ -38,3 +41,21 @@ def progress_bar(total: int) -> Iterator[tuple[Callable[[], None], Callable[[str
                 progress.update(task, rate=f"{speed:.1f}/s")
 
         yield advance, complain
+
+
+@contextlib.contextmanager
+def setup_bars(console: Console) -> Iterator[ProgressFactory]:
+    """Give what shows a bar for each piece of long work in ``init``, several at a time."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
+
+        @contextlib.contextmanager
+        def bar(total: int | None, unit: str) -> Iterator[Advance]:
+            task = bars.add_task(unit, total=total)
+            try:
+                yield lambda done: bars.advance(task, done)
+            finally:
+                bars.refresh()  # short work is seen too
+                bars.remove_task(task)
+
+        yield bar

@@ -52,7 +52,8 @@ def run(
     """Send every input through a pipeline; give the exit status."""
     check_arguments(arguments)
     with Interrupts() as interrupts:
-        pipeline = headrace.pipe(config, allow_import=allow_import)
+        with _setup_bars() if progress and not quiet else contextlib.nullcontext():
+            pipeline = headrace.pipe(config, allow_import=allow_import)
         work = _Run(pipeline, interrupts, json=json, timeout=timeout, traceback=traceback)
         status = work.to_the_end(arguments, progress=progress and not quiet)
         if not quiet and status != BROKEN_PIPE:
@@ -61,6 +62,21 @@ def run(
             # The interpreter would wait for a backend that hangs, and forget the status.
             leave_now(status)
     return status
+
+
+@contextlib.contextmanager
+def _setup_bars() -> Iterator[None]:
+    """Show what backends say of long work while they are built, if somebody sees it."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    from headrace._cli.progress import setup_bars
+    from headrace._context import showing_progress
+
+    with setup_bars(Console(stderr=True)) as bar, showing_progress(bar):
+        yield
 
 
 class _Run:
