@@ -239,6 +239,7 @@ def holds(tree, state, at):
     }[kind]()
 
 
+@settings(deadline=None)
 @given(
     tree=TREES,
     items=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 3)), min_size=1, max_size=5),
@@ -327,7 +328,7 @@ def policy_of(tree):
     return Policy
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     tree=TREES,
     arrivals=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 3)), min_size=1, max_size=12),
