@@ -11,15 +11,20 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.thread import OwnThread
 
-__all__ = ["BARGE_S", "FAST_S", "Instance"]
+__all__ = ["BARGE_S", "FAST_S", "SWIFT_S", "Instance"]
 
 FAST_S = 100e-6
 """A backend whose mean forward is below this is fast: its times are sampled, and a caller may run
 foreign batches on it for as long in all, since a hand-over to another thread costs about as much."""
 
+SWIFT_S = 20e-6
+"""A backend whose mean forward is below this is done sooner than a thread wakes up: while others
+wait, a newcomer may use what would be idle time. A slower one goes to the oldest at once, and what
+gathers meanwhile makes fuller batches."""
+
 BARGE_S = 0.001
-"""A newcomer may take a free instance while others wait only as long as the oldest has waited less
-than this; then the instance goes to the oldest."""
+"""A newcomer may take the free instance of a swift backend while others wait only as long as the
+oldest has waited less than this; then the instance goes to the oldest."""
 
 _SAMPLED = 15
 """Mask of the counter of batches: a fast backend has one batch in 16 timed."""

@@ -71,7 +71,7 @@ class Node:
         min, max: Weights that some living instance takes.
         needs_result: Whether a request that ends without a ``result`` has failed.
         torn: Whether a claim has begun and not ended; seen by others only after an interrupt.
-        owned: Whether instances are run by threads of their own.
+        lost: Whether the threads of all instances have died.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Node:
         self.waker: Caller | None = None
         self.needs_result = True
         self.torn = False
-        self.owned = any(instance.thread is not None for instance in instances)
+        self.lost = False
         self._settled: list[Entry] = []  # by this turn under the lock, not told yet
         self._untold: dict[Entry, None] = {}  # all that is settled and not told
         self._closers: list[Signal] = []
@@ -149,13 +149,21 @@ class Node:
             at: The instance that ran it, which counts the failure.
         """
         request = entry.request
+        owner = entry.owner
+        if error is None and type(owner) is Caller and entry.alarm is None and entry.room is None:
+            request["data"] = entry.data
+            # No call up to the state: an interrupt finds the entry either open or settled.
+            owner.pending -= 1
+            entry.state = DONE
+            if not owner.pending:
+                self._release(owner)
+            return
         if not getattr(error, "abandoned", False):
             request["data"] = entry.data
             if error is not None:
                 request.pop("result", None)
         if entry.alarm is not None:
             entry.alarm.cancel()
-        owner = entry.owner
         waits = isinstance(owner, Caller)
         code = "" if error is None else code_of(error)
         failures = self.failures if at is None else at.failures
@@ -171,10 +179,16 @@ class Node:
         entry.state = DONE
         if entry.room is not None:
             entry.room.wake()
-        if not isinstance(owner, Caller):
+        if isinstance(owner, Caller):
+            self._release(owner)
+        else:
             self._settled.append(entry)
-        elif not owner.pending and owner.parked:
-            owner.signal.wake()
+
+    def _release(self, caller: Caller) -> None:
+        """Wake a caller that sleeps and has all its outcomes."""
+        if not caller.pending and caller.parked:
+            caller.signal.wake()
+            caller.parked = False  # it need not look again; after the wake, so that none is lost
 
     def settle_waiting(self, error: BaseException, entries: Sequence[Entry]) -> None:
         """Fail entries that wait, each with an error of its own."""
@@ -185,8 +199,10 @@ class Node:
 
     # Telling.
 
-    def take_settled(self) -> list[Entry]:
+    def take_settled(self) -> Sequence[Entry]:
         """Give those settled in this turn under the lock; the one who takes them tells them."""
+        if not self._settled:
+            return ()
         settled = self._settled
         self._settled = []
         return settled
@@ -238,6 +254,7 @@ class Node:
         instance.holder = None
         living = [i for i in self.instances if i.living]
         self.measure(living)
+        self.lost = not living
         error = self.no_instance() if not living else None
         for entry in [*self.line, *self.outside]:
             if error is not None or (self.max is not None and entry.weight > self.max):

@@ -20,7 +20,7 @@ from headrace._scheduling import closing
 from headrace._scheduling.admission import Entrance, enter, held_here
 from headrace._scheduling.crew import Crew
 from headrace._scheduling.dispatch import Dispatcher
-from headrace._scheduling.driving import Driver
+from headrace._scheduling.driving import Driver, earliest
 from headrace._scheduling.entry import (
     DONE,
     ENTERED,
@@ -31,7 +31,7 @@ from headrace._scheduling.entry import (
     Entry,
 )
 from headrace._scheduling.executors import Caller
-from headrace._scheduling.instance import BARGE_S, FAST_S
+from headrace._scheduling.instance import BARGE_S, SWIFT_S
 from headrace._scheduling.mending import Mender
 from headrace._scheduling.node import Limits, Node
 from headrace._scheduling.signal import Signal
@@ -147,7 +147,7 @@ class Scheduler(Entrance, closing.Ending):
             weight = self.checked(request)
         data = request["data"]
         request.pop("result", None)
-        if weight > self._direct_max:
+        if weight > self._direct_max or not self._free:
             self._queue_up(request, weight, home, internal=internal)
             return
         me = get_ident()
@@ -194,8 +194,8 @@ class Scheduler(Entrance, closing.Ending):
     def _may_barge(self) -> bool:
         """Tell whether a newcomer may take a free instance though others wait. Under the lock."""
         (oldest,) = self._line.head(1)
-        fast = self._free[0].mean_s < FAST_S
-        return fast and self._node.clock() - oldest.arrival < BARGE_S
+        swift = self._free[0].mean_s < SWIFT_S
+        return swift and self._node.clock() - oldest.arrival < BARGE_S
 
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
         """Run a caller's own request on the instance it claimed; give its error."""
@@ -226,10 +226,16 @@ class Scheduler(Entrance, closing.Ending):
     def _queue_up(
         self, request: Request, weight: int, home: Scheduler | None, *, internal: bool
     ) -> None:
-        entry = Entry(request, None, weight=weight)
+        caller = Caller(get_ident(), pending=1)
+        entry = Entry(request, caller, weight=weight)
         if home is not None:
             entry.waits = home.waits()
-        self.call_many([entry], internal=internal)
+        deadline = None
+        entry.arrival = now = self._node.clock()
+        if self.limits.timeout_ms is not None:
+            deadline = self._set_times(entry, now)
+            caller.runs = False
+        self._wait(caller, (entry,), deadline, internal=internal)
         if entry.error is not None:
             raise entry.error
 
@@ -257,23 +263,38 @@ class Scheduler(Entrance, closing.Ending):
             entries: New entries; those that are DONE already keep their outcome.
             internal: They come from a backend of this pipeline, which closing does not refuse.
         """
-        node = self._node
-        now = node.clock()
+        now = self._node.clock()
         fresh = [entry for entry in entries if entry.state == NEW]
-        timed = [entry for entry in fresh if self._set_times(entry, now) is not None]
-        caller = Caller(get_ident(), runs=not timed, pending=len(fresh))
+        for entry in fresh:
+            self._set_times(entry, now)
+        deadline = earliest(fresh)
+        caller = Caller(get_ident(), runs=deadline is None, pending=len(fresh))
         for entry in fresh:
             entry.owner = caller
+        self._wait(caller, fresh, deadline, internal=internal)
+
+    def _wait(
+        self,
+        caller: Caller,
+        entries: Sequence[Entry],
+        deadline: float | None,
+        *,
+        internal: bool,
+    ) -> None:
+        """Let the entries of a caller in and wait for them, the earliest until ``deadline``."""
+        node = self._node
         try:
             with node.lock:
                 node.callers.add(caller)
-                enter(node, fresh, self._make_room, internal=internal, waits=True)
-                work = self._dispatcher.dispatch(caller)
+                enter(node, entries, self._make_room, internal=internal, waits=True)
+                work = self._dispatcher.dispatch(caller) if node.free or node.torn else None
+                parks = caller.parked = work is None and caller.pending > 0
                 settled = node.take_settled()
-            node.tell(settled)
-            self._driver.wait(caller, fresh, work)
+            if settled:
+                node.tell(settled)
+            self._driver.wait(caller, entries, work, parks=parks, deadline=deadline)
         except BaseException as interrupt:
-            abandoned = self._mender.withdraw(caller, fresh)
+            abandoned = self._mender.withdraw(caller, entries)
             interrupt.abandoned = abandoned  # type: ignore[attr-defined]
             raise
         node.callers.discard(caller)

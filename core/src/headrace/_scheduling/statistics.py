@@ -44,7 +44,7 @@ def statistics(node: Node) -> dict[str, Any]:
         "batches": batches,
         "batch_size": {
             "mean": round(items / batches, 4) if batches else 0.0,
-            "histogram": {str(size): sizes[size] for size in sorted(sizes)},
+            "histogram": {str(size): sizes[size] for size in sorted(sizes) if sizes[size]},
         },
         "queue_ms": waited.summary(),
         "forward_ms": forward.summary(),
