@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.node import Node
 
-__all__ = ["Entrance", "deadline_error", "enter", "held_here", "inside"]
+__all__ = ["Entrance", "deadline_error", "enter", "held_here", "inside", "unfit"]
 
 
 def enter(
@@ -50,7 +50,7 @@ def enter(
     for entry in entries:
         node.entered += 1
         entry.state = ENTERED
-        error = refused or _unfit(node, entry)
+        error = refused or unfit(node, entry)
         if error is not None:
             node.settle(entry, own(error))
             continue
@@ -65,7 +65,7 @@ def enter(
 
 def held_here(node: Node) -> bool:
     """Tell whether the calling thread, or one that waits for it, runs a batch of the node."""
-    held = {i.ident for i in node.instances if i.holder is not None and i.ident}
+    held = {i.ident for i in node.every if i.holder is not None and i.ident}
     return bool(held) and not held.isdisjoint(served_here(get_ident()))
 
 
@@ -96,7 +96,8 @@ def inside(node: str) -> ContractError:
     )
 
 
-def _unfit(node: Node, entry: Entry) -> BaseException | None:
+def unfit(node: Node, entry: Entry) -> BaseException | None:
+    """Give the error of an entry that came too late, or that no instance can ever take."""
     if entry.deadline is not None and entry.deadline <= entry.arrival:
         return deadline_error(node, running=False)
     if node.max is None or entry.weight <= node.max:

@@ -65,6 +65,10 @@ class Dispatcher:
         self._lost = lost
         self._wake = wake
 
+    def use(self, other: Dispatcher) -> None:
+        """Decide with the policies of another dispatcher from now on."""
+        self._batches, self._dispatches = other._batches, other._dispatches
+
     def dispatch(self, me: Caller | Runner | None) -> Work | None:
         """Claim instances for all batches that are due; give back the one that ``me`` runs."""
         node = self._node
@@ -244,7 +248,7 @@ class Dispatcher:
     def mend(self) -> None:
         """End the claims, and hand over the batches, that an interrupt cut short."""
         self._node.torn = False
-        for instance in self._node.instances:
+        for instance in self._node.every:
             if instance.holder is CUT and instance.entries is not None:
                 self._end_claim(instance)
                 self.give(Work(instance, instance.entries))
@@ -299,7 +303,7 @@ class Dispatcher:
             instance.running_weight = 0
             instance.ident = 0
             instance.holder = None
-            self._node.free.append(instance)
+            self._node.rest(instance)
         for entry, error in zip(entries, errors, strict=True):
             if entry.state == RUNNING:
                 self._node.settle(entry, error, instance)

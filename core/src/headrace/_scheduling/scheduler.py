@@ -5,6 +5,7 @@ One lock per node guards the waiting line, the instances and the states of the r
 - `admission`: who is let into the line;
 - `dispatch`: which batch is due, on which instance, and which thread runs it;
 - `driving`, `crew`: those threads;
+- `exchange`: new instances in place of the old ones;
 - `closing`, `mending`: the end, and interrupts;
 - `node`: what they share, and the one outcome of every request.
 """
@@ -30,6 +31,7 @@ from headrace._scheduling.entry import (
     RUNNING,
     Entry,
 )
+from headrace._scheduling.exchange import Exchange
 from headrace._scheduling.executors import Caller
 from headrace._scheduling.instance import BARGE_S, FAST_S
 from headrace._scheduling.mending import Mender
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["Limits", "Scheduler"]
 
 
-class Scheduler(Entrance, closing.Ending):
+class Scheduler(Entrance, Exchange, closing.Ending):
     """The queue and the instances of one node; every method may be called from any thread.
 
     Args:
@@ -159,7 +161,7 @@ class Scheduler(Entrance, closing.Ending):
                 if (
                     free
                     and (not self._line.count or self._may_barge())
-                    and self._direct_max
+                    and weight <= self._direct_max
                     and (internal or self._elsewhere.count < self.limits.queue_size)
                     and (not self._linger or len(free) == len(self.instances))
                 ):
@@ -178,7 +180,8 @@ class Scheduler(Entrance, closing.Ending):
                     instance.ident = 0
                     instance.holder = None
                     free.append(instance)
-                    idle = not self._line.count and self._direct_max > 0
+                    # Another list of free instances: it has been taken out of service, or all end.
+                    idle = not self._line.count and free is self._free
         except BaseException as raised:
             self._interrupted(request, data, raised)
             raise
@@ -240,6 +243,8 @@ class Scheduler(Entrance, closing.Ending):
         try:
             with node.lock:
                 retire = node.retire
+                if instance.retired is not None:
+                    instance.retired.wake()
                 work = self._dispatcher.dispatch(leader)
                 settled = node.take_settled()
             node.tell(settled)
@@ -376,9 +381,14 @@ class Scheduler(Entrance, closing.Ending):
             return held_here(self._node)
 
     def idle_instances(self) -> list[Instance]:
-        """Give the instances on which nothing runs."""
+        """Give the instances in service on which nothing runs."""
         with self._node.lock:
             return [instance for instance in self.instances if instance.holder is None]
+
+    def busy(self) -> bool:
+        """Tell whether a batch runs."""
+        with self._node.lock:
+            return any(instance.holder is not None for instance in self._node.every)
 
     def statistics(self) -> dict[str, Any]:
         """Give what ``stats()`` shows of the node."""
