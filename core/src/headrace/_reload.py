@@ -24,6 +24,7 @@ __all__ = ["Reloader"]
 
 _log = logging.getLogger("headrace.reload")
 
+
 class _GivenUpError(Exception):
     """Whoever asked waits no more, and knows why."""
 
@@ -65,14 +66,10 @@ class _Job:
 
     def wait(self) -> None:
         """Wait until it is over, or its time is; raises the error when nothing has changed."""
-        try:
-            while not self.over and self._state != _FAILED:
-                if not self._signal.sleep(self.left_s) and not self.left_s:
-                    self.fail(self._late())
-                    break
-        except BaseException as interrupt:
-            self.fail(interrupt)
-            raise
+        while not self.over and self._state != _FAILED:
+            if not self._signal.sleep(self.left_s) and not self.left_s:
+                self.fail(self._late())
+                break
         if self._state == _FAILED and self._error is not None:
             raise self._error
         if not self.over:
@@ -96,6 +93,13 @@ class _Job:
         if cancel is not None:
             cancel()
         self._signal.wake()
+
+    def begin(self) -> None:
+        """Take note that it is its turn; raises when it was given up."""
+        with self._lock:
+            self.turn = True
+            if self._state == _FAILED:
+                raise _GivenUpError
 
     def commit(self) -> None:
         """Begin to put the new instances in place; raises when it was given up."""
@@ -148,9 +152,15 @@ class Reloader:
         )
         try:
             thread.start()
-        except RuntimeError as error:  # no more threads, or the interpreter ends
+            job.wait()
+        except RuntimeError as error:
+            if thread.ident is not None:
+                raise
+            # No more threads, or the interpreter ends.
             raise SetupError(f"no thread could be started to reload: {error}") from error
-        job.wait()
+        except BaseException as interrupt:
+            job.fail(interrupt)
+            raise
 
     def _builds_here(self) -> bool:
         """Tell whether the calling thread builds what a reload waits for."""
@@ -174,7 +184,7 @@ class Reloader:
             if not self._turn.acquire(timeout=job.left_s):
                 return
             try:
-                job.turn = True
+                job.begin()
                 retirement = self._exchange(job)
                 while retirement is not None and not retirement.close_ended() and job.left_s:
                     retirement.signal.sleep(job.left_s)

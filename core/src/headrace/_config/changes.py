@@ -78,7 +78,9 @@ def changed(
             place = key_place(None, f"{node}.{key}", key, new.value)
             problems.add("type", "backend is a text, an expression", **place)
     problems.raise_if_any()
-    return Document(_laid_over(document, node, written, single=single), document.imports, document.file)
+    return Document(
+        _laid_over(document, node, written, single=single), document.imports, document.file
+    )
 
 
 def _laid_over(document: Document, node: str, changes: Table, *, single: bool) -> dict[str, Any]:
