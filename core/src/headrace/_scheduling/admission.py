@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.node import Node
 
-__all__ = ["Entrance", "deadline_error", "enter", "held_here", "inside"]
+__all__ = ["Entrance", "deadline_error", "enter", "held_here", "inside", "unfit"]
 
 
 def enter(
@@ -56,7 +56,7 @@ def enter(
         if error is None and (
             entry.deadline is not None or (node.max is not None and entry.weight > node.max)
         ):
-            error = _unfit(node, entry)
+            error = unfit(node, entry)
         if error is not None:
             node.settle(entry, own(error))
             continue
@@ -74,13 +74,8 @@ def enter(
 def held_here(node: Node) -> bool:
     """Tell whether the calling thread, or one that waits for it, runs a batch of the node."""
     me = get_ident()
-    if not waited_for(me):
-        for instance in node.instances:
-            if instance.ident == me and instance.holder is not None:
-                return True
-        return False
-    served = served_here(me)
-    return any(i.ident in served for i in node.instances if i.holder is not None)
+    served = served_here(me) if waited_for(me) else (me,)
+    return any(i.ident in served for i in node.every if i.holder is not None)
 
 
 def deadline_error(node: Node, *, running: bool) -> DeadlineExceededError:
@@ -110,7 +105,8 @@ def inside(node: str) -> ContractError:
     )
 
 
-def _unfit(node: Node, entry: Entry) -> BaseException | None:
+def unfit(node: Node, entry: Entry) -> BaseException | None:
+    """Give the error of an entry that came too late, or that no instance can ever take."""
     if entry.deadline is not None and entry.deadline <= entry.arrival:
         return deadline_error(node, running=False)
     if node.max is None or entry.weight <= node.max:

@@ -65,6 +65,10 @@ class Dispatcher:
         self._lost = lost
         self._wake = wake
 
+    def use(self, other: Dispatcher) -> None:
+        """Decide with the policies of another dispatcher from now on."""
+        self._batches, self._dispatches = other._batches, other._dispatches
+
     def dispatch(self, me: Caller | Runner | None) -> Work | None:
         """Claim instances for all batches that are due; give back the one that ``me`` runs."""
         node = self._node
@@ -243,7 +247,7 @@ class Dispatcher:
     def mend(self) -> None:
         """End the claims, and hand over the batches, that an interrupt cut short."""
         self._node.torn = False
-        for instance in self._node.instances:
+        for instance in self._node.every:
             if instance.holder is CUT and instance.entries is not None:
                 self._end_claim(instance)
                 self.give(Work(instance, instance.entries))
@@ -251,12 +255,14 @@ class Dispatcher:
     def top_up(self, work: Work) -> None:
         """Let those who wait join a batch that has not begun, as far as the policy wants them.
 
-        While a thread woke up to run it, the instance was taken and the line may have grown.
+        While a thread woke up to run it, the instance was taken and the line may have grown. What
+        waits when an instance has been retired belongs to the new ones.
         """
         node = self._node
         instance, entries = work
         weight = instance.running_weight
-        if not node.line.count or (instance.max is not None and weight >= instance.max):
+        full = instance.max is not None and weight >= instance.max
+        if not node.line.count or full or instance.retired is not None:
             return
         now = node.clock()
         running = len([i for i in node.instances if i.holder is not None]) - 1
@@ -326,7 +332,7 @@ class Dispatcher:
             instance.running_weight = 0
             instance.ident = 0
             instance.holder = None
-            self._node.free.append(instance)
+            self._node.rest(instance)
         for entry, error in zip(entries, errors, strict=True):
             if entry.state == RUNNING:
                 self._node.settle(entry, error, instance)

@@ -54,7 +54,7 @@ class Driver:
                 raise interrupt
 
     def _run(self, work: Work) -> _batch.Outcome:
-        node, limits = self._node, self._node.limits
+        node, limits = self._node, work.instance.limits
         return _batch.run(
             node.name,
             work,
@@ -160,7 +160,7 @@ class Driver:
                         self._dispatcher.top_up(work)
                     else:
                         work = self._dispatcher.dispatch(runner)
-                    ends = work is None and node.refusing is not None
+                    ends = work is None and (node.refusing is not None or self._crew.surplus)
                     if ends:
                         self._crew.leave(runner)
                     elif work is None:
@@ -181,7 +181,7 @@ class Driver:
         node = self._node
         with node.lock:
             self._crew.unpark(runner)
-            for instance in node.instances:
+            for instance in node.every:
                 if instance.holder is runner and runner.work is None:
                     self._give_back(instance, error)
             self._dispatcher.dispatch(None)

@@ -9,6 +9,8 @@ from headrace._scheduling.timings import Timings
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._scheduling.entry import Entry
+    from headrace._scheduling.node import Limits
+    from headrace._scheduling.signal import Signal
     from headrace._scheduling.thread import OwnThread
 
 __all__ = ["BARGE_S", "FAST_S", "SWIFT_S", "Instance"]
@@ -49,6 +51,8 @@ class Instance:
         forward, waited: Durations of batches, and of the wait of the requests in them.
         mask: A batch is timed when its number and the mask have no bit in common.
         mean_s: Moving average of the duration of a batch, in seconds.
+        limits: The keys under which its batches are cut and filled up; set by its node.
+        retired: Wakes whoever closes it after its last batch; None while it is in service.
     """
 
     __slots__ = (
@@ -61,11 +65,13 @@ class Instance:
         "holder",
         "ident",
         "index",
+        "limits",
         "mask",
         "max",
         "mean_s",
         "min",
         "queued",
+        "retired",
         "running_weight",
         "sizes",
         "thread",
@@ -100,6 +106,8 @@ class Instance:
         self.waited = Timings()
         self.mask = 0
         self.mean_s = FAST_S
+        self.limits: Limits
+        self.retired: Signal | None = None
 
     @property
     def busy(self) -> bool:

@@ -16,6 +16,7 @@ from headrace._scheduling.elsewhere import Elsewhere
 from headrace._scheduling.entry import DONE, QUEUED, Entry
 from headrace._scheduling.executors import Caller
 from headrace._scheduling.line import WaitingLine
+from headrace._scheduling.statistics import Past
 from headrace.errors import BackendError, ClosedError, code_of
 
 if TYPE_CHECKING:
@@ -55,8 +56,11 @@ class Node:
 
     Attributes:
         name, limits, clock: See `Scheduler`.
-        instances: All instances.
-        free: Those that nobody holds, the one that rested longest first.
+        instances: The instances in service.
+        retiring: Those taken out of service whose last batch has not ended.
+        every: Both.
+        past: The counts of instances that are gone.
+        free: The instances in service that nobody holds, the one that rested longest first.
         line: The requests that wait.
         outside: The requests that wait for room in the line, first come first served.
         elsewhere: Counts the requests that entered here and wait at other nodes.
@@ -82,6 +86,9 @@ class Node:
         self.clock = clock
         self.lock = threading.Lock()
         self.instances = list(instances)
+        self.retiring: list[Instance] = []
+        self.every = self.instances
+        self.past = Past()
         self.free = list(instances)
         self.line = WaitingLine()
         self.outside: OrderedDict[Entry, None] = OrderedDict()
@@ -101,6 +108,8 @@ class Node:
         self._untold: dict[Entry, None] = {}  # all that is settled and not told
         self._closers: list[Signal] = []
         self.measure(self.instances)
+        for instance in self.instances:
+            instance.limits = limits
 
     def measure(self, living: Sequence[Instance]) -> None:
         """Take the range of the living instances as that of the node."""
@@ -223,6 +232,15 @@ class Node:
             with self.lock:
                 self.look_if_quiet()
 
+    # Instances.
+
+    def rest(self, instance: Instance) -> None:
+        """Take an instance back that nobody holds any more."""
+        if instance.retired is not None:
+            instance.retired.wake()
+        else:
+            self.free.append(instance)
+
     # The end.
 
     @property
@@ -233,7 +251,7 @@ class Node:
             and not self.line.count
             and not self.outside
             and not self._untold
-            and all(instance.holder is None for instance in self.instances)
+            and all(instance.holder is None for instance in self.every)
         )
 
     def look_if_quiet(self) -> None:
@@ -252,6 +270,9 @@ class Node:
         if instance in self.free:
             self.free.remove(instance)
         instance.holder = None
+        if instance.retired is not None:
+            instance.retired.wake()
+            return
         living = [i for i in self.instances if i.living]
         self.measure(living)
         self.lost = not living
