@@ -196,7 +196,7 @@ class Core:
             ClosedError: The pipeline is closed.
         """
         retirement = None
-        settled: list[Entry] = []
+        settled: Sequence[Entry] = ()
         with self._lock:
             self.check_open()
             commit()
