@@ -42,6 +42,7 @@ class Core:
         self._plan = plan
         self._shortcut = shortcut
         self._built = build_pipeline(plan, shortcut=shortcut)
+        self._probes = self._built.commons.probes
         self._retirements: list[Retirement] = []
         self._building = False
         self._schedulers = self._in_order()
@@ -87,7 +88,7 @@ class Core:
     def refuse(self, entry: Entry, error: InputError) -> None:
         """Refuse a request before it enters, and count it."""
         entry.refuse(error)
-        self._entry_scheduler(entry.request).count_refused(error)
+        self._entry_scheduler(entry.request).count_refused(entry.request, error)
 
     def _entry_scheduler(self, request: Any) -> Scheduler:
         """Give the scheduler that answers for a request before it has entered."""
@@ -129,7 +130,10 @@ class Core:
         """Give what ``Pipeline.stats()`` gives."""
         nodes = {name: self._built.nodes[name].scheduler.statistics() for name in self._plan.order}
         queues = self._built.commons.queues.statistics()
-        return {"state": self.state, "nodes": nodes, **({"queues": queues} if queues else {})}
+        found = {"state": self.state, "nodes": nodes, **({"queues": queues} if queues else {})}
+        if self._probes is not None:
+            found["probes"] = self._probes.statistics()
+        return found
 
     def describe(self) -> dict[str, Any]:
         """Give what ``Pipeline.describe()`` gives."""
@@ -265,6 +269,8 @@ class Core:
         for retirement in self._retirements:
             retirement.close_ended(until - time.monotonic())
         self._closed.set()
+        if self._probes is not None:
+            self._probes.close()
 
     def _close_idle(self) -> None:
         idle = {id(i) for s in self._schedulers for i in s.idle_instances()}

@@ -10,6 +10,7 @@ from headrace._build.commons import Commons
 from headrace._build.door import Door
 from headrace._build.elements import At, ElementBuilder
 from headrace._build.parts import Parts
+from headrace._build.probes import make_probes
 from headrace._build.schedulers import front_scheduler, node_scheduler
 from headrace._config.nesting import with_room
 from headrace._context import Shared
@@ -102,6 +103,8 @@ class Builder:
         """Build all; what was built is closed again when something fails."""
         built = Built(self.nodes, self.commons, self.registered)
         try:
+            if self.plan.probes:
+                self.commons.probes = make_probes(self.plan.probes)
             for name, node in self.plan.nodes.items():
                 self.nodes[name] = self._door(node) if node.door_to else self.node(node)
             if self.plan.entrypoint is not None:
@@ -116,6 +119,8 @@ class Builder:
                 )
         except BaseException:
             self.close()
+            if self.commons.probes is not None:
+                self.commons.probes.close()
             raise
         return built
 
@@ -149,7 +154,9 @@ class Builder:
         if isinstance(door, Door):
             scheduler = door.scheduler
         else:
-            scheduler = node_scheduler(node, [door], shortcut=self.shortcut)
+            scheduler = node_scheduler(
+                node, [door], shortcut=self.shortcut, probes=self.commons.probes
+            )
             self.registered[f"node.{node.name}"] = Door(scheduler)
         return BuiltNode(
             node,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace._backend import Backend
 from headrace._containers.background import BackgroundThread
 from headrace._scheduling.batch import entries_running_here
-from headrace._scheduling.entry import Entry, checked_weight
+from headrace._scheduling.entry import Entry
 from headrace.errors import ContractError, InputError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Door(Backend):
             )
             request.pop("result", None)
             try:
-                entry.weight = checked_weight(request, self.scheduler.name)
+                entry.weight = self.scheduler.checked(request)
             except InputError as error:
                 entry.refuse(error)
             entries.append(entry)

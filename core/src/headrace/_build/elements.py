@@ -327,7 +327,8 @@ class ElementBuilder:
         child = element.children[0]
         own = child.cls is InstanceDispatcher
         backends = self.instances if own else [self.element(child, at)]
-        return Door(node_scheduler(self.node, backends, shortcut=self._shortcut))
+        probes = self._pipeline.probes
+        return Door(node_scheduler(self.node, backends, shortcut=self._shortcut, probes=probes))
 
 
 def _reached_by_name(plan: PipelinePlan) -> set[str]:

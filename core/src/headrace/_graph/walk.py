@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._graph.handover import Ends, elements, finish, gather, input_of, passes_by
 from headrace._scheduling.admission import inside
-from headrace._scheduling.entry import Entry, checked_weight
+from headrace._scheduling.entry import Entry
 from headrace._scheduling.signal import Signal
 from headrace.errors import HeadraceError, NoResultError
 
@@ -129,7 +129,7 @@ def _element(
         deadline = own if deadline is None else min(own, deadline)
     entry = Entry(copy, owner, deadline=deadline, priority=priority)
     try:
-        entry.weight = checked_weight(copy, station.name)
+        entry.weight = station.scheduler.checked(copy)
     except HeadraceError as error:
         entry.refuse(error)
     return entry

@@ -13,6 +13,7 @@ from headrace._plan.keys import check_keys
 from headrace._plan.links import check_links, read_links
 from headrace._plan.nodes import NodePlanner
 from headrace._plan.parameters import Parameters, report_unknown_globals
+from headrace._plan.probes import plan_probes
 from headrace._plan.resolver import Resolver
 from headrace._plan.scope import Layer, Scope
 from headrace._plan.threads import give_threads
@@ -64,6 +65,7 @@ class Pipeline:
             if name not in self._begun:
                 self.node(name)
         entrypoint, threads = self._front()
+        probes = plan_probes(self)
         shared = self.shape.globals
         links = {
             name: read_links(name, table, shared, self.problems)
@@ -85,6 +87,7 @@ class Pipeline:
             self.late,
             self.resolver.moved.values(),
             links,
+            probes,
         )
 
     def _front(self) -> tuple[Element | None, int | None]:

@@ -169,10 +169,10 @@ class Entrance:
         except InputError as error:
             if isinstance(request, dict):
                 request.pop("result", None)
-            self.count_refused(error)
+            self.count_refused(request, error)
             raise
 
-    def count_refused(self, error: BaseException) -> None:
+    def count_refused(self, request: Any, error: BaseException) -> None:
         """Count a request that was refused before it entered."""
         node = self._node
         with node.lock:

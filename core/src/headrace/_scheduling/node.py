@@ -76,7 +76,11 @@ class Node:
         needs_result: Whether a request that ends without a ``result`` has failed.
         torn: Whether a claim has begun and not ended; seen by others only after an interrupt.
         lost: Whether the threads of all instances have died.
+        tells_callers: Whether callers that wait are told their outcome, as all other owners are; else
+            `settle` takes note of it.
     """
+
+    tells_callers = False
 
     def __init__(
         self, name: str, instances: Sequence[Instance], limits: Limits, clock: Callable[[], float]
@@ -159,13 +163,14 @@ class Node:
         """
         request = entry.request
         owner = entry.owner
-        if error is None and type(owner) is Caller and entry.alarm is None and entry.room is None:
+        waiter = owner if isinstance(owner, Caller) and not self.tells_callers else None
+        if error is None and waiter is not None and not (entry.alarm or entry.room):
             request["data"] = entry.data
             # No call up to the state: an interrupt finds the entry either open or settled.
-            owner.pending -= 1
+            waiter.pending -= 1
             entry.state = DONE
-            if not owner.pending:
-                self._release(owner)
+            if not waiter.pending:
+                self._release(waiter)
             return
         if not getattr(error, "abandoned", False):
             request["data"] = entry.data
@@ -173,7 +178,6 @@ class Node:
                 request.pop("result", None)
         if entry.alarm is not None:
             entry.alarm.cancel()
-        waits = isinstance(owner, Caller)
         code = "" if error is None else code_of(error)
         failures = self.failures if at is None else at.failures
         count = failures.get(code, 0) + 1
@@ -181,15 +185,15 @@ class Node:
         if error is not None:
             failures[code] = count
         entry.error = error
-        if waits:
-            owner.pending -= 1  # type: ignore[attr-defined]
+        if waiter is not None:
+            waiter.pending -= 1
         else:
             self._untold[entry] = None
         entry.state = DONE
         if entry.room is not None:
             entry.room.wake()
-        if isinstance(owner, Caller):
-            self._release(owner)
+        if waiter is not None:
+            self._release(waiter)
         else:
             self._settled.append(entry)
 

@@ -60,6 +60,9 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         timer: Calls functions at times of that clock.
     """
 
+    _node_type: type[Node] = Node
+    _driver_type: type[Driver] = Driver
+
     def __init__(
         self,
         name: str,
@@ -75,8 +78,8 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         self.instances = list(instances)
         self.limits = limits
         self._timer = timer or shared_timer()
-        self._node = node = Node(name, instances, limits, clock)
-        self._driver = driver = Driver(node)
+        self._node = node = self._node_type(name, instances, limits, clock)
+        self._driver = driver = self._driver_type(node)
         self._crew = Crew(name, len(instances), driver.serve)
         self._dispatcher = Dispatcher(
             node,
