@@ -349,6 +349,8 @@ def test_batches_are_cut_when_they_are_due_and_at_no_other_time(tree, arrivals, 
     scheduler = Scheduler(
         "main", instances, policy_of(tree)(), BestFit(), Limits(), clock=clock, timer=timer
     )
+    # The job of a hand runs when its batch ends: nobody joins it in between.
+    scheduler._dispatcher.top_up = lambda work: None
     for tick in range(40):
         timer.run_due()
         for instance in instances:
@@ -491,7 +493,8 @@ def test_the_options_are_args_or_keys_of_the_node(tunable):
     with headrace.pipe({"backend": "Gate", "max": 8, "batch_policy": "Tunable(3)"}) as pipe:
         for future in pipe.submit([{"data": k} for k in range(6)]):
             future.result(20)
-        assert sorted(map(len, tunable.batches)) == [3, 3]
+        # Who waits may join a batch that has not begun.
+        assert sorted(map(len, tunable.batches)) in ([3, 3], [6])
     config = {"backend": "Gate", "max": 8, "batch_policy": "Tunable", "least": 1}
     with headrace.pipe(config) as pipe:
         pipe({"data": "alone"})
