@@ -315,25 +315,3 @@ def test_what_hooks_name_is_used_as_the_pipeline_says(site):
     site.add("headrace-all", f"[headrace.plugins]\nh = {module}\n", {module: code})
     with headrace.pipe({"backend": "Good", "probes": ["Probe"]}) as pipe:
         assert pipe({"data": 1})["result"] == 1
-
-
-def test_info_shows_what_the_hooks_of_a_plugin_give_and_imports_nothing_of_it(train):
-    result = says("plugins", "info", "headrace-train")
-    assert result.exit_code == 0
-    assert "  command label: hrt_train:label\n" in result.stdout
-    (plugin,) = json.loads(says("plugins", "info", "train", "--json").stdout)["plugins"]
-    assert plugin["offers"]["command"]["train"] == "hrt_train:app"
-    assert "hrt_train" not in sys.modules
-
-
-def test_info_shows_every_kind_of_offer_and_a_plugin_whose_hooks_fail(site):
-    code = EVERYTHING.format(module="hrt_all", entrypoint="Reflect[backend]")
-    site.add("headrace-all", "[headrace.plugins]\nh = hrt_all\n", {"hrt_all": code})
-    site.add("headrace-bad", "[headrace.plugins]\nh = hrt_bad\n", {"hrt_bad": "1 / 0"})
-    shown = says("plugins", "info", "headrace-all").stdout.splitlines()
-    assert "  definition Good: S[Identity]" in shown
-    assert "  batch policy Mine: hrt_all:Mine" in shown
-    assert "  dispatch policy Mine: hrt_all:Mine" in shown
-    assert "  probe Probe: hrt_all:Probe" in shown
-    assert "  expression of a node: Reflect[backend]" in shown
-    assert "headrace-bad 1.0: broken" in says("plugins", "info", "bad").stdout

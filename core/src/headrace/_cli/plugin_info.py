@@ -13,7 +13,6 @@ from headrace._cli.printing import as_json, shown
 from headrace._cli.reporting import OK, say
 from headrace._describe import plain
 from headrace._registry import BackendSpec, PluginRecord, normalised_plugin, registry
-from headrace._registry.hooks import HOOK_KINDS, call_hook
 from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
@@ -54,15 +53,10 @@ def info(name: str, *, json: bool) -> int:
         ]
     backends = [_backend(spec) for spec in specs]
     if json:
-        plugins = [{**r.to_dict(), "offers": _offers(r)} for r in records]
-        say(as_json({"plugins": plugins, "backends": backends}))
+        say(as_json({"plugins": [r.to_dict() for r in records], "backends": backends}))
         return OK
     for record in records:
-        offered = _offers(record)  # first: a plugin whose hooks fail is broken
         _say_plugin(record, backends)
-        for kind, found in offered.items():
-            for one, path in found.items():
-                say(f"  {f'{kind} {one}'.strip()}: {path}")
     for backend in [] if records else backends:
         _say_backend(backend)
     return OK
@@ -74,16 +68,6 @@ def _all_plugins() -> list[PluginRecord]:
 
     core = PluginRecord("headrace", "headrace", headrace.__version__, backends=dict(CORE_BACKENDS))
     return [core, *registry.plugins()]
-
-
-def _offers(record: PluginRecord) -> dict[str, dict[str, str]]:
-    """Give what the hooks of a plugin give: per kind, name to import path or expression."""
-    found: dict[str, dict[str, str]] = {}
-    for hook, kind in HOOK_KINDS.items():
-        for _, answer in call_hook([record], hook):
-            named = answer if isinstance(answer, dict) else {"": answer}
-            found.setdefault(kind, {}).update(named)
-    return found
 
 
 def _backend(spec: BackendSpec) -> dict[str, Any]:
