@@ -45,7 +45,7 @@ class Turns(BatchPolicy, DispatchPolicy):
 
     def __init__(self, options=None):
         super().__init__(options)
-        self.turn, self.size = self.options.first, 0
+        self.turn, self.chosen = self.options.first, None
         made.append(self)
 
     def choose(self, weight, free):
@@ -53,14 +53,16 @@ class Turns(BatchPolicy, DispatchPolicy):
             return None
         for instance in free:
             if instance.index == self.turn:
-                self.size = self.turn + 1
+                self.chosen = instance.index
                 return instance
         return None
 
     def cut(self, queue, instance, now):
-        assert instance.index == self.turn
-        self.turn = 1 - self.turn
-        return Cut(self.size)
+        # It is also asked whether more may join a batch that has not begun; nothing was chosen then.
+        if self.chosen is not None:
+            assert instance.index == self.chosen
+            self.turn, self.chosen = 1 - self.chosen, None
+        return Cut(instance.index + 1)
 
 class OnlyBatch(BatchPolicy):
     """Singles."""

@@ -62,6 +62,8 @@ class ElementBuilder:
         instances: What ``InstancesRegister`` has built.
         instance_parts: Per instance, what was built for it.
         by_element: What was built from each element, the first time.
+        registers: The names under which it registered instances.
+        looked_up: The names of registered instances that something built here holds.
     """
 
     def __init__(
@@ -81,6 +83,8 @@ class ElementBuilder:
         self.instances: list[Backend] = []
         self.instance_parts: list[Parts] = []
         self.by_element: dict[int, Backend] = {}
+        self.registers: set[str] = set()
+        self.looked_up: set[str] = set()
         self._plan = plan
         self._shared = shared
         self._pipeline = pipeline
@@ -234,19 +238,26 @@ class ElementBuilder:
         name = wanted if wanted is not None else f"node.{self._name}"
         if name in self._reached:
             built = self._guarded(built)
-        self.registered[name] = built
+        self._note(name, built)
         return built
+
+    def _note(self, name: str, built: Backend) -> None:
+        """Take note of an instance that the whole pipeline knows."""
+        self.registered[name] = built
+        self.registers.add(name)
 
     def _copies(self, element: Element, at: At) -> Backend:
         if self.node is None:
             raise SetupError("InstancesRegister stands outside of a node")
         for index in range(self.node.keys.instance_num):
+            if self._cancelled():
+                raise self._failed("it was given up", element.name, replace(at, index=index))
             parts = at.parts.nested()
             built = self.element(element.children[0], replace(at, index=index, parts=parts))
             name = f"{self._name}.{index}"
             if name in self._reached:
                 built = self._guarded(built)
-            self.registered[name] = built
+            self._note(name, built)
             self.instances.append(built)
             self.instance_parts.append(parts)
         return NotCallable(element.name)
@@ -255,6 +266,7 @@ class ElementBuilder:
         if named is None:
             raise SetupError("a name was not resolved")
         if named.registered:
+            self.looked_up.add(named.name)
             return self.registered[named.name]
         return at.local[id(named.element)]
 

@@ -80,9 +80,13 @@ class Graph:
         schedulers: Mapping[str, Scheduler],
         own_ms: Mapping[str, float | None],
     ) -> None:
+        self._schedulers = schedulers
+        self.link(links, own_ms)
+
+    def link(self, links: Mapping[str, Links], own_ms: Mapping[str, float | None]) -> None:
+        """Link the nodes, anew; requests that are on their way go on as they began."""
         self._links = links
         self._own_ms = own_ms
-        self._schedulers = schedulers
         following = {name for one in links.values() for name in one.next}
         self.roots = tuple(name for name in links if name not in following)
         self._routes: dict[str, Route] = {}
@@ -90,7 +94,7 @@ class Graph:
         self.only = self.route_of({}) if self._only is not None else None
         for name, one in links.items():
             # Where an `or` follows, no result is no error.
-            schedulers[name].needs_result(not any(links[n].otherwise for n in one.next))
+            self._schedulers[name].needs_result(not any(links[n].otherwise for n in one.next))
 
     def walk(self, request: Request) -> None:
         """Walk a request that a front of the pipeline hands over; raises its error."""

@@ -128,7 +128,7 @@ class ProbedNode(Node):
         telling: The threads that are inside a probe; changed by each for itself.
     """
 
-    waiters = ()
+    tells_callers = True
     probes: Probes
 
     def __init__(self, *args: Any) -> None:
@@ -181,8 +181,7 @@ class ProbedNode(Node):
                     # No call between these two: an interrupt finds both, or none.
                     caller.pending -= 1  # type: ignore[attr-defined]
                     del self._untold[entry]
-                    if not caller.pending and caller.parked:  # type: ignore[attr-defined]
-                        caller.signal.wake()  # type: ignore[attr-defined]
+                    self._release(caller)  # type: ignore[arg-type]
             self.look_if_quiet()
 
 

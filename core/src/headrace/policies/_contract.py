@@ -135,6 +135,9 @@ class BatchPolicy:
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Decide how many requests ``instance``, which is free, takes from ``queue`` now.
 
+        A batch that was cut and has not begun is asked about a second time, without `choose` before
+        it: it stands at the head of ``queue``, and those after it that are taken, too, join it.
+
         Args:
             queue: The waiting requests, at least one.
             instance: A free instance.
