@@ -87,7 +87,9 @@ def test_a_perfect_backend_passes_every_rule(cls):
 
 
 @pytest.mark.parametrize("cls", BROKEN, ids=lambda cls: f"{cls.breaks}-{cls.__name__}")
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 def test_a_broken_backend_is_rejected_by_exactly_the_rule_meant_for_it(cls, request, monkeypatch):
     if cls.breaks == "device-memory-left":
         request.getfixturevalue("fake_torch")

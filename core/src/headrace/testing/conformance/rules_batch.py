@@ -45,7 +45,7 @@ class Spy:
         return self
 
     def __exit__(self, *error: object) -> None:
-        del self._root.forward  # type: ignore[method-assign]
+        del self._root.forward
 
 
 @rule("builds", "attributes")
