@@ -71,14 +71,14 @@ def _specs(name: str) -> list[BackendSpec]:
     """Give the backends that a name means: those of a plugin or distribution, or one."""
     plugins = all_plugins()
     records = [r for r in plugins if name in (r.distribution, r.plugin)]
-    records = records or [r for r in plugins if normalised_plugin(name) == r.plugin]
-    found = [
+    found = [] if records else registry.find(name)
+    if not found and not records:
+        records = [r for r in plugins if normalised_plugin(name) == r.plugin]
+    found += [
         BackendSpec(one, record.plugin, record.distribution, record.version, path)
         for record in records
         for one, path in sorted(record.backends.items())
     ]
-    if not records:
-        found = registry.find(name)
     if not found:
         known = [*registry.names(), *(record.distribution for record in plugins)]
         raise ConfigError(registry.unknown(name, known))
