@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+
 from conformance_shelf.labels import breaks, documented
 from conformance_shelf.perfect import Perfect
 from headrace.errors import InputError
@@ -233,6 +235,48 @@ class CloseFreesResults(Sorting):
     def close(self):
         for result in self.given:
             result.clear()
+
+
+class Vector:
+    """An array of one number, in memory that it does not own."""
+
+    dtype, shape, nbytes = "float64", (1,), 8
+
+    def __init__(self, memory, number):
+        self.memory, memory[0] = memory, number
+
+    def data_ptr(self):
+        return self.memory.buffer_info()[0]
+
+    def tolist(self):
+        return self.memory.tolist()
+
+
+@breaks("results-kept")
+class KeepsABufferPerNumber(Perfect):
+    """Multiply a number, into memory that is used again for the same number.
+
+    Reads:
+        data: A number, int or float.
+    Writes:
+        result: The number times ``factor``, an array ``float64 [1]``.
+    Batch:
+        1 or more
+
+    Raises:
+        InputError: ``data`` is missing or no number.
+    Source:
+        Own.
+    """
+
+    def init(self, options, context):
+        super().init(options, context)
+        self.buffers = {}
+
+    def one(self, request):
+        super().one(request)
+        memory = self.buffers.setdefault(request["data"], array.array("d", [0.0]))
+        request["result"] = Vector(memory, request["result"])
 
 
 # Keys.

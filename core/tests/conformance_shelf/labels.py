@@ -6,7 +6,7 @@ from typing import Any
 
 import headrace
 from conformance_shelf.perfect import PerfectConformance
-from headrace.testing import BackendConformance
+from headrace.testing import BackendConformance  # noqa: TC001
 
 BROKEN: list[type[BackendConformance]] = []
 """Conformance classes, each with the rule it breaks as ``breaks``."""

@@ -6,7 +6,7 @@ import threading
 from typing import Any, TypedDict
 
 from pydantic import Field
-from typing_extensions import NotRequired
+from typing_extensions import NotRequired  # noqa: TC002 - read at run time
 
 import headrace
 from headrace.errors import InputError

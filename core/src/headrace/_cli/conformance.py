@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import headrace
 from headrace._cli.plugin_info import all_plugins
@@ -71,14 +71,14 @@ def _specs(name: str) -> list[BackendSpec]:
     """Give the backends that a name means: those of a plugin or distribution, or one."""
     plugins = all_plugins()
     records = [r for r in plugins if name in (r.distribution, r.plugin)]
-    records = records or [r for r in plugins if normalised_plugin(name) == r.plugin]
-    found = [
+    found = [] if records else registry.find(name)
+    if not found and not records:
+        records = [r for r in plugins if normalised_plugin(name) == r.plugin]
+    found += [
         BackendSpec(one, record.plugin, record.distribution, record.version, path)
         for record in records
         for one, path in sorted(record.backends.items())
     ]
-    if not records:
-        found = registry.find(name)
     if not found:
         known = [*registry.names(), *(record.distribution for record in plugins)]
         raise ConfigError(registry.unknown(name, known))
@@ -165,7 +165,8 @@ def _detail(verdict: Verdict) -> str:
 def _caption(found: Certificate) -> str:
     counted_rules = counted(len(found.rules), "rule")
     excepted = len(found.expected_failures)
-    failed = sum(not verdict.good for verdict in found.rules)
-    told: list[Any] = [counted_rules, f"{failed} failed", f"{excepted} excepted"]
+    blocked = sum(verdict.outcome == "blocked" for verdict in found.rules)
+    failed = sum(not verdict.good for verdict in found.rules) - blocked
+    told = [counted_rules, f"{failed} failed", f"{blocked} not judged", f"{excepted} excepted"]
     ran = f"headrace {found.headrace}, Python {found.python}, {found.platform}"
     return f"{found.expression}: {', '.join(told)}; {ran}"

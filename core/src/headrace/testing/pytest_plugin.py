@@ -22,7 +22,7 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> pytest.
         return None
     from headrace.testing.conformance.collecting import ConformanceCollector
 
-    if not obj.expression or not getattr(obj, "__test__", True):
+    if not getattr(obj, "expression", "") or not getattr(obj, "__test__", True):
         return None  # a base of other conformance classes
     found: pytest.Collector = ConformanceCollector.from_parent(
         collector, name=name, conformance=obj

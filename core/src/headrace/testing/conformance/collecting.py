@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.testing.conformance.certificate import BLOCKED, EXPECTED_FAILURE
-from headrace.testing.conformance.run import ConformanceRun, rules
+from headrace.testing.conformance.run import ConformanceRun, check_expected, rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +40,10 @@ class ConformanceCollector(pytest.Collector):
 
     def collect(self) -> Iterator[pytest.Item]:
         """Give a test per rule."""
+        try:
+            check_expected(self.conformance)
+        except ValueError as error:
+            raise self.CollectError(str(error)) from error
         for rule in rules().values():
             yield RuleItem.from_parent(self, name=rule.id, rule=rule)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import weight_of
 from headrace.errors import BatchRangeError, ContractError, SetupError
+from headrace.testing.conformance.memory import shares_memory
 from headrace.testing.conformance.rule import Broken, Rule, rule
 from headrace.testing.conformance.subject import USUAL_BATCH
 from headrace.testing.conformance.values import difference, kept
@@ -45,7 +46,7 @@ class Spy:
         return self
 
     def __exit__(self, *error: object) -> None:
-        del self._root.forward  # type: ignore[method-assign]
+        del self._root.forward
 
 
 @rule("builds", "attributes")
@@ -240,11 +241,18 @@ def _fitting(subject: Subject, live: Live, ks: list[int]) -> list[list[int]]:
 def results_kept(subject: Subject) -> None:
     """Results own their memory: callers hold them while the backend works on.
 
-    Results are compared with copies of themselves after two more batches, and after `close`.
+    Results are compared with copies of themselves after two more batches, and after `close`. Those
+    of the same requests, run again, stand on other memory (as far as lists, dicts and arrays tell),
+    that of the requests themselves excepted.
     """
     live = subject.build()
-    first = live.results(live.take(subject.item))
+    batch, again = live.take(subject.item), live.take(subject.item)
+    came = [dict(request) for request in (*batch, *again)]
+    first = live.results(batch)
     copies = [kept(result) for result in first]
+    for k, (result, later) in enumerate(zip(first, live.results(again), strict=True)):
+        if shares_memory(result, later, but=came):
+            raise Broken(f"the result of item {k} shares its memory with that of a later batch")
     for start in (5, 9):
         live.results(live.take(lambda k, start=start: subject.item(start + k)))  # type: ignore[misc]
         for k, (result, copy) in enumerate(zip(first, copies, strict=True)):

@@ -23,7 +23,7 @@ _UNIT = re.compile(
     r"\b(pixels?|bytes?|[mu]?s|hertz|hz|(milli|micro)?seconds?|minutes?|ratio|factor|percent|%|degrees?|"
     r"radians?|no unit|unitless|count|times|threads?|rows?|items?|elements?|requests?|boxes|"
     r"channels?|levels?|index|port|seed|tokens?|characters?|power|exponent|probability|"
-    r"fraction|share|what ragged|values?)\b",
+    r"fraction|share|pixel values?)\b",
     re.IGNORECASE,
 )
 _NEVER = "no_option_has_this_name"
@@ -123,8 +123,13 @@ def options_described(subject: Subject) -> None:
         description = (field.description or "").strip()
         if not description:
             raise Broken(f"the option {name!r} has no description: Field(description=...)")
-        number = any(leaf in (int, float) for leaf in _leaves(field.annotation))
-        if number and not _UNIT.search(description) and not _named_unit(name):
+        leaves = {leaf for leaf in _leaves(field.annotation) if leaf is not type(None)}
+        if (
+            leaves
+            and leaves <= {int, float}
+            and not _UNIT.search(description)
+            and not _named_unit(name)
+        ):
             raise Broken(
                 f"the description of the number {name!r} names no unit: {description!r}; write "
                 "one, such as 'in pixels', or '(no unit)'"
@@ -134,7 +139,10 @@ def options_described(subject: Subject) -> None:
 def _leaves(annotation: Any) -> list[Any]:
     parts = typing.get_args(annotation)
     if typing.get_origin(annotation) is typing.Literal:
-        return []
+        return [str]
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _leaves(parts[0])
+    parts = tuple(part for part in parts if part is not Ellipsis)
     return [leaf for part in parts for leaf in _leaves(part)] if parts else [annotation]
 
 

@@ -106,6 +106,12 @@ def _compare(subject: Subject, which: str, section: str, documented: set[str]) -
     options = subject.element.options
     now = subject.declared(which).all
     left = set(documented)
+    if not isinstance(declared, type) and any(_holds_many(key, options) for key in declared):
+        # A list or table of keys, which differ from one configuration to the next.
+        declared = tuple(key for key in declared if not _holds_many(key, options))
+        left = set()
+        if not documented:
+            raise Broken(f"the section {section} of the docstring names no key")
     if isinstance(declared, type):
         names = [{name} for name in declared.__annotations__]
     else:
@@ -131,24 +137,13 @@ def _names_of(key: str, options: object) -> set[str]:
         return {key}
     name = key[1:-1]
     field = type(options).model_fields[name]  # type: ignore[attr-defined]
-    values = {getattr(options, name), field.default} if not _is_list(options, name) else set()
-    return {
-        name,
-        key,
-        *(value for value in values if isinstance(value, str)),
-        *_listed(options, name),
-    }
+    values = (getattr(options, name), field.default)
+    return {name, key, *(value for value in values if isinstance(value, str))}
 
 
-def _is_list(options: object, name: str) -> bool:
-    return not isinstance(getattr(options, name), (str, type(None)))
-
-
-def _listed(options: object, name: str) -> set[str]:
-    value = getattr(options, name)
-    if isinstance(value, dict):
-        return {*map(str, value.values()), "data"}
-    return set(map(str, value)) if isinstance(value, (list, tuple)) else set()
+def _holds_many(key: str, options: object) -> bool:
+    value = getattr(options, key[1:-1], None) if key.startswith("{") else None
+    return isinstance(value, (dict, list, tuple))
 
 
 @rule("docstring-batch", "docstring-sections", "builds")

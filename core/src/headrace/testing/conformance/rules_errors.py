@@ -35,7 +35,7 @@ def _documented(subject: Subject, key: str) -> str:
     for name in declared if isinstance(declared, tuple) else ():
         option = name[1:-1]
         if name.startswith("{") and getattr(subject.element.options, option, None) == key:
-            default = type(subject.element.options).model_fields[option].default
+            default = subject.cls.Options.model_fields[option].default
             for candidate in (str(default), option, name):
                 if candidate in found:
                     return found[candidate].lower()

@@ -22,6 +22,7 @@ __all__ = ["RULES"]
 
 _CYCLES = 3
 _PATIENCE = 30
+_DEVICE = "bytes on devices"
 _MEMORY_BYTES = 1 << 20
 """Device memory that may come and go with other processes on the same device."""
 
@@ -34,31 +35,60 @@ def _life(subject: Subject) -> None:
     subject.done(live)
 
 
-def _quiet(count: Callable[[], int], limit: int) -> int:
-    """Count what is left; what ends by itself gets a moment for it."""
+def _measured(subject: Subject) -> dict[str, list[int]]:
+    """Count what there is after each of several lives, by the name of what is counted."""
+    if _measured not in subject.measured:
+        subject.measured[_measured] = _lives(subject)
+    found: dict[str, list[int]] = subject.measured[_measured]
+    return found
+
+
+def _lives(subject: Subject) -> dict[str, list[int]]:
+    """Count after several lives; the first may leave what a library starts once and keeps."""
+    _life(subject)
+    counters = dict(_counters())
+    counts = {name: [count()] for name, count in _quiet(counters, {}).items()}
+    for _ in range(_CYCLES):
+        _life(subject)
+        before = {name: found[-1] for name, found in counts.items()}
+        for name, count in _quiet(counters, before).items():
+            counts[name].append(count())
+    return counts
+
+
+def _quiet(
+    counters: dict[str, Callable[[], int]], before: dict[str, int]
+) -> dict[str, Callable[[], int]]:
+    """Give what ends by itself a moment for it."""
     pause = threading.Event()
     for turn in range(_PATIENCE):
         if turn % 10 == 0:
             gc.collect()
-        if count() <= limit:
+        if all(counters[name]() <= limit for name, limit in before.items()):
             break
         pause.wait(0.02)
-    return count()
+    return counters
 
 
-def _growth(subject: Subject, count: Callable[[], int]) -> list[int]:
-    """Count after each of several lives; the first one may leave what a library keeps for good."""
-    _life(subject)
-    gc.collect()
-    counts = [count()]
-    for _ in range(_CYCLES):
-        _life(subject)
-        counts.append(_quiet(count, counts[-1]))
-    return counts
+def _counters() -> Iterator[tuple[str, Callable[[], int]]]:
+    """Give what counts, as far as this platform can tell."""
+    yield "threads", threading.active_count
+    yield "files", _open_files
+    tasks = Path("/proc/self/task")
+    if tasks.is_dir():
+        yield "native threads", lambda: sum(1 for _ in tasks.iterdir())
+    folder = next((p for p in (Path("/proc/self/fd"), Path("/dev/fd")) if p.is_dir()), None)
+    if folder is not None:
+        yield "file descriptors", lambda: sum(1 for _ in folder.iterdir())
+    yield from _device_counters()
 
 
-def _grows(counts: list[int]) -> bool:
-    return all(counts[i] < counts[i + 1] for i in range(len(counts) - 1))
+def _grown(subject: Subject, name: str, least: int = 1) -> list[int] | None:
+    """Give the counts when they grew with every life, by at least ``least`` in all."""
+    counts = _measured(subject).get(name)
+    if counts is None or counts[-1] - counts[0] < least:
+        return None
+    return counts if all(counts[i] < counts[i + 1] for i in range(_CYCLES)) else None
 
 
 @rule("threads-left", "closes-unused")
@@ -70,17 +100,18 @@ def threads_left(subject: Subject) -> str:
     its own business.
     """
     before = set(threading.enumerate())
-    counts = _growth(subject, threading.active_count)
-    if _grows(counts):
+    if _grown(subject, "threads"):
         new = sorted({t.name for t in threading.enumerate() if t not in before})
-        raise Broken(f"close leaves a thread running: {', '.join(new)}")
-    tasks = Path("/proc/self/task")
-    if not tasks.is_dir():
-        return "threads of Python"
-    counts = _growth(subject, lambda: sum(1 for _ in tasks.iterdir()))
-    if _grows(counts):
+        raise Broken(f"close leaves a thread running: {', '.join(new)}".removesuffix(": "))
+    counts = _grown(subject, "native threads")
+    if counts:
         raise Broken(f"close leaves native threads running: {counts} after each life")
-    return "all threads of the process"
+    return _looked(subject, "threads", "native threads")
+
+
+def _looked(subject: Subject, *names: str) -> str:
+    found = [name for name in names if name in _measured(subject)]
+    return f"counted {' and '.join(found)}"
 
 
 @rule("files-left", "closes-unused")
@@ -90,15 +121,12 @@ def files_left(subject: Subject) -> str:
     Over several lives neither the open file objects of Python nor (on Linux and macOS) the file
     descriptors of the process grow each time.
     """
-    if _grows(_growth(subject, _open_files)):
+    if _grown(subject, "files"):
         raise Broken("close leaves a file open")
-    folder = next((p for p in (Path("/proc/self/fd"), Path("/dev/fd")) if p.is_dir()), None)
-    if folder is None:
-        return "file objects of Python"
-    counts = _growth(subject, lambda: sum(1 for _ in folder.iterdir()))
-    if _grows(counts):
+    counts = _grown(subject, "file descriptors")
+    if counts:
         raise Broken(f"close leaves file descriptors open: {counts} after each life")
-    return "all file descriptors of the process"
+    return _looked(subject, "files", "file descriptors")
 
 
 def _open_files() -> int:
@@ -153,14 +181,12 @@ def device_memory_left(subject: Subject) -> str:
     Where the backend has loaded torch or cuda-python and a device is in use, its memory is looked
     at after each of several lives, and does not grow each time.
     """
-    _life(subject)
-    looked = []
-    for name, count in _device_counters():
-        counts = _growth(subject, count)
-        if _grows(counts) and counts[-1] - counts[0] >= _MEMORY_BYTES:
-            raise Broken(f"close leaves device memory ({name}): {counts} bytes after each life")
-        looked.append(name)
-    return f"looked at {', '.join(looked)}" if looked else "it uses no device"
+    looked = [name for name in _measured(subject) if name.startswith(_DEVICE)]
+    for name in looked:
+        counts = _grown(subject, name, _MEMORY_BYTES)
+        if counts:
+            raise Broken(f"close leaves memory on a device ({name}): {counts} after each life")
+    return _looked(subject, *looked) if looked else "it uses no device"
 
 
 def _device_counters() -> Iterator[tuple[str, Callable[[], int]]]:
@@ -171,12 +197,12 @@ def _device_counters() -> Iterator[tuple[str, Callable[[], int]]]:
         def allocated() -> int:
             return sum(torch.cuda.memory_allocated(i) for i in range(torch.cuda.device_count()))
 
-        yield "torch", allocated
+        yield f"{_DEVICE} of torch", allocated
     runtime: Any = sys.modules.get("cuda.bindings.runtime") or sys.modules.get("cuda.cudart")
     if runtime is not None:
         error, free, total = runtime.cudaMemGetInfo()
         if int(error) == 0:
-            yield "cuda", lambda: total - runtime.cudaMemGetInfo()[1]
+            yield f"{_DEVICE} of CUDA", lambda: total - runtime.cudaMemGetInfo()[1]
         del free
 
 

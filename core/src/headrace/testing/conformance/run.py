@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace._describe import plain
+from headrace._registry.registry import nearest
 from headrace.testing.conformance import (
     rules_batch,
     rules_class,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from headrace import Backend
     from headrace.testing.conformance.base import BackendConformance
 
-__all__ = ["ConformanceRun", "certify", "rules"]
+__all__ = ["ConformanceRun", "certify", "check_expected", "rules"]
 
 _MODULES = (
     rules_class,
@@ -70,34 +71,38 @@ def rules() -> Mapping[str, Rule]:
     return ordered
 
 
+def check_expected(cls: type[BackendConformance]) -> None:
+    """Check the exceptions of a conformance class: rules that exist, each with a reason.
+
+    Raises:
+        ValueError: One is no rule, or has no reason.
+    """
+    known = rules()
+    for identifier, reason in cls.expected_failures.items():
+        if identifier not in known:
+            near = nearest(identifier, known)
+            raise ValueError(
+                f"expected_failures of {cls.__name__} names {identifier!r}, which is no rule"
+                + (f"; did you mean {near!r}?" if near else "")
+            )
+        if not isinstance(reason, str) or not reason.strip():
+            raise ValueError(
+                f"expected_failures of {cls.__name__} gives no reason for {identifier!r}: "
+                "write why the backend cannot keep it"
+            )
+
+
 class ConformanceRun:
     """One conformance class, judged rule by rule; used as a context manager."""
 
     def __init__(
         self, cls: type[BackendConformance], *, promised: type[Backend] | None = None
     ) -> None:
+        check_expected(cls)
         self.rules = rules()
         self.subject = Subject(cls(), promised)
         self.expected = dict(cls.expected_failures)
         self._verdicts: dict[str, Verdict] = {}
-        self._check_expected()
-
-    def _check_expected(self) -> None:
-        name = type(self.subject.kit).__name__
-        for identifier, reason in self.expected.items():
-            if identifier not in self.rules:
-                from headrace._registry.registry import nearest
-
-                near = nearest(identifier, self.rules)
-                raise ValueError(
-                    f"expected_failures of {name} names {identifier!r}, which is no rule"
-                    + (f"; did you mean {near!r}?" if near else "")
-                )
-            if not isinstance(reason, str) or not reason.strip():
-                raise ValueError(
-                    f"expected_failures of {name} gives no reason for {identifier!r}: "
-                    "write why the backend cannot keep it"
-                )
 
     def __enter__(self) -> Self:
         return self

@@ -141,7 +141,8 @@ class Subject:
 
     Attributes:
         kit: An instance of the class.
-        spec_path: Import path of the class that an entry point promises, or None.
+        promised: The class that an entry point promises, or None.
+        measured: What rules have measured once and share.
     """
 
     def __init__(self, kit: BackendConformance, promised: type[Backend] | None = None) -> None:
@@ -149,6 +150,7 @@ class Subject:
         self.promised = promised
         self._open: list[Live] = []
         self._expected: dict[int, Any] = {}
+        self.measured: dict[Any, Any] = {}
 
     # What was written.
 

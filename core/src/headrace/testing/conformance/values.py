@@ -134,7 +134,8 @@ def _of_objects(a: Any, b: Any, rtol: float, atol: float) -> str | None:
 
 def _fields(value: Any) -> dict[str, Any] | None:
     """Give the attributes of an object that has some, and no equality of its own."""
-    if type(value).__eq__ is not object.__eq__ and not hasattr(value, "__dataclass_fields__"):
+    own = getattr(type(value), "__eq__", None) is not object.__eq__
+    if own and not hasattr(value, "__dataclass_fields__"):
         return None
     names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
     found = {name: getattr(value, name) for name in names if hasattr(value, name)}

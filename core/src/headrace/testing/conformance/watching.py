@@ -38,7 +38,7 @@ class WatchedRequest(dict[str, Any]):
         self._look(key)
         return super().__getitem__(key)
 
-    def get(self, key: str, default: Any = None) -> Any:  # type: ignore[override]
+    def get(self, key: str, default: Any = None) -> Any:
         """Give a value, as dict does."""
         self._look(key)
         return super().get(key, default)
@@ -76,7 +76,7 @@ class WatchedRequest(dict[str, Any]):
         self._look_at_all()
         return super().__eq__(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def _look_at_all(self) -> None:
         for key in list(super().keys()):
@@ -97,7 +97,7 @@ class WatchedRequest(dict[str, Any]):
             self.written.add(key)
         return super().setdefault(key, default)
 
-    def pop(self, key: str, default: Any = _MISSING) -> Any:  # type: ignore[override]
+    def pop(self, key: str, default: Any = _MISSING) -> Any:
         """Remove a key, as dict does."""
         self._look(key)
         if super().__contains__(key):
