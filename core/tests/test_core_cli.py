@@ -491,6 +491,26 @@ def test_list_gives_the_states_that_need_no_import(one_of_each):
     assert 'pip install "no-such-distribution>=2"' in text
 
 
+def test_list_opens_no_metadata_but_that_of_plugins(one_of_each, site):
+    add_plugin(
+        site, "needs-much", backends={"Much": "much_module:Much"}, requires=("pydantic", "typer")
+    )
+    code = (
+        "import sys; opened = []; sys.addaudithook(lambda event, args: opened.append(str(args[0])) "
+        "if event == 'open' else None)\n"
+        "from headrace._cli.app import app\n"
+        "try:\n    app(['plugins', 'list'])\n"
+        "except SystemExit:\n    pass\n"
+        "print('OPENED', *[path for path in opened if path.endswith(('METADATA', 'PKG-INFO'))])"
+    )
+    done = python("-c", code, path=site)
+    assert "needs-much" in done.stdout
+    opened = done.stdout.splitlines()[-1].split()[1:]
+    assert len(opened) == len(set(opened)) >= 10
+    names = {path.replace("\\", "/").split("/")[-2].split("-")[0] for path in opened}
+    assert {name.split("_")[0] for name in names} <= {"headrace", "needs"}
+
+
 def test_doctor_gives_all_states(one_of_each):
     result = headrace_says("plugins", "doctor", "--json")
     assert result.exit_code == 1

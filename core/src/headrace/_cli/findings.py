@@ -89,7 +89,7 @@ def _missing(record: PluginRecord, *, versions: bool) -> Iterator[dict[str, Any]
 
     Without ``versions`` only whether it is: to know a version, its metadata must be opened.
     """
-    from importlib.metadata import PackageNotFoundError, distribution
+    from importlib.metadata import distributions
 
     for text in record.dependencies:
         wanted = _parsed(text)
@@ -97,13 +97,12 @@ def _missing(record: PluginRecord, *, versions: bool) -> Iterator[dict[str, Any]
             continue
         plain = f"{wanted.name}{wanted.specifier}"
         remedy = f'Install it: pip install "{plain}"'
-        try:
-            found = distribution(wanted.name)
-            installed = found.version if versions else None
-        except PackageNotFoundError:
+        found = next(iter(distributions(name=wanted.name)), None)
+        if found is None:
             reason = f"it requires {plain}, which is not installed"
             yield _finding(record, "missing_dependency", reason, remedy)
             continue
+        installed = found.version if versions else None
         if installed and not wanted.specifier.contains(installed, prereleases=True):
             reason = f"it requires {plain}, installed is {installed}"
             yield _finding(record, "missing_dependency", reason, remedy)
