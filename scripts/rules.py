@@ -46,7 +46,7 @@ class ResizeMatConformance(BackendConformance):
 A rule **passes**, **fails**, does **not apply** (where the contract itself promises nothing), or is
 **not judged** because a rule that it needs fails. An exception to a rule stands in
 `expected_failures` with its reason, which the certificate shows; when that rule holds after all, or
-the reason is empty, that is a failure. What an exception blocks must be excepted as well.
+the reason is empty, that is a failure. Rules that need an excepted one are judged all the same.
 
 Numbers with fractions in two results count as equal within `rtol = 1e-5` and `atol = 1e-6`, which
 the class may set; everything else is compared exactly, arrays by dtype, shape and content.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import array
+import inspect
 
 from conformance_shelf.labels import breaks, documented
 from conformance_shelf.perfect import Perfect
 from headrace.errors import InputError
 
-GOOD = Perfect.__doc__ or ""
+GOOD = inspect.getdoc(Perfect) or ""
 
 
 @breaks("builds")
@@ -298,7 +299,7 @@ class ReadsAnUndeclaredKeyOfACopy(Perfect):
 @breaks("reads", make_item=lambda self, k: {"data": k + 1, "mask": 1})
 class DeclaresAKeyItNeverReads(Perfect):
     reads = ("data", "mask")
-    __doc__ = GOOD.replace("    Writes:", "        mask: Anything.\n    Writes:")
+    __doc__ = GOOD.replace("Writes:", "    mask: Anything.\nWrites:")
 
 
 @breaks("writes")
@@ -311,7 +312,7 @@ class WritesAnUndeclaredKey(Perfect):
 @breaks("writes")
 class DeclaresAKeyItNeverWrites(Perfect):
     writes = ("result", "score")
-    __doc__ = GOOD.replace("    Batch:", "        score: A number.\n    Batch:")
+    __doc__ = GOOD.replace("Batch:", "    score: A number.\nBatch:")
 
 
 @breaks("writes")

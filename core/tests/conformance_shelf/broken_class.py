@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 from pydantic import ConfigDict, Field
 
 from conformance_shelf.labels import breaks, broken, documented
@@ -128,7 +130,7 @@ broken("items", "NoDict", expression="Perfect", make_item=lambda self, k: k)
 # docstrings
 
 
-GOOD = Perfect.__doc__
+GOOD = inspect.getdoc(Perfect) or ""
 
 
 @breaks("docstring-sections")
@@ -137,27 +139,27 @@ class NoDocstring(Perfect):
 
 
 @breaks("docstring-sections")
-@documented(GOOD[: GOOD.index("    Source:")])
+@documented(GOOD[: GOOD.index("Source:")])
 class NoSource(Perfect):
     pass
 
 
 @breaks("docstring-sections")
 @documented(
-    GOOD.replace("Raises:\n        InputError: ``data`` is missing or no number.\n", "Raises:\n")
+    GOOD.replace("Raises:\n    InputError: ``data`` is missing or no number.\n", "Raises:\n")
 )
 class EmptyRaises(Perfect):
     pass
 
 
 @breaks("docstring-keys")
-@documented(GOOD.replace("        data: A number", "        data: Any.\n        mask: A number"))
+@documented(GOOD.replace("    data: A number", "    data: Any.\n    mask: A number"))
 class DocumentsAKeyItDoesNotRead(Perfect):
     pass
 
 
 @breaks("docstring-keys")
-@documented(GOOD.replace("        result: The number", "        product: The number"))
+@documented(GOOD.replace("    result: The number", "    product: The number"))
 class DocumentsAnotherKey(Perfect):
     pass
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 from conformance_shelf.labels import breaks
 from conformance_shelf.perfect import GOOD_TYPES, Perfect
 from headrace.errors import InputError
@@ -50,7 +52,9 @@ class FailsOnATypeItDoesNotKnow(Perfect):
 
 @breaks("wrong-type")
 class SaysAnythingAndRefuses(Perfect):
-    __doc__ = (Perfect.__doc__ or "").replace("data: A number, int or float.", "data: Anything.")
+    __doc__ = (inspect.getdoc(Perfect) or "").replace(
+        "data: A number, int or float.", "data: Anything."
+    )
 
 
 @breaks("wrong-shape")

@@ -89,7 +89,7 @@ def _is_count(value: Any) -> bool:
 
 def _check_keys(name: str, declared: Any, cls: Any) -> None:
     if isinstance(declared, type):
-        if not typing.is_typeddict(declared):
+        if not hasattr(declared, "__required_keys__"):
             raise Broken(f"{name} is the class {declared.__name__}, which is no TypedDict")
         return
     if not isinstance(declared, tuple) or not all(isinstance(key, str) for key in declared):

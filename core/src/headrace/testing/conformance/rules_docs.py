@@ -94,7 +94,7 @@ def docstring_keys(subject: Subject) -> str | None:
     found = sections(documentation(subject.cls))
     for which in ("reads", "writes"):
         section = which.capitalize()
-        documented = entries(found[section])
+        documented = entries(found.get(section, ""))
         if not documented and subject.children and which not in vars(subject.cls):
             continue
         _compare(subject, which, section, set(documented))
@@ -154,7 +154,7 @@ def docstring_batch(subject: Subject) -> str | None:
     that the class declares, or that `init` has set. A text that begins without a number is not
     compared (a container has the range of what is inside).
     """
-    text = sections(documentation(subject.cls))["Batch"]
+    text = sections(documentation(subject.cls)).get("Batch", "")
     documented = _range_of(text)
     if documented is None:
         if not subject.children:
@@ -193,7 +193,7 @@ def docstring_raises(subject: Subject) -> str | None:
 
     A backend that refuses a request without one of its keys names `InputError` there.
     """
-    text = sections(documentation(subject.cls))["Raises"]
+    text = sections(documentation(subject.cls)).get("Raises", "")
     if subject.children:
         return "what it raises is that of its children"
     if subject.declared("reads").required and "InputError" not in text:

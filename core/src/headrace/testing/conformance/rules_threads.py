@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
+import functools
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.testing.conformance.rule import Broken, Rule, rule
 from headrace.testing.conformance.values import kept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from headrace.testing.conformance.subject import Live, Subject
 
@@ -56,6 +59,23 @@ def _together(functions: list[Callable[[], T]]) -> list[T]:
     return results
 
 
+def _result(pool: ThreadPoolExecutor, function: Callable[[], T]) -> T:
+    return pool.submit(function).result(_LIMIT_S)
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[list[Callable[[Callable[[], Any]], Any]]]:
+    """Give threads that live at the same time, so that none gets the identifier of another."""
+    pools = [ThreadPoolExecutor(1, "headrace-conformance") for _ in range(count)]
+    try:
+        for pool in pools:
+            pool.submit(threading.get_ident).result(_LIMIT_S)
+        yield [functools.partial(_result, pool) for pool in pools]
+    finally:
+        for pool in pools:
+            pool.shutdown(wait=False)
+
+
 @rule("instances-agree", "threads-in-turn")
 def instances_agree(subject: Subject) -> None:
     """A node may have several instances, which run at the same time and must not meet.
@@ -86,19 +106,20 @@ def instances_agree(subject: Subject) -> None:
 def threads_in_turn(subject: Subject) -> str:
     """Whichever thread has the batch runs it, unless the class says `owns_thread = True`.
 
-    The backend is built in one thread, called in turn by two others and closed by a fourth; the
+    The backend is built in one thread, called in turn by three others and closed by a fifth; the
     results stay the same and `close` raises nothing. A backend that cannot do that must declare
     `owns_thread = True`: then core runs `init`, every `forward` and `close` in one thread.
     """
-    live: Live = in_thread(subject.build)
-    ks = list(range(len(live.take(subject.item))))
-    for turn in range(_ROUNDS):
-        what = f"in thread {turn + 1} after that of init"
-        try:
-            in_thread(lambda what=what: subject.must_give(live, ks, what))  # type: ignore[misc]
-        except Broken as error:
-            raise Broken(f"{what} it does not do what it does alone: {error}") from error
-    in_thread(lambda: subject.done(live))
+    with _threads(_ROUNDS + 2) as threads:
+        live: Live = threads[0](subject.build)
+        ks = list(range(len(live.take(subject.item))))
+        for turn in range(1, _ROUNDS + 1):
+            what = f"in thread {turn} after that of init"
+            try:
+                threads[turn](lambda what=what: subject.must_give(live, ks, what))
+            except Broken as error:
+                raise Broken(f"{what} it does not do what it does alone: {error}") from error
+        threads[-1](lambda: subject.done(live))
     return "it owns its thread" if subject.cls.owns_thread else "any thread may run it"
 
 

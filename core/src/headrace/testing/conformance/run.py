@@ -123,7 +123,7 @@ class ConformanceRun:
     def _judge(self, rule: Rule) -> Verdict:
         outcome, detail = PASSED, ""
         for needed in rule.needs:
-            if self.verdict(needed).outcome not in (PASSED, NOT_APPLICABLE, UNEXPECTED_PASS):
+            if self.verdict(needed).outcome in (FAILED, BLOCKED):
                 outcome, detail = BLOCKED, f"it cannot be judged before {needed!r} holds"
                 break
         else:
@@ -139,9 +139,9 @@ class ConformanceRun:
                 outcome, detail = FAILED, f"{type(error).__name__}: {error}"
         reason = self.expected.get(rule.id)
         if reason is not None:
-            if outcome in (FAILED, BLOCKED):
+            if outcome == FAILED:
                 outcome = EXPECTED_FAILURE
-            else:
+            elif outcome != BLOCKED:
                 outcome = UNEXPECTED_PASS
                 detail = "it is listed in expected_failures, and holds: take it out there"
         return Verdict(rule.id, outcome, rule.reason, detail, reason)
