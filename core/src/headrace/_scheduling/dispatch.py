@@ -67,12 +67,16 @@ class Dispatcher(Assignment):
             self.mend()
         if node.line.count and node.free:
             offered = list(node.free)
+            taken: list[Instance] = []
             wake_at: float | None = None
             while offered and node.line.count:
                 if isinstance(me, Caller) and mine is None and self._leaves(me, offered[0]):
                     break
                 outcome = self._next(offered)
                 if isinstance(outcome, Work):
+                    # What has begun may make a batch due on those that were passed by.
+                    taken.append(outcome.instance)
+                    offered, wake_at = [i for i in node.free if i not in taken], None
                     node.let_in()
                     if mine is None and self._runs(me, outcome):
                         mine = outcome
@@ -107,7 +111,7 @@ class Dispatcher(Assignment):
                 offered.remove(instance)
                 return None
             running = len([i for i in node.instances if i.holder is not None])
-            cut = self._batches.cut(QueueView(node.line, running), instance, now)
+            cut = self._batches.cut(QueueView(node, running), instance, now)
             take, again_at = min(int(cut.take), node.line.count), cut.wake_at
         except Exception as error:  # noqa: BLE001 - a policy may be anybody's code
             self._policy_failed(error)
@@ -242,7 +246,7 @@ class Dispatcher(Assignment):
         now = node.clock()
         running = len([i for i in node.instances if i.holder is not None]) - 1
         try:
-            cut = self._batches.cut(QueueView(node.line, running, entries), instance, now)
+            cut = self._batches.cut(QueueView(node, running, entries), instance, now)
             more = min(int(cut.take) - len(entries), node.line.count)
         except Exception:  # noqa: BLE001 - it fails those whom it is asked about when none has run
             return
