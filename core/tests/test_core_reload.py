@@ -166,7 +166,9 @@ def test_new_values_are_seen_everywhere_and_the_old_instances_are_closed(control
         told = headrace.explain(pipe.config)["nodes"]["main"]
         assert told["tree"]["options"]["version"]["value"] == 2
         assert [one["index"] for one in main_of(pipe)["instances"]] == [0, 1, 2]
-        pipe.reload("main", {"version": None, "Versioned::most": 3, "max": None})
+        pipe.reload(
+            "main", {"version": None, "Versioned::most": 3, "max": None, "min": None, "most": None}
+        )
         assert pipe({"data": 0})["result"] == (1, 0)
         assert pipe.describe()["nodes"]["main"]["range"] == [1, 3]
     assert sorted(control.built) == sorted(control.closed)

@@ -444,6 +444,26 @@ def test_a_cancelled_coroutine_withdraws_what_waits_and_abandons_what_runs(gate)
         assert gate.batches == [[0], ["after"]]
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_coroutine_cancelled_after_its_request_expired_on_a_backend_is_abandoned(gate, nodes):
+    async def main(pipe):
+        task = asyncio.ensure_future(abandoned_when_cancelled(pipe, {"data": 1}))
+        while not gate.batches:
+            await asyncio.sleep(0)
+        scheduler = pipe._core._schedulers[-1]
+        (entry,) = scheduler.instances[0].entries
+        scheduler._expire(entry)  # and the task has not heard of it
+        task.cancel()
+        return await task
+
+    config = {"main": {"backend": "Gate"}}
+    if nodes == 2:
+        config = {"first": {"backend": "Identity", "next": "main"}, **config}
+    with headrace.pipe(config) as pipe:
+        assert asyncio.run(main(pipe)) is True
+        gate.open()
+
+
 def test_a_coroutine_cancelled_in_the_queue_is_not_abandoned(gate):
     async def main(pipe):
         first = asyncio.ensure_future(pipe.call_async({"data": "first"}))
