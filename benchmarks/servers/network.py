@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
-from benchmarks.jpeg_onnx import session_of, tensor_of
+from benchmarks.jpeg_sides import session_of, tensor_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
