@@ -14,8 +14,9 @@ Two parts, each a table:
 
 The clock of a request in ``many`` covers `Pipeline.submit` (or `Pipeline.__call__` for lists), the
 queue, a backend that does ``result = data``, and looking at its future; its dict is made before.
-Processor time is that of the process. The interpreter's garbage collector runs as ever: what it
-costs to have 100 000 requests alive is part of the figure.
+Processor time is that of the process. The interpreter's garbage collector runs as ever, and what it
+costs to have 100 000 requests alive is part of the figures; the column ``gc`` says how much it is:
+the more requests live, the more it goes through, and its cost per request is a step, not a slope.
 
     python -m benchmarks.scheduling.waiting [--part many still] [--waiting 100000] [--json FILE]
 """
@@ -82,16 +83,35 @@ class Sleep100ms:
 
 
 class Cost(NamedTuple):
-    """Microseconds per request: wall time in two parts, processor time of the whole."""
+    """Microseconds per request: wall time in two parts, processor time, and the collector's part."""
 
     enter: float
     answer: float
     cpu: float
+    gc: float
 
     @property
     def total(self) -> float:
         """Give the wall time from the first submit to the last answer, per request."""
         return self.enter + self.answer
+
+
+class Collector:
+    """Adds up the processor time that garbage collections take, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began = 0.0
+
+    def __call__(self, phase: str, _: dict[str, int]) -> None:
+        """Note the begin or the end of a collection; it is called by the interpreter."""
+        if phase == "start":
+            self._began = time.thread_time()
+        else:
+            self.seconds += time.thread_time() - self._began
+
+
+COLLECTOR = Collector()
 
 
 class Case(NamedTuple):
@@ -135,6 +155,7 @@ def lot(pipe: headrace.Pipeline, case: Case, count: int) -> Cost:
     options = [case.submit(k) for k in range(count)]
     plug = shut(pipe)
     Gate.remaining = count + 1
+    collected = COLLECTOR.seconds
     submit, cpu, began = pipe.submit, time.process_time(), time.perf_counter()
     futures = [submit(request, **extra) for request, extra in zip(requests, options, strict=True)]
     entered = time.perf_counter()
@@ -143,6 +164,7 @@ def lot(pipe: headrace.Pipeline, case: Case, count: int) -> Cost:
     for future in futures:
         future.result()
     ended, cpu_ended = time.perf_counter(), time.process_time()
+    collected = COLLECTOR.seconds - collected
     plug.result()
     if any(request["result"] != k for k, request in enumerate(requests)):
         raise RuntimeError("another request's answer")
@@ -150,6 +172,7 @@ def lot(pipe: headrace.Pipeline, case: Case, count: int) -> Cost:
         1e6 * (entered - began) / count,
         1e6 * (ended - entered) / count,
         1e6 * (cpu_ended - cpu) / count,
+        1e6 * collected / count,
     )
 
 
@@ -157,12 +180,14 @@ def one_list(pipe: headrace.Pipeline, case: Case, count: int) -> Cost:
     """Send ``count`` requests as one list; nothing is blocked: what is not run waits."""
     requests = requests_of(case, count)
     Gate.open.set()
+    collected = COLLECTOR.seconds
     cpu, began = time.process_time(), time.perf_counter()
     pipe(requests)
     ended, cpu_ended = time.perf_counter(), time.process_time()
+    collected = COLLECTOR.seconds - collected
     if any(request["result"] != k for k, request in enumerate(requests)):
         raise RuntimeError("another request's answer")
-    return Cost(0.0, 1e6 * (ended - began) / count, 1e6 * (cpu_ended - cpu) / count)
+    return Cost(0.0, *(1e6 * x / count for x in (ended - began, cpu_ended - cpu, collected)))
 
 
 def cancels(pipe: headrace.Pipeline, case: Case, count: int, least: int) -> Cost:
@@ -187,7 +212,7 @@ def cancels(pipe: headrace.Pipeline, case: Case, count: int, least: int) -> Cost
         for future in futures:
             if not future.cancelled():
                 future.result()
-    return Cost(0.0, 1e6 * spent / taken, 1e6 * cpu / taken)
+    return Cost(0.0, 1e6 * spent / taken, 1e6 * cpu / taken, 0.0)
 
 
 def mean(costs: list[Cost]) -> Cost:
@@ -213,23 +238,25 @@ def compare(
     ratios = {
         "total": statistics.median(b.total / a.total for a, b in pairs),
         "cpu": statistics.median(b.cpu / a.cpu for a, b in pairs),
+        "cpu_without_gc": statistics.median((b.cpu - b.gc) / (a.cpu - a.gc) for a, b in pairs),
     }
     a, b = sorted(pairs, key=lambda pair: pair[1].total)[(rounds - 1) // 2]
-    print(
-        f"{name:28}{a.total:8.2f}{b.total:8.2f}   {a.enter:8.2f}{b.enter:8.2f}   {a.answer:8.2f}"
-        f"{b.answer:8.2f}   {a.cpu:8.2f}{b.cpu:8.2f}   {ratios['total']:5.2f}x{ratios['cpu']:6.2f}x",
-        flush=True,
-    )
+    columns = ((a.total, b.total), (a.enter, b.enter), (a.answer, b.answer), (a.cpu, b.cpu))
+    cells = "  ".join(f"{x:7.2f}{y:8.2f}" for x, y in (*columns, (a.gc, b.gc)))
+    shares = "".join(f"{value:7.2f}x" for value in ratios.values())
+    print(f"{name:24}{cells}  {shares}", flush=True)
     rows = [{"few": x._asdict(), "many": y._asdict()} for x, y in pairs]
     return {"case": name, "ratios": ratios, "rounds": rows}
 
 
 def many(waiting: int, rounds: int) -> list[dict[str, Any]]:
     """Compare ``waiting`` requests with lots of `FEW`, in all cases."""
-    both = f"{FEW:>8}{waiting:>8}"
-    print(f"us per request, with so many waiting\n{'':28}{both}   {both}   {both}   {both}")
-    heads = ("total", "enter", "answer", "CPU")
-    print(f"{'':28}" + "   ".join(f"{head:>16}" for head in heads) + "   ratio, of CPU")
+    both, heads = f"{FEW:>7}{waiting:>8}", ("total", "enter", "answer", "CPU", "gc")
+    print(
+        f"us per request, with so many waiting; ratios: total, CPU, CPU without gc\n{'':24}", end=""
+    )
+    print("  ".join([both] * len(heads)))
+    print(f"{'':24}" + "  ".join(f"{head:>15}" for head in heads))
     figures = []
     for case in CASES:
         keys = {"backend": "Gate", "queue_size": waiting + 1, **case.keys}
@@ -417,7 +444,9 @@ def main() -> None:
     headrace.register("Sleep100ms", Sleep100ms)
     figures: dict[str, Any] = {}
     if "many" in asked.part:
+        gc.callbacks.append(COLLECTOR)
         figures["many"] = {"waiting": waiting, "cells": many(waiting, rounds)}
+        gc.callbacks.remove(COLLECTOR)
     if "still" in asked.part:
         figures["still"] = still(seconds)
     save(asked.json, about, figures)
