@@ -116,15 +116,15 @@ def report(cells: dict[int, dict[str, list[Load]]]) -> dict[str, Any]:
     return figures
 
 
-def report_lists(loads: dict[str, list[Load]]) -> dict[str, Any]:
+def report_lists(loads: dict[str, list[Load]], size: int) -> dict[str, Any]:
     """Print the loads of lists of one network, and the ratios."""
     print(
-        f"one client, lists of {LIST}{'':14}{'img/s':>8}{'ms/list':>9}{'CPU ms/img':>11}{'cores':>7}"
+        f"one client, lists of {size}{'':14}{'img/s':>8}{'ms/list':>9}{'CPU ms/img':>11}{'cores':>7}"
     )
     for name, rounds in loads.items():
         m = middle(rounds)
         print(
-            f"{name:32}{m.rps * LIST:8.0f}{m.p50_us / 1e3:9.1f}{m.cpu_us / 1e3 / LIST:11.3f}"
+            f"{name:32}{m.rps * size:8.0f}{m.p50_us / 1e3:9.1f}{m.cpu_us / 1e3 / size:11.3f}"
             f"{m.cores:7.2f}"
         )
     by_hand = max(
@@ -145,6 +145,7 @@ def report_lists(loads: dict[str, list[Load]]) -> dict[str, Any]:
         flush=True,
     )
     return {
+        "size": size,
         "by_hand": by_hand,
         "chosen": best,
         "ratio": ratios,
@@ -179,11 +180,11 @@ def measure_clients(
     return report(cells)
 
 
-def measure_lists(model: Path, files: list[bytes], run: Run) -> dict[str, Any]:
+def measure_lists(model: Path, files: list[bytes], size: int, run: Run) -> dict[str, Any]:
     """Run all sides with one client that sends lists."""
     seconds, warm_up, rounds = run
     sides, closing = list_sides_of(model)
-    pictures = [files[k % len(files)] for k in range(LIST)]
+    pictures = [files[k % len(files)] for k in range(size)]
     check({name: side(pictures) for name, side in sides.items()})
     runs: dict[str, Callable[[], Load]] = {}
     for name, side in sides.items():
@@ -195,7 +196,7 @@ def measure_lists(model: Path, files: list[bytes], run: Run) -> dict[str, Any]:
     loads = in_turn(runs, rounds)
     for close in closing:
         close()
-    return report_lists(loads)
+    return report_lists(loads, size)
 
 
 def main() -> None:
@@ -203,6 +204,7 @@ def main() -> None:
     parser.add_argument("--network", nargs="+", choices=WIDTHS, default=list(WIDTHS))
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 10, 40])
+    parser.add_argument("--list", type=int, default=LIST, help="pictures in a list")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of one window")
     parser.add_argument("--rounds", type=int, default=7)
     chosen = parser.parse_args()
@@ -234,7 +236,7 @@ def main() -> None:
             if "clients" in chosen.part:
                 figures[network].update(measure_clients(model, files, chosen.clients, run))
             if "lists" in chosen.part:
-                figures[network]["lists"] = measure_lists(model, files, list_run)
+                figures[network]["lists"] = measure_lists(model, files, chosen.list, list_run)
     save(chosen.json, about, figures)
 
 

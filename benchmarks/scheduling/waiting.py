@@ -5,7 +5,9 @@ Two parts, each a table:
 - ``many``: N requests are submitted while the instance is blocked, then it is let go; the time per
   request from the first submit to the last answer with N = 100 000, beside the same number of
   requests in lots of 100. Also the two halves of it (``enter``: all submits; ``answer``: from
-  letting go to the last answer), and ``cancel``: one request taken back among N. The cases differ in
+  letting go to the last answer), and ``cancel``: one request taken back at a random place among N,
+  beside futures of the standard library that belong to nothing (objects that no processor cache
+  holds any more cost more to touch, whoever they belong to). The cases differ in
   how the requests wait: plainly, in batches, with priorities, weights, deadlines, or as one list.
   A lot of 100 also bears one wake-up of the thread that runs the batches.
 - ``still``: processor time of the process, in per cent of one processor, while requests wait and
@@ -30,6 +32,7 @@ import random
 import statistics
 import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.load import arguments, environment, print_environment, save
@@ -215,6 +218,21 @@ def cancels(pipe: headrace.Pipeline, case: Case, count: int, least: int) -> Cost
     return Cost(0.0, 1e6 * spent / taken, 1e6 * cpu / taken, 0.0)
 
 
+def bare_cancels(count: int, least: int) -> Cost:
+    """Do the same with futures of the standard library that nobody waits for."""
+    taken, spent, cpu = 0, 0.0, 0.0
+    while taken < least:
+        futures: list[Future[None]] = [Future() for _ in range(count)]
+        chosen = random.Random(taken).sample(futures, min(least, max(1, count // 10)))
+        cpu_began, began = time.process_time(), time.perf_counter()
+        for future in chosen:
+            future.cancel()
+        spent += time.perf_counter() - began
+        cpu += time.process_time() - cpu_began
+        taken += len(chosen)
+    return Cost(0.0, 1e6 * spent / taken, 1e6 * cpu / taken, 0.0)
+
+
 def mean(costs: list[Cost]) -> Cost:
     return Cost(*(statistics.fmean(of) for of in zip(*costs, strict=True)))
 
@@ -282,6 +300,8 @@ def many(waiting: int, rounds: int) -> list[dict[str, Any]]:
                 rounds,
             )
         )
+    worst = max(figure["ratios"]["total"] for figure in figures)
+    with headrace.pipe({"backend": "Gate", "queue_size": waiting + 1, **plain.keys}) as pipe:
         least = max(10, waiting // 100)
         figures.append(
             compare(
@@ -291,8 +311,15 @@ def many(waiting: int, rounds: int) -> list[dict[str, Any]]:
                 rounds,
             )
         )
-    worst = max(figure["ratios"]["total"] for figure in figures)
-    print(f"  greatest ratio {worst:.2f}x; wanted: {WANTED_RATIO}x\n", flush=True)
+    figures.append(
+        compare(
+            "cancel a bare Future",
+            lambda: bare_cancels(FEW, least),
+            lambda: bare_cancels(waiting, least),
+            rounds,
+        )
+    )
+    print(f"  greatest ratio of waiting {worst:.2f}x; wanted: {WANTED_RATIO}x\n", flush=True)
     return figures
 
 
@@ -386,34 +413,53 @@ def behind_sleep(count: int) -> Iterator[headrace.Pipeline]:
     pipe.close(drain=False)
 
 
-def states() -> dict[str, contextlib.AbstractContextManager[headrace.Pipeline]]:
+State = tuple[contextlib.AbstractContextManager[headrace.Pipeline], "int | None"]
+"""What builds a state, and how many requests then wait; None: their number falls."""
+
+
+def states() -> dict[str, State]:
     """Give what is measured, by name; nothing of it is built yet."""
     company = {"instance_num": 2, "batching_timeout": 60_000}
+    thread = {"backend": "BackgroundThread[Gate]"}
     return {
-        "idle": idle("Gate"),
-        "idle, BackgroundThread": idle("BackgroundThread[Gate]"),
-        "1 request waits for company": submitted(1, company),
-        "1 caller waits for company": called(1, company),
-        "1000 requests wait, backend blocked": submitted(1000, {}),
-        "1000 requests with deadlines": submitted(1000, {}, timeout=600.0),
-        "1000 requests, timeout_ms": submitted(1000, {"timeout_ms": 600_000}),
-        "40 callers wait": called(40, {}),
-        "40 callers with deadlines": called(40, {}, timeout=600.0),
-        "40 callers wait for room": called(40, {"queue_size": 4}),
-        "1000 coroutines wait": awaited(1000),
-        "1000 requests, BackgroundThread": submitted(1000, {"backend": "BackgroundThread[Gate]"}),
-        "5000 requests, 100 ms a batch of 8": behind_sleep(5000),
+        "idle": (idle("Gate"), 0),
+        "idle, BackgroundThread": (idle("BackgroundThread[Gate]"), 0),
+        "1 request waits for company": (submitted(1, company), 1),
+        "1 caller waits for company": (called(1, company), 1),
+        "1000 requests wait, backend blocked": (submitted(1000, {}), 1000),
+        "1000 requests with deadlines": (submitted(1000, {}, timeout=600.0), 1000),
+        "1000 requests, timeout_ms": (submitted(1000, {"timeout_ms": 600_000}), 1000),
+        "40 callers wait": (called(40, {}), 40),
+        "40 callers with deadlines": (called(40, {}, timeout=600.0), 40),
+        "40 callers, 4 have room": (called(40, {"queue_size": 4}), 40),
+        "1000 coroutines wait": (awaited(1000), 1000),
+        "1000 requests, BackgroundThread": (submitted(1000, thread), 1000),
+        "5000 requests, 100 ms a batch of 8": (behind_sleep(5000), None),
     }
+
+
+def settle(pipe: headrace.Pipeline, expected: int | None) -> int:
+    """Wait until so many requests wait, and a little more; give their number."""
+    until = time.perf_counter() + 30
+    while (waiting := waiting_in(pipe)) != expected and expected is not None:
+        if time.perf_counter() > until:
+            raise RuntimeError(f"{waiting} requests wait, not {expected}")
+        time.sleep(0.02)
+    time.sleep(0.3)
+    return waiting
+
+
+def waiting_in(pipe: headrace.Pipeline) -> int:
+    return sum(node["waiting"] for node in pipe.stats()["nodes"].values())
 
 
 def still(seconds: float) -> list[dict[str, Any]]:
     """Measure the processor time of the process in each state."""
     print(f"processor time of the process over {seconds:g} s, of one processor\n{'':38}  queued")
     figures = []
-    for name, state in states().items():
+    for name, (state, expected) in states().items():
         with state as pipe:
-            time.sleep(0.3)  # until all have come to wait
-            waiting = sum(node["waiting"] for node in pipe.stats()["nodes"].values())
+            waiting = settle(pipe, expected)
             began, cpu = time.perf_counter(), time.process_time()
             time.sleep(seconds)
             used = time.process_time() - cpu
