@@ -374,7 +374,7 @@ class Walk:
             self._over = True
             still_open = [*self._open.values(), self.first]
             self._open.clear()
-        abandoned = False
+        abandoned = getattr(self.error, "abandoned", False) is True
         for scheduler, entry in still_open:
             if not scheduler.cancel(entry):
                 abandoned = scheduler.abandon(entry) or abandoned

@@ -74,8 +74,8 @@ def enter(
 def held_here(node: Node) -> bool:
     """Tell whether the calling thread, or one that waits for it, runs a batch of the node."""
     me = get_ident()
-    served = served_here(me) if waited_for(me) else (me,)
-    return any(i.ident in served for i in node.every if i.holder is not None)
+    runners = [i.ident for i in node.every if i.holder is not None]
+    return me in runners or (waited_for(me) and not served_here(me).isdisjoint(runners))
 
 
 def deadline_error(node: Node, *, running: bool) -> DeadlineExceededError:
