@@ -129,3 +129,10 @@ def test_the_client_of_jpeg_http_reads_an_answer_in_pieces(status, monkeypatch):
                     client(b"file")
         thread.join()
         client.close()
+
+
+def test_discovery_lists_its_plugins(tmp_path):
+    printed, figures = run("benchmarks.discovery", tmp_path, "--runs", "1", "--plugins", "7")
+    assert "with    7 plugins more" in printed
+    assert figures["plugins"] == 7
+    assert figures["plugins_list"]["with_ms"] > 0
