@@ -88,7 +88,7 @@ class Builder:
                 front = builder.element(self.plan.entrypoint, At(built.front_parts))
                 built.front = (
                     front.scheduler
-                    if isinstance(front, Door)
+                    if isinstance(front, Door) and front.is_plain
                     else front_scheduler(front, shortcut=self.shortcut)
                 )
         except BaseException:
@@ -122,7 +122,7 @@ class Builder:
             scheduler = door.scheduler
         else:
             scheduler = node_scheduler(node, [door], shortcut=self.shortcut)
-            self.registered[f"node.{node.name}"] = Door(scheduler)
+        self.registered[f"node.{node.name}"] = Door(scheduler, self.plan.links.get(node.name))
         return BuiltNode(
             node,
             scheduler,
@@ -136,7 +136,9 @@ class Builder:
     def _door(self, node: NodePlan) -> BuiltNode:
         """Make a second door to a node: the same queue, batches and instances."""
         target = self.nodes[node.door_to or ""]
-        self.registered[f"node.{node.name}"] = self.registered[f"node.{target.plan.name}"]
+        self.registered[f"node.{node.name}"] = Door(
+            target.scheduler, self.plan.links.get(node.name), node.keys.timeout_ms
+        )
         return BuiltNode(
             node,
             target.scheduler,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headrace._build.door import Bound, Door, Guarded, NotCallable
 from headrace._build.schedulers import device_of, node_scheduler
 from headrace._containers.background import BackgroundThread
-from headrace._containers.graph import DagDispatcher
+from headrace._containers.graph import DagDispatcher, Repost
 from headrace._containers.queues import QueueUser
 from headrace._containers.choice import Fallback
 from headrace._containers.ranges import inside
@@ -17,6 +17,7 @@ from headrace._containers.scheduling import Batching, InstanceDispatcher
 from headrace._containers.wiring import Wiring
 from headrace._context import InitContext
 from headrace._plan.brackets import is_bare, takes_dependency
+from headrace._plan.calls import elements_run
 from headrace._plan.ranges import states_range
 from headrace._plan.threads import give_threads
 from headrace._scheduling.thread import OwnThread
@@ -137,6 +138,11 @@ class ElementBuilder:
             backend.queues = self._pipeline.queues
         elif isinstance(backend, DagDispatcher):
             self._pipeline.dispatchers.append(backend)
+        elif isinstance(backend, Repost) and element.target is not None:
+            backend.target = element.target[0]
+        if element.children or element.target is not None:
+            run = elements_run(self._plan.nodes, [element])
+            backend._reposts = any(one.target is not None for one in run)
         backend._start(element.options, self._context(element, children, late))
         self._inherit_range(backend, children, at)
         self._warm_up(backend, at)
@@ -207,6 +213,8 @@ class ElementBuilder:
             return self._register(element, at)
         if word == "instances":
             return self._copies(element, at)
+        if word == "repost":
+            return self._backend(element, (), at)
         for child in element.children:
             self.element(child, at)
         return NotCallable(element.name)
