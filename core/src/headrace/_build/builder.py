@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace._build.commons import Commons
 from headrace._build.door import Door
-from headrace._build.elements import At, ElementBuilder
+from headrace._build.elements import At, ElementBuilder, reached_by_name
 from headrace._build.parts import Parts
 from headrace._build.schedulers import front_scheduler, node_scheduler
 from headrace._config.nesting import with_room
@@ -73,7 +73,7 @@ class Builder:
         self.nodes: dict[str, BuiltNode] = {}
         self.registered: dict[str, Backend] = {}
         self.threads = max(1, (plan.threads or usable_cpus()) // plan.total_instances)
-        self.commons = Commons()
+        self.commons = Commons(reached=reached_by_name(plan))
         self._all = Parts()
 
     def build(self) -> Built:

@@ -20,7 +20,9 @@ class Commons:
     Attributes:
         queues: Its queues, by name.
         dispatchers: The backends that wait to be told how to walk the graph.
+        reached: The registered instances that some expression calls by name, past any queue.
     """
 
     queues: Queues = field(default_factory=Queues)
     dispatchers: list[DagDispatcher] = field(default_factory=list)
+    reached: set[str] = field(default_factory=set)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace._context import Shared
     from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
 
-__all__ = ["At", "ElementBuilder"]
+__all__ = ["At", "ElementBuilder", "reached_by_name"]
 
 _log = logging.getLogger("headrace.build")
 
@@ -89,7 +89,7 @@ class ElementBuilder:
         self._cancelled = cancelled
         self._shortcut = shortcut
         self._name = node.name if node is not None else "entrypoint"
-        self._reached = _reached_by_name(plan)
+        self._reached = pipeline.reached
 
     def element(self, element: Element, at: At) -> Backend:
         """Build one element and all below it."""
@@ -326,7 +326,7 @@ class ElementBuilder:
         return Door(node_scheduler(self.node, backends, shortcut=self._shortcut))
 
 
-def _reached_by_name(plan: PipelinePlan) -> set[str]:
+def reached_by_name(plan: PipelinePlan) -> set[str]:
     """Find the registered instances that some expression calls by name, past any queue."""
     roots = [node.entry for node in plan.nodes.values()]
     roots += [node.init for node in plan.nodes.values() if node.init is not None]
