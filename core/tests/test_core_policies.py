@@ -138,7 +138,7 @@ def test_greedy_looks_at_no_more_requests_than_one_batch_holds():
             seen.append(index)
             return self.items[index]
 
-    greedy().cut(Watched([Request() for _ in range(10_000)]), Inst(max=8), 0.0)
+    greedy().cut(Watched([Request(weight=2) for _ in range(10_000)]), Inst(max=8), 0.0)
     assert max(seen) <= 8
 
 

@@ -406,3 +406,39 @@ def test_it_is_shown_where_the_walk_may_go_on():
     assert shown["links"]["reposts"] == ["repair"]
     words = [shown["tree"], *shown["tree"]["children"]]
     assert [word["target"] for word in words if word["name"] == "Repost"] == ["repair"]
+
+
+def test_a_reload_may_change_where_the_walk_goes_on():
+    config = {
+        "a": {"backend": "S[Below5,(or)Repost[b]]"},
+        "b": {"backend": "Half"},
+        "c": {"backend": "Negate"},
+    }
+    with headrace.pipe(config) as pipe:
+        request = {"data": 8, "node_name": "a"}
+        assert pipe(request)["result"] == 4
+        pipe.reload("a", {"backend": "S[Below5,(or)Repost[c]]"})
+        assert pipe(request)["result"] == -8
+        with pytest.raises(errors.ConfigError):
+            pipe.reload("a", {"backend": "S[Below5,(or)Repost[d]]"})
+        assert pipe(request)["result"] == -8
+
+
+def test_a_reload_cannot_make_a_graph_of_a_single_node():
+    with headrace.pipe({"backend": "Below5"}) as pipe:
+        with pytest.raises(errors.SetupError, match="Repost"):
+            pipe.reload("main", {"backend": "S[Below5,(or)S[Half,Repost[main]]]"})
+        assert pipe({"data": 3})["result"] == 3
+
+
+def test_a_reload_may_change_the_time_of_another_door(gate):
+    config = {
+        "a": {"backend": "S[Forward[node.door]]"},
+        "door": {"backend": "Forward[node.x]"},
+        "x": {"backend": "Gate"},
+    }
+    with headrace.pipe(config) as pipe:
+        pipe.reload("door", {"timeout_ms": 30})
+        with pytest.raises(errors.DeadlineExceededError):
+            pipe({"data": 1, "node_name": "a"})
+        gate.open()

@@ -344,3 +344,51 @@ Model.TestCase.settings = settings(
     max_examples=100, stateful_step_count=40, deadline=None, report_multiple_bugs=False
 )
 TestModel = Model.TestCase
+
+
+# A batch between its cut and its start.
+
+
+def one_by_hand(*, most=4, **limits):
+    hand, backend = Hand(), Told()
+    backend._start(None, InitContext())
+    instance = Instance(0, backend, least=1, most=most, thread=hand)
+    options = Greedy.Options(batch_sizes=limits.get("batch_sizes") or None)
+    scheduler = Scheduler("n", [instance], Greedy(options), BestFit(), Limits(**limits))
+    return scheduler, hand, backend
+
+
+def sent(scheduler, count, first=0):
+    entries = [Entry({"data": first + k}, Owner()) for k in range(count)]
+    for entry in entries:
+        scheduler.submit(entry)
+    return entries
+
+
+def test_who_comes_while_a_thread_wakes_up_joins_its_batch_up_to_max():
+    scheduler, hand, backend = one_by_hand(most=4)
+    entries = sent(scheduler, 6)
+    scheduler.cancel(entries[1])
+    assert [entry.state for entry in entries] == [RUNNING, DONE] + [QUEUED] * 4
+    while hand.jobs:
+        hand.jobs.pop(0)[0]()
+    assert [[request["result"] for request in batch] for batch in backend.seen] == [
+        [0, 2, 3, 4],
+        [5],
+    ]
+    stats = scheduler.statistics()
+    assert stats["ok"] == 5
+    assert stats["batch_size"]["histogram"] == {"1": 1, "4": 1}
+
+
+def test_who_comes_while_a_thread_wakes_up_joins_only_what_the_policy_would_cut():
+    scheduler, hand, backend = one_by_hand(most=4, batch_sizes=(1, 3))
+    entries = sent(scheduler, 2)
+    hand.jobs.pop(0)[0]()
+    assert [len(batch) for batch in backend.seen] == [1]
+    hand.jobs.pop(0)[0]()
+    entries += sent(scheduler, 5, first=2)
+    while hand.jobs:
+        hand.jobs.pop(0)[0]()
+    assert [len(batch) for batch in backend.seen] == [1, 1, 3, 1, 1]
+    assert all(entry.owner.told == 1 and entry.error is None for entry in entries)

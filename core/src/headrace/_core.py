@@ -6,13 +6,18 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace._build import build_pipeline
+from headrace._build import build_aside, build_pipeline
 from headrace._describe import describe_node
 from headrace._graph import Graph
 from headrace._process import close_at_exit
-from headrace.errors import ClosedError, InputError
+from headrace._scheduling.signal import Signal
+from headrace.errors import ClosedError, InputError, SetupError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace._build import Aside, BuiltNode
+    from headrace._config import PipelineConfig
     from headrace._graph import Route
     from headrace._plan import PipelinePlan
     from headrace._scheduling.entry import Entry
@@ -23,37 +28,46 @@ __all__ = ["Core"]
 
 
 class Core:
-    """The schedulers of a pipeline, and the state of the whole."""
+    """The schedulers of a pipeline, and the state of the whole.
 
-    def __init__(self, plan: PipelinePlan, *, shortcut: bool) -> None:
+    Attributes:
+        config: What it is built from now.
+        closes: Called, in any order, when the pipeline begins to close.
+    """
+
+    def __init__(self, config: PipelineConfig, *, shortcut: bool) -> None:
+        plan = config._plan
+        self.config = config
+        self.closes: list[Callable[[], None]] = []
         self._plan = plan
+        self._shortcut = shortcut
         self._built = build_pipeline(plan, shortcut=shortcut)
-        self._schedulers: list[Scheduler] = []
-        for node in self._built.nodes.values():
-            if node.scheduler not in self._schedulers:
-                self._schedulers.append(node.scheduler)
+        self._probes = self._built.commons.probes
+        self._retirements: list[Retirement] = []
+        self._building = False
+        self._schedulers = self._in_order()
         self.only: Scheduler | None = self._built.front
         self.graph: Graph | None = None
         if plan.is_graph or self._built.commons.dispatchers:
             schedulers = {name: self._built.nodes[name].scheduler for name in plan.order}
-            own_ms = {
-                name: node.keys.timeout_ms
-                for name, node in plan.nodes.items()
-                if node.door_to is not None
-            }
-            self.graph = Graph(plan.links, schedulers, own_ms)
+            self.graph = Graph(plan.links, schedulers, _door_timeouts(plan))
             for dispatcher in self._built.commons.dispatchers:
                 dispatcher.walk = self.graph.walk
         elif self.only is None:
             self.only = self._schedulers[0]
-        if self._built.front is not None and self._built.front not in self._schedulers:
-            self._schedulers.append(self._built.front)
         self._lock = threading.Lock()
         self._teardown = threading.RLock()
         self._closing: ClosedError | None = None
         self._closed = threading.Event()
         self._forked = False
         close_at_exit(self)
+
+    def _in_order(self) -> list[Scheduler]:
+        """Give all schedulers, those that call others after them."""
+        found = [node.scheduler for node in self._built.nodes.values()]
+        if self._built.front is not None:
+            found.append(self._built.front)
+        return list(dict.fromkeys(found))
 
     # Requests.
 
@@ -74,7 +88,7 @@ class Core:
     def refuse(self, entry: Entry, error: InputError) -> None:
         """Refuse a request before it enters, and count it."""
         entry.refuse(error)
-        self._entry_scheduler(entry.request).count_refused(error)
+        self._entry_scheduler(entry.request).count_refused(entry.request, error)
 
     def _entry_scheduler(self, request: Any) -> Scheduler:
         """Give the scheduler that answers for a request before it has entered."""
@@ -121,7 +135,10 @@ class Core:
         """Give what ``Pipeline.stats()`` gives."""
         nodes = {name: self._built.nodes[name].scheduler.statistics() for name in self._plan.order}
         queues = self._built.commons.queues.statistics()
-        return {"state": self.state, "nodes": nodes, **({"queues": queues} if queues else {})}
+        found = {"state": self.state, "nodes": nodes, **({"queues": queues} if queues else {})}
+        if self._probes is not None:
+            found["probes"] = self._probes.statistics()
+        return found
 
     def describe(self) -> dict[str, Any]:
         """Give what ``Pipeline.describe()`` gives."""
@@ -135,7 +152,95 @@ class Core:
 
     def busy(self) -> bool:
         """Tell whether a backend still runs."""
-        return any(len(s.idle_instances()) < len(s.instances) for s in self._schedulers)
+        return self._building or any(scheduler.busy() for scheduler in self._schedulers)
+
+    def held_by_this_thread(self) -> bool:
+        """Tell whether the calling thread runs a batch of this pipeline."""
+        return any(scheduler.held_by_this_thread() for scheduler in self._schedulers)
+
+    # Exchanging a node.
+
+    def build_aside(
+        self, config: PipelineConfig, name: str, give_up: Callable[[Callable[[], None]], None]
+    ) -> Aside | None:
+        """Build one node of another configuration, warm; see `headrace._build.aside`.
+
+        Returns:
+            None for a second door to another node: it has no instances.
+
+        Raises:
+            SetupError: A backend could not be built, or the node cannot be exchanged.
+            PluginError: A plugin or a library is missing.
+        """
+        plan, old = config._plan, self._built.nodes[name]
+        if plan.nodes[name].door_to != old.plan.door_to:
+            raise SetupError(
+                "a node cannot become a second door to another one, nor the other way round",
+                node=name,
+                hint="Build the pipeline again.",
+            )
+        if plan.is_graph and self.graph is None:
+            raise SetupError(
+                "a Repost needs a pipeline that was built to walk from node to node",
+                node=name,
+                hint="Build the pipeline again.",
+            )
+        if old.plan.door_to is not None:
+            return None
+        self._building = True
+        try:
+            return build_aside(plan, name, self._built, shortcut=self._shortcut, give_up=give_up)
+        finally:
+            self._building = False
+
+    def put_in_place(
+        self, config: PipelineConfig, name: str, aside: Aside | None, commit: Callable[[], None]
+    ) -> Retirement | None:
+        """Let a node that was built aside take the place of the one in service.
+
+        Args:
+            config: What it was built from.
+            name: The node.
+            aside: The node; None for a second door.
+            commit: Called when nothing can go wrong any more; raises to give it up.
+
+        Returns:
+            What becomes of the old instances; None for a second door.
+
+        Raises:
+            ClosedError: The pipeline is closed.
+        """
+        retirement = None
+        settled: Sequence[Entry] = ()
+        with self._lock:
+            self.check_open()
+            commit()
+            plan = config._plan
+            if aside is None:
+                self._built.put_door(plan.nodes[name])
+            else:
+                retirement, settled = self._exchange(aside, plan)
+            if self.graph is not None:
+                self.graph.link(plan.links, _door_timeouts(plan))
+            self._plan, self.config = plan, config
+            self._schedulers = self._in_order()
+        if retirement is not None:
+            retirement.scheduler.tell(settled)
+        return retirement
+
+    def _exchange(self, aside: Aside, plan: PipelinePlan) -> tuple[Retirement, Sequence[Entry]]:
+        before, now = self._built.nodes[aside.node.plan.name], aside.node
+        same = (before.plan.batch_policy, before.plan.dispatch_policy) == (
+            now.plan.batch_policy,
+            now.plan.dispatch_policy,
+        )
+        retired = Signal()
+        old, settled = before.scheduler.exchange(now.scheduler, retired, keeps_policies=same)
+        aside.put_into(self._built, plan)
+        retirement = Retirement(before, old, retired)
+        self._retirements = [one for one in self._retirements if not one.over]
+        self._retirements.append(retirement)
+        return retirement, settled
 
     # The end.
 
@@ -148,10 +253,12 @@ class Core:
             if self._closing is None:
                 self._closing = ClosedError()
             closing = self._closing
+        while self.closes:
+            self.closes.pop()()
         for scheduler in reversed(self._schedulers):
             scheduler.refuse(closing, drain=drain)
         self._built.commons.queues.close()
-        if any(scheduler.held_by_this_thread() for scheduler in self._schedulers):
+        if self.held_by_this_thread():
             threading.Thread(
                 target=self._finish, args=(until,), name="headrace-close", daemon=True
             ).start()
@@ -170,7 +277,11 @@ class Core:
                 scheduler.fail_open(late, self._retire)
         with self._teardown:
             self._close_idle()
+        for retirement in self._retirements:
+            retirement.close_ended(until - time.monotonic())
         self._closed.set()
+        if self._probes is not None:
+            self._probes.close()
 
     def _close_idle(self) -> None:
         idle = {id(i) for s in self._schedulers for i in s.idle_instances()}
@@ -202,3 +313,53 @@ class Core:
         )
         for scheduler in self._schedulers:
             scheduler.after_fork(self._closing)
+
+
+class Retirement:
+    """Old instances of a node, each closed when its last batch has ended.
+
+    Attributes:
+        scheduler: The scheduler they served.
+        signal: Woken when one of them has ended its batch.
+        over: Whether all are closed, and what they had in common.
+    """
+
+    def __init__(self, node: BuiltNode, instances: list[Instance], signal: Signal) -> None:
+        self.scheduler = node.scheduler
+        self.signal = signal
+        self.over = False
+        self._node: BuiltNode | None = node
+        self._instances = instances
+        self._left = list(instances)
+        self._lock = threading.Lock()
+
+    def close_ended(self, timeout_s: float = -1.0) -> bool:
+        """Close those whose last batch has ended; tell whether all are closed.
+
+        Args:
+            timeout_s: How long to wait for another thread that is closing them; -1 for ever.
+        """
+        if not self._lock.acquire(timeout=timeout_s if timeout_s == -1 else max(0.0, timeout_s)):
+            return False
+        try:
+            node = self._node
+            if node is not None:
+                for instance in reversed(self.scheduler.take_retired(self._left)):
+                    self._left.remove(instance)
+                    index = self._instances.index(instance)
+                    if index < len(node.instances):
+                        node.instances[index].close()
+                if not self._left:
+                    node.parts.close()
+                    self._node = None
+                    self._instances = []
+                    self.over = True
+            return self.over
+        finally:
+            self._lock.release()
+
+
+def _door_timeouts(plan: PipelinePlan) -> dict[str, float | None]:
+    """Give the limits of second doors, which the node behind does not know."""
+    doors = (node for node in plan.nodes.values() if node.door_to is not None)
+    return {node.name: node.keys.timeout_ms for node in doors}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace._plan import Element, NodePlan, PipelinePlan
+    from headrace._plan.element import ProbePlan
 
 __all__ = ["explain", "explain_expression"]
 
@@ -39,7 +40,8 @@ def explain(
         all of which can be written as JSON. ``keys`` and the ``options`` in ``tree`` hold
         ``{"value", "origin"}`` per key, with the origin ``inline``, ``node``, ``global``,
         ``definition`` or ``default``. ``range`` is what the classes tell; ``init`` may narrow it.
-        ``asks_for`` lists the distributions, ``{"distribution", "version", "backends"}``.
+        ``asks_for`` lists the distributions, ``{"distribution", "version", "backends"}``. With
+        probes there is ``probes``, their texts as written.
 
     Raises:
         ConfigError: The configuration is wrong; its ``problems`` are all that is.
@@ -54,8 +56,9 @@ def _explained(plan: PipelinePlan) -> dict[str, Any]:
     return {
         "headrace": headrace.__version__,
         "threads": plan.threads or usable_cpus(),
-        "asks_for": _asks_for(roots),
+        "asks_for": _asks_for(roots, plan.probes),
         "nodes": {name: _node(plan, plan.nodes[name]) for name in plan.order},
+        **({"probes": [probe.text for probe in plan.probes]} if plan.probes else {}),
     }
 
 
@@ -86,8 +89,10 @@ def _explained_expression(text: str) -> dict[str, Any]:
     }
 
 
-def _asks_for(roots: Iterable[Element]) -> list[dict[str, Any]]:
-    found: dict[tuple[str, str], set[str]] = {}
+def _asks_for(roots: Iterable[Element], probes: Iterable[ProbePlan] = ()) -> list[dict[str, Any]]:
+    found: dict[tuple[str, str], set[str]] = {
+        (probe.distribution, probe.version): set() for probe in probes
+    }
     for root in roots:
         for element in root.walk():
             spec = element.spec

@@ -14,6 +14,7 @@ from headrace._config import PipelineConfig
 from headrace._core import Core
 from headrace._futures import AsyncOwner, RequestFuture
 from headrace._graph import Walk, is_cheap, walk_here, walk_together
+from headrace._reload import Reloader
 from headrace._scheduling.entry import DONE, Entry
 from headrace.errors import InputError, RequestsFailed
 
@@ -56,10 +57,8 @@ class Pipeline:
     """
 
     def __init__(self, config: PipelineConfig, *, _shortcut: bool | None = None) -> None:
-        self._config = config
-        self._core = Core(
-            config._plan, shortcut=_default_shortcut if _shortcut is None else _shortcut
-        )
+        self._core = Core(config, shortcut=_default_shortcut if _shortcut is None else _shortcut)
+        self._reloader = Reloader(self._core)
         self._only: Scheduler | None = self._core.only
         self._finalizer = weakref.finalize(self, _dropped, self._core)
         self._finalizer.atexit = False
@@ -264,17 +263,36 @@ class Pipeline:
         return self._core.describe()
 
     def reload(self, node: str, changes: Mapping[str, Any], *, timeout: float = 30.0) -> None:
-        """Refuse: instances cannot be exchanged in this version.
+        """Exchange the instances of one node while requests go on.
+
+        The changed configuration is checked as a whole, and all new instances are built beside the
+        old ones, which go on serving, until they are warm. Then requests that wait go to the new
+        ones, and each old one is closed when its batch ends. One reload runs at a time; another
+        waits for it. Without changes the node is built again as it is, for example from a model
+        file that was replaced.
+
+        Whenever this raises, the old instances are in place and nothing has changed. It returns
+        when all old ones are closed, or when ``timeout`` is over: then those whose batch still
+        runs are closed later.
+
+        Args:
+            node: The name of the node; ``"main"`` for a configuration without tables.
+            changes: New values of keys of the node and options of its backends; None takes a key
+                away. All but ``next``, ``map``, ``or``, ``each``, ``queue_size`` and
+                ``queue_full`` can be changed. Relative paths start from the working directory.
+            timeout: Seconds for building, and then for the batches of the old ones. When it is over
+                before the new ones are warm, ``context.cancelled()`` is true for them.
 
         Raises:
-            ClosedError: The pipeline is closed.
-            RuntimeError: Always, otherwise.
+            ConfigError: There is no such node, a key cannot be changed, or a value is wrong.
+            SetupError: A new backend could not be built, or other nodes hold the old instances.
+            PluginError: A plugin or a library is missing.
+            DeadlineExceededError: The new instances were not warm in time.
+            ClosedError: The pipeline is closed, or was closed meanwhile.
+            ContractError: The calling thread runs a batch, or builds a node, of this pipeline.
         """
-        self._core.check_open()
-        raise RuntimeError(
-            f"this version cannot exchange the instances of node {node!r} while it runs; "
-            "close the pipeline and build a new one"
-        )
+        _check_seconds(timeout)
+        self._reloader.reload(node, changes, timeout)
 
     @property
     def ready(self) -> bool:
@@ -283,8 +301,8 @@ class Pipeline:
 
     @property
     def config(self) -> PipelineConfig:
-        """The configuration this was built from."""
-        return self._config
+        """The configuration, with what was reloaded."""
+        return self._core.config
 
     def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
         """Refuse new requests, let the others end, and close all backends.
@@ -298,8 +316,7 @@ class Pipeline:
                 caller cannot be fetched back: the one whose own thread is inside a ``forward``
                 that hangs.
         """
-        if not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0:
-            raise ValueError(f"timeout is a number of seconds of at least 0, got {timeout!r}")
+        _check_seconds(timeout)
         self._core.close(drain=drain, timeout=timeout)
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11
@@ -317,11 +334,16 @@ class Pipeline:
         raise TypeError("a Pipeline cannot be pickled; pickle pipeline.config and build it there")
 
     def __repr__(self) -> str:
-        return f"<Pipeline {', '.join(self._config.nodes)}: {self._core.state}>"
+        return f"<Pipeline {', '.join(self.config.nodes)}: {self._core.state}>"
 
 
 _default_shortcut = True
 """Whether a caller that finds a node idle skips the queue; tests run a second time without."""
+
+
+def _check_seconds(timeout: float) -> None:
+    if not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0:
+        raise ValueError(f"timeout is a number of seconds of at least 0, got {timeout!r}")
 
 
 def _deadline(timeout: float | None) -> float | None:

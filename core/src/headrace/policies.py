@@ -197,7 +197,7 @@ class Greedy(BatchPolicy):
         take, weight, full = self._fits(queue, instance.max)
         if take == 0:
             return Cut(0)
-        over_at = queue[0].arrival + self._linger
+        over_at = queue[0].arrival + self._linger if self._linger else now
         if not full and now < over_at:
             # A queue need not say what runs; then nothing does.
             if weight < instance.min or getattr(queue, "running", False):
@@ -210,10 +210,13 @@ class Greedy(BatchPolicy):
         """Give count and weight of the longest head within ``most``, and if more cannot join."""
         if self._sizes:
             most = self._sizes[-1] if most is None else min(most, self._sizes[-1])
+        count, total = len(queue), queue.weight
         if most is None:
-            return len(queue), queue.weight, False
-        if most == 1 and queue[0].weight == 1:
-            return 1, 1, True
+            return count, total, False
+        if total <= most:
+            return count, total, total == most
+        if total == count:  # each weighs 1
+            return most, most, True
         weight = take = 0
         for take in range(len(queue)):
             heavier = weight + queue[take].weight

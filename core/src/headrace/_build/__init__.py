@@ -1,6 +1,7 @@
 """From a plan to backends, instances and schedulers."""
 
+from headrace._build.aside import Aside, build_aside
 from headrace._build.builder import Built, BuiltNode, build_pipeline
 from headrace._build.door import Door
 
-__all__ = ["Built", "BuiltNode", "Door", "build_pipeline"]
+__all__ = ["Aside", "Built", "BuiltNode", "Door", "build_aside", "build_pipeline"]

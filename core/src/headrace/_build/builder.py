@@ -10,6 +10,7 @@ from headrace._build.commons import Commons
 from headrace._build.door import Door
 from headrace._build.elements import At, ElementBuilder, reached_by_name
 from headrace._build.parts import Parts
+from headrace._build.probes import make_probes
 from headrace._build.schedulers import front_scheduler, node_scheduler
 from headrace._config.nesting import with_room
 from headrace._context import Shared
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from headrace._plan.element import NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
 
-__all__ = ["Built", "BuiltNode", "build_pipeline"]
+__all__ = ["Built", "BuiltNode", "Builder", "build_pipeline"]
 
 
 @dataclass
@@ -35,6 +36,8 @@ class BuiltNode:
         shared: The store of its instances.
         by_element: What was built from each element of the first instance, for ``describe()``.
         threads: The share of each instance in the thread budget.
+        registers: The names under which it registered instances for the whole pipeline.
+        holds: The names of instances of other nodes that it holds.
     """
 
     plan: NodePlan
@@ -44,6 +47,8 @@ class BuiltNode:
     shared: Shared = field(default_factory=Shared)
     by_element: dict[int, Backend] = field(default_factory=dict)
     threads: int = 1
+    registers: set[str] = field(default_factory=set)
+    holds: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -53,49 +58,84 @@ class Built:
     Attributes:
         nodes: The nodes, in the order in which they were built.
         commons: What belongs to all of them.
+        registered: The registered instances, by name.
         front: The scheduler of a front that the configuration asks for, or None.
         front_parts: What was built for that front.
+        front_holds: The names of instances of nodes that it holds.
     """
 
     nodes: dict[str, BuiltNode]
     commons: Commons
+    registered: dict[str, Backend] = field(default_factory=dict)
     front: Scheduler | None = None
     front_parts: Parts = field(default_factory=Parts)
+    front_holds: set[str] = field(default_factory=set)
+
+    def put_door(self, plan: NodePlan) -> None:
+        """Change the keys of a second door to a node."""
+        self.nodes[plan.name].plan = plan
+        door = self.registered[f"node.{plan.name}"]
+        if isinstance(door, Door):
+            door.timeout_ms = plan.keys.timeout_ms
 
 
 class Builder:
-    """Builds the nodes of one pipeline."""
+    """Builds the nodes of one pipeline.
 
-    def __init__(self, plan: PipelinePlan, *, shortcut: bool = True) -> None:
+    Args:
+        plan: The checked plan.
+        shortcut: Whether a caller that finds a node idle may skip its queue.
+        registered: The instances that are registered already, by name; it is added to.
+        commons: What belongs to all nodes.
+    """
+
+    def __init__(
+        self,
+        plan: PipelinePlan,
+        *,
+        shortcut: bool = True,
+        registered: dict[str, Backend] | None = None,
+        commons: Commons | None = None,
+    ) -> None:
         self.plan = plan
         self.shortcut = shortcut
         self.cancelled = threading.Event()
         self.nodes: dict[str, BuiltNode] = {}
-        self.registered: dict[str, Backend] = {}
+        self.registered = registered if registered is not None else {}
         self.threads = max(1, (plan.threads or usable_cpus()) // plan.total_instances)
-        self.commons = Commons(reached=reached_by_name(plan))
+        self.commons = commons or Commons()
         self._all = Parts()
+        self._reached = reached_by_name(plan)
 
     def build(self) -> Built:
         """Build all; what was built is closed again when something fails."""
-        built = Built(self.nodes, self.commons)
+        built = Built(self.nodes, self.commons, self.registered)
         try:
+            if self.plan.probes:
+                self.commons.probes = make_probes(self.plan.probes)
             for name, node in self.plan.nodes.items():
-                self.nodes[name] = self._door(node) if node.door_to else self._node(node)
+                self.nodes[name] = self._door(node) if node.door_to else self.node(node)
             if self.plan.entrypoint is not None:
                 built.front_parts = self._all.nested()
                 builder = self._elements(None, Shared())
                 front = builder.element(self.plan.entrypoint, At(built.front_parts))
+                built.front_holds = builder.looked_up
                 built.front = (
                     front.scheduler
                     if isinstance(front, Door) and front.is_plain
                     else front_scheduler(front, shortcut=self.shortcut)
                 )
         except BaseException:
-            self.cancelled.set()
-            self._all.close()
+            self.close()
+            if self.commons.probes is not None:
+                self.commons.probes.close()
             raise
         return built
+
+    def close(self) -> None:
+        """Close all that was built."""
+        self.cancelled.set()
+        self._all.close()
 
     def _elements(self, node: NodePlan | None, shared: Shared) -> ElementBuilder:
         return ElementBuilder(
@@ -104,12 +144,14 @@ class Builder:
             self.registered,
             shared,
             self.commons,
+            self._reached,
             threads=self.threads,
             cancelled=self.cancelled.is_set,
             shortcut=self.shortcut,
         )
 
-    def _node(self, node: NodePlan) -> BuiltNode:
+    def node(self, node: NodePlan) -> BuiltNode:
+        """Build one node and register it."""
         parts, shared = self._all.nested(), Shared()
         parts.add(shared)
         builder = self._elements(node, shared)
@@ -121,7 +163,9 @@ class Builder:
         if isinstance(door, Door):
             scheduler = door.scheduler
         else:
-            scheduler = node_scheduler(node, [door], shortcut=self.shortcut)
+            scheduler = node_scheduler(
+                node, [door], shortcut=self.shortcut, probes=self.commons.probes
+            )
         self.registered[f"node.{node.name}"] = Door(scheduler, self.plan.links.get(node.name))
         return BuiltNode(
             node,
@@ -131,6 +175,8 @@ class Builder:
             shared,
             builder.by_element,
             self.threads,
+            {f"node.{node.name}", *builder.registers},
+            builder.looked_up - builder.registers,
         )
 
     def _door(self, node: NodePlan) -> BuiltNode:

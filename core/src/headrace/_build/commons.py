@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace._containers.queues import Queues
+from headrace._scheduling.probing import Probes
 
 if TYPE_CHECKING:
     from headrace._containers.graph import DagDispatcher
@@ -19,10 +20,10 @@ class Commons:
 
     Attributes:
         queues: Its queues, by name.
+        probes: Its probes, None when none is switched on.
         dispatchers: The backends that wait to be told how to walk the graph.
-        reached: The registered instances that some expression calls by name, past any queue.
     """
 
     queues: Queues = field(default_factory=Queues)
+    probes: Probes | None = None
     dispatchers: list[DagDispatcher] = field(default_factory=list)
-    reached: set[str] = field(default_factory=set)

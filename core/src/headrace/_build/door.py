@@ -42,14 +42,14 @@ class Door(Backend):
         """
         self.scheduler = scheduler
         self.links = links
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
         self._name = f"node.{scheduler.name}"
         self._state = "ready"
 
     @property
     def is_plain(self) -> bool:
         """Whether calling it is nothing else than calling its scheduler."""
-        return self._timeout_ms is None and (self.links is None or self.links.each is None)
+        return self.timeout_ms is None and (self.links is None or self.links.each is None)
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Hand the items to the node and wait for them; deadline and priority are kept."""
@@ -82,13 +82,13 @@ class Door(Backend):
         try:
             return elements(self.links, request)
         except InputError as error:
-            self.scheduler.count_refused(error)
+            self.scheduler.count_refused(request, error)
             raise
 
     def _entry(self, request: Request, parent: Entry | None) -> Entry:
         deadline = parent.deadline if parent is not None else None
-        if self._timeout_ms is not None:
-            own = time.monotonic() + self._timeout_ms / 1000
+        if self.timeout_ms is not None:
+            own = time.monotonic() + self.timeout_ms / 1000
             deadline = own if deadline is None else min(own, deadline)
         priority = parent.priority if parent is not None else 0
         entry = Entry(request, None, deadline=deadline, priority=priority)

@@ -63,6 +63,8 @@ class ElementBuilder:
         instances: What ``InstancesRegister`` has built.
         instance_parts: Per instance, what was built for it.
         by_element: What was built from each element, the first time.
+        registers: The names under which it registered instances.
+        looked_up: The names of registered instances that something built here holds.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class ElementBuilder:
         registered: dict[str, Backend],
         shared: Shared,
         pipeline: Commons,
+        reached: set[str],
         *,
         threads: int,
         cancelled: Callable[[], bool],
@@ -82,6 +85,8 @@ class ElementBuilder:
         self.instances: list[Backend] = []
         self.instance_parts: list[Parts] = []
         self.by_element: dict[int, Backend] = {}
+        self.registers: set[str] = set()
+        self.looked_up: set[str] = set()
         self._plan = plan
         self._shared = shared
         self._pipeline = pipeline
@@ -89,7 +94,7 @@ class ElementBuilder:
         self._cancelled = cancelled
         self._shortcut = shortcut
         self._name = node.name if node is not None else "entrypoint"
-        self._reached = pipeline.reached
+        self._reached = reached
 
     def element(self, element: Element, at: At) -> Backend:
         """Build one element and all below it."""
@@ -240,19 +245,26 @@ class ElementBuilder:
         name = wanted if wanted is not None else f"node.{self._name}"
         if name in self._reached:
             built = self._guarded(built)
-        self.registered[name] = built
+        self._note(name, built)
         return built
+
+    def _note(self, name: str, built: Backend) -> None:
+        """Take note of an instance that the whole pipeline knows."""
+        self.registered[name] = built
+        self.registers.add(name)
 
     def _copies(self, element: Element, at: At) -> Backend:
         if self.node is None:
             raise SetupError("InstancesRegister stands outside of a node")
         for index in range(self.node.keys.instance_num):
+            if self._cancelled():
+                raise self._failed("it was given up", element.name, replace(at, index=index))
             parts = at.parts.nested()
             built = self.element(element.children[0], replace(at, index=index, parts=parts))
             name = f"{self._name}.{index}"
             if name in self._reached:
                 built = self._guarded(built)
-            self.registered[name] = built
+            self._note(name, built)
             self.instances.append(built)
             self.instance_parts.append(parts)
         return NotCallable(element.name)
@@ -261,6 +273,7 @@ class ElementBuilder:
         if named is None:
             raise SetupError("a name was not resolved")
         if named.registered:
+            self.looked_up.add(named.name)
             return self.registered[named.name]
         return at.local[id(named.element)]
 
@@ -323,7 +336,8 @@ class ElementBuilder:
         child = element.children[0]
         own = child.cls is InstanceDispatcher
         backends = self.instances if own else [self.element(child, at)]
-        return Door(node_scheduler(self.node, backends, shortcut=self._shortcut))
+        probes = self._pipeline.probes
+        return Door(node_scheduler(self.node, backends, shortcut=self._shortcut, probes=probes))
 
 
 def reached_by_name(plan: PipelinePlan) -> set[str]:

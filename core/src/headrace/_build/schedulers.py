@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headrace._containers.background import BackgroundThread
 from headrace._plan.ranges import narrowed
 from headrace._scheduling.instance import Instance
+from headrace._scheduling.probing import ProbedScheduler
 from headrace._scheduling.scheduler import Limits, Scheduler
 from headrace.errors import SetupError
 from headrace.policies import BestFit, Greedy
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
     from headrace._plan.element import NodePlan
+    from headrace._scheduling.probing import Probes
 
 __all__ = ["device_of", "front_scheduler", "node_scheduler"]
 
@@ -22,7 +24,9 @@ FRONT_WIDTH = 256
 """How many requests may be inside a front of the pipeline's own at a time."""
 
 
-def node_scheduler(node: NodePlan, backends: list[Backend], *, shortcut: bool) -> Scheduler:
+def node_scheduler(
+    node: NodePlan, backends: list[Backend], *, shortcut: bool, probes: Probes | None = None
+) -> Scheduler:
     """Make the scheduler of a node over its instances.
 
     Raises:
@@ -46,6 +50,8 @@ def node_scheduler(node: NodePlan, backends: list[Backend], *, shortcut: bool) -
         pad=getattr(stated, "pad", keys.pad),
         shortcut=shortcut,
     )
+    if probes is not None:
+        return ProbedScheduler(node.name, instances, batch, dispatch, limits, probes=probes)
     return Scheduler(node.name, instances, batch, dispatch, limits)
 
 

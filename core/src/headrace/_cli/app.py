@@ -7,14 +7,15 @@ from typing import Annotated, Optional
 import typer
 
 import headrace
-from headrace._cli.reporting import Command, Commands, Group, say
+from headrace._cli.plugin_commands import AllCommands
+from headrace._cli.reporting import Command, Group, say
 
 __all__ = ["app"]
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
-    cls=Commands,
+    cls=AllCommands,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -256,7 +257,7 @@ def info(
 def doctor(json: Json = False) -> None:
     """Import every plugin and report what is wrong.
 
-    Broken and incompatible plugins, missing libraries, names offered twice, names of core. Each finding has a reason and a remedy. Exit status 1 when something is wrong.
+    Broken and incompatible plugins, missing libraries, names offered twice, names of core; what their hooks name is imported and checked. Each finding has a reason and a remedy. Exit status 1 when something is wrong.
     """
     from headrace._cli.plugins import doctor as examine
 

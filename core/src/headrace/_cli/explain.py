@@ -71,6 +71,8 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
             if entry["origin"] != "default" and key != "backend":
                 branch.add(_option(key, entry))
         _add(branch, node["tree"])
+    for probe in found.get("probes", []):
+        tree.add(_text(("probe ", "bold cyan"), probe))
     _add_needs(tree, found)
     return tree
 
@@ -125,7 +127,7 @@ def _add_needs(tree: Tree, found: dict[str, Any]) -> None:
     branch = tree.add(_text(("asks for", "bold cyan")))
     for one in found["asks_for"]:
         brought = f"{one['distribution']} {one['version']}".strip()
-        branch.add(_text((brought, "bold"), f"  {', '.join(one['backends'])}"))
+        branch.add(_text((brought, "bold"), f"  {', '.join(one['backends'])}".rstrip()))
 
 
 def _text(*parts: str | tuple[str, str]) -> Any:

@@ -90,11 +90,11 @@ def doctor(*, json: bool) -> int:
 
 
 def _findings(records: Sequence[PluginRecord]) -> Iterator[dict[str, Any]]:
-    from headrace._registry.hooks import call_hook
+    from headrace._cli.offers import call_hooks, wrong_offers
 
     usable = [record for record in records if record.state == "ok"]
     # A plugin whose hooks fail becomes broken, which is reported with the others.
-    call_hook(usable, "headrace_definitions")
+    call_hooks(usable)
     for record in records:
         if record.state != "ok":
             yield _finding(record, record.state, record.reason, record.remedy)
@@ -102,6 +102,8 @@ def _findings(records: Sequence[PluginRecord]) -> Iterator[dict[str, Any]]:
             yield from _missing(record)
             yield from _not_importable(record)
     yield from _names_taken(usable)
+    for record, kind, reason, remedy in wrong_offers(usable):
+        yield _finding(record, kind, reason, remedy)
 
 
 def _finding(

@@ -9,13 +9,11 @@ from pydantic import Field, field_validator, model_validator
 from headrace._options import Options
 
 __all__ = [
-    "COME_LATER",
     "EXPRESSION_KEYS",
     "GLOBAL_KEYS",
     "LINK_KEYS",
     "NODE_KEYS",
     "NODE_ONLY",
-    "PIPELINE_KEYS_TO_COME",
     "GlobalKeys",
     "NodeKeys",
 ]
@@ -89,6 +87,10 @@ class GlobalKeys(Options):
     threads: int | None = Field(
         None, ge=1, description="The thread budget; default: the CPUs this process may use."
     )
+    probes: str | tuple[str, ...] = Field(
+        (),
+        description="Probes of plugins, which hear of every batch and request: Name or Name(a=1).",
+    )
 
 
 NODE_KEYS = tuple(NodeKeys.model_fields)
@@ -100,15 +102,11 @@ EXPRESSION_KEYS = (
     "entrypoint",
     "batch_policy",
     "dispatch_policy",
+    "probes",
 )
-"""Keys whose value is an expression: it is parsed first, then its placeholders are replaced."""
+"""Keys whose value is an expression, or a list of some: it is parsed first, then its placeholders are replaced."""
 
 LINK_KEYS = ("next", "map", "or", "each", "each_errors")
 """Keys that link a node to others; see `headrace._plan.links`."""
 NODE_ONLY = ("next", "map", "or", "each")
 """Those that cannot be a default of all nodes."""
-
-COME_LATER = {"probes": "It comes with the hooks for plugins."}
-"""Keys with a meaning that this version refuses, and what they come with."""
-PIPELINE_KEYS_TO_COME = ("probes",)
-"""Those that belong to the pipeline as a whole."""

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace._config.changes import changed
 from headrace._config.document import Document, Written, plain_copy, read_document
 from headrace._config.nesting import with_room
 from headrace._config.problems import Problems, key_place
@@ -99,6 +100,11 @@ class PipelineConfig:
 
     def _plain(self, written: Written) -> Any:
         return plain_copy(self._plan.moved.get(id(written), written.value))
+
+    def _changed(self, node: str, changes: Mapping[str, Any]) -> PipelineConfig:
+        """Give this configuration with other keys of one node, read and checked as a whole."""
+        document = changed(self._document, self.nodes, node, changes, single=self._shape.single)
+        return with_room(lambda: self._of(document, self._allow_import))
 
     @property
     def nodes(self) -> tuple[str, ...]:

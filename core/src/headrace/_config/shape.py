@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace._config.document import Document, Table, Written
-from headrace._config.nodekeys import GLOBAL_KEYS, PIPELINE_KEYS_TO_COME
+from headrace._config.nodekeys import GLOBAL_KEYS
 from headrace._config.problems import key_place
 from headrace._registry.registry import nearest
 
@@ -76,7 +76,7 @@ def _one_node(rest: dict[str, Written | Table], shape: Shape, problems: Problems
     node: dict[str, Written] = {}
     for key, value in rest.items():
         if isinstance(value, Written):
-            whole = key in GLOBAL_KEYS or key in PIPELINE_KEYS_TO_COME
+            whole = key in GLOBAL_KEYS
             if whole and key in shape.globals:
                 _report_twice(key, value, problems)
             (shape.globals if whole else node)[key] = value

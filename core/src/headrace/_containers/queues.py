@@ -132,6 +132,17 @@ class Queues:
                 queue = self._queues[name] = NamedQueue(name, DEFAULT_MAX)
             return queue
 
+    def names(self) -> set[str]:
+        """Give the names of all queues."""
+        with self._lock:
+            return set(self._queues)
+
+    def forget(self, names: set[str]) -> None:
+        """Drop queues that nobody uses."""
+        with self._lock:
+            for name in names:
+                del self._queues[name]
+
     def close(self) -> None:
         """Let nobody wait any more."""
         with self._lock:

@@ -95,20 +95,24 @@ class Graph:
         schedulers: Mapping[str, Scheduler],
         own_ms: Mapping[str, float | None],
     ) -> None:
+        self._schedulers = schedulers
+        self.link(links, own_ms)
+
+    def link(self, links: Mapping[str, Links], own_ms: Mapping[str, float | None]) -> None:
+        """Link the nodes, anew; requests that are on their way go on as they began."""
         self._links = links
         self._own_ms = own_ms
-        self._schedulers = schedulers
         self.names = tuple(links)
         self.roots = roots(links)
         self._routes: dict[str, Route] = {}
         self._only = self.roots[0] if len(self.roots) == 1 else None
         # Where an `or` follows, no result is no error; several doors may lead to one scheduler.
         self._lenient = {
-            id(schedulers[name])
+            id(self._schedulers[name])
             for name, one in links.items()
             if any(links[following].otherwise for following in one.next)
         }
-        for scheduler in schedulers.values():
+        for scheduler in self._schedulers.values():
             scheduler.needs_result(id(scheduler) not in self._lenient)
         self.only = self.route_of({}) if self._only is not None else None
 

@@ -84,7 +84,7 @@ def _hop(route: Route, request: Request, data: Any, *, internal: bool) -> None:
             try:
                 current = mapped(station, sources, ends)
             except HeadraceError as error:
-                scheduler.count_refused(error)
+                scheduler.count_refused(request, error)
                 raise
         else:
             ended = ends[source]
@@ -149,7 +149,7 @@ class _Legs:
         try:
             return input_of(station, route.by_name, ends)
         except HeadraceError as error:
-            station.scheduler.count_refused(error)
+            station.scheduler.count_refused(self._request, error)
             raise
 
     def _run(self, station: Station, current: Request, *, internal: bool) -> bool:
@@ -172,7 +172,7 @@ class _Legs:
         try:
             copies = elements(station.links, current)
         except HeadraceError as error:
-            station.scheduler.count_refused(error)
+            station.scheduler.count_refused(current, error)
             raise
         errors = self._run_entries(station, copies, internal=internal, keeps_errors=True)
         failure = gather(station.links, current, copies, errors)

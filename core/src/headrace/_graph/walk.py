@@ -60,7 +60,7 @@ def walk_together(graph: Graph, walks: list[tuple[Route, Entry]]) -> None:
         for station in route.stations:
             if station.scheduler.held_by_this_thread():
                 error = inside(station.name)
-                station.scheduler.count_refused(error)
+                station.scheduler.count_refused(entry.request, error)
                 entry.refuse(error)
                 break
     fresh = [(route, entry) for route, entry in walks if entry.error is None]
@@ -204,7 +204,7 @@ class Walk:
         try:
             copies = elements(station.links, request)
         except HeadraceError as error:
-            station.scheduler.count_refused(error)
+            station.scheduler.count_refused(request, error)
             return leg, station, request, error
         step = _EachStep(self, leg, station, request)
         step.copies = copies
@@ -316,7 +316,7 @@ class Walk:
                         failed = following, error
             done = not self._sinks_left
         if failed is not None:
-            failed[0].scheduler.count_refused(failed[1])
+            failed[0].scheduler.count_refused(request, failed[1])
             return [], failed[1]
         if done:
             self._end(None)

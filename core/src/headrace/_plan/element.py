@@ -23,6 +23,7 @@ __all__ = [
     "Place",
     "PolicyPlan",
     "Prefix",
+    "ProbePlan",
     "Range",
 ]
 
@@ -125,6 +126,24 @@ class PolicyPlan:
     options: Options
 
 
+@dataclass(frozen=True)
+class ProbePlan:
+    """A probe of the pipeline.
+
+    Attributes:
+        text: As written, placeholders not replaced; its name in ``stats()``.
+        cls: Its class.
+        options: Its checked options, None when the class has no ``Options``.
+        distribution, version: Who brings it.
+    """
+
+    text: str
+    cls: type[Any]
+    options: Options | None
+    distribution: str
+    version: str
+
+
 @dataclass(eq=False)
 class NodePlan:
     """One node.
@@ -188,6 +207,7 @@ class PipelinePlan:
         moved: Values that name files, with absolute paths instead: per `Written` (by identity) the
             new value.
         links: How each node is linked to the others.
+        probes: The probes that are switched on.
     """
 
     nodes: dict[str, NodePlan]
@@ -199,6 +219,7 @@ class PipelinePlan:
     late: Callable[[str, str | None, tuple[dict[str, Named], ...]], Element] | None = None
     moved: dict[int, Any] = field(default_factory=dict)
     links: dict[str, Links] = field(default_factory=dict)
+    probes: tuple[ProbePlan, ...] = ()
 
     @property
     def is_graph(self) -> bool:

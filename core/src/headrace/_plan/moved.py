@@ -18,6 +18,7 @@ class Moved:
     def __init__(self) -> None:
         self._keys: dict[int, Any] = {}
         self._arguments: dict[int, tuple[str, dict[Span, str]]] = {}
+        self._lists: list[tuple[Written, list[Written]]] = []
 
     def key(self, written: Written, value: Any) -> None:
         """Take note of the value of a key."""
@@ -31,6 +32,10 @@ class Moved:
             return
         self._arguments.setdefault(id(written), (written.value, {}))[1][span] = text
 
+    def items(self, written: Written, items: list[Written]) -> None:
+        """Take note of a list of texts, each of which is an expression of its own."""
+        self._lists.append((written, items))
+
     def values(self) -> dict[int, Any]:
         """Give the new value of each `Written` that changes, by its identity."""
         found = dict(self._keys)
@@ -38,6 +43,9 @@ class Moved:
             for (start, end), new in sorted(arguments.items(), reverse=True):
                 text = text[:start] + new + text[end:]
             found[identity] = text
+        for written, items in self._lists:
+            if any(id(item) in found for item in items):
+                found[id(written)] = [found.get(id(item), item.value) for item in items]
         return found
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._config.nodekeys import (
-    COME_LATER,
     GLOBAL_KEYS,
     LINK_KEYS,
     NODE_KEYS,
     NODE_ONLY,
-    PIPELINE_KEYS_TO_COME,
 )
 from headrace._config.problems import key_place
 from headrace._plan.values import replaced
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Found", "Parameters", "report_unknown_globals"]
 
-_OWN = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS, *COME_LATER))
+_OWN = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS))
 """Keys that configure nodes and the pipeline; they are never options."""
 
 Found = tuple[str, "Written", str]
@@ -103,13 +101,11 @@ class Parameters:
         return [key for key in self._table if key not in self._used and key not in _OWN]
 
     def report_unknown(self, problems: Problems) -> None:
-        """Report the node's keys that are not of this version, and those that nobody has."""
+        """Report the node's keys that belong to the pipeline, and those that nobody has."""
         for key, written in self._table.items():
             path = f"{self.node}.{key}"
             place = key_place(written.file, path, key, written.value, at_key=True)
-            if key in COME_LATER and key not in PIPELINE_KEYS_TO_COME:
-                _report_later(key, problems, place)
-            elif key in GLOBAL_KEYS or key in PIPELINE_KEYS_TO_COME:
+            if key in GLOBAL_KEYS:
                 problems.add(
                     "global_key",
                     f"{key!r} belongs to the pipeline, not to a node",
@@ -140,27 +136,16 @@ def _report_unset(written: Written, path: str, problems: Problems) -> None:
         problems.extend(error.problems, file=written.file, path=path)
 
 
-def _report_later(key: str, problems: Problems, place: dict[str, object]) -> None:
-    problems.add(
-        "not_in_this_version",
-        f"the key {key!r} has a meaning that this version does not have",
-        hint=COME_LATER[key],
-        **place,  # type: ignore[arg-type]
-    )
-
-
 def report_unknown_globals(
     shared: dict[str, Written], nodes: list[Parameters], problems: Problems
 ) -> None:
-    """Report the global keys that are not of this version, and those that no node has."""
+    """Report the global keys that belong to a node, and those that no node has."""
     used = set().union(*(node.used_globals for node in nodes))
     known = set().union(*(node.known() for node in nodes)) | set(GLOBAL_KEYS)
     for key, written in shared.items():
         place = key_place(written.file, f"global.{key}", key, written.value, at_key=True)
         if key in NODE_ONLY:
             problems.add("node_key", f"{key!r} belongs to a node, not to [global]", **place)
-        elif key in COME_LATER:
-            _report_later(key, problems, place)
         elif key not in used and key not in _OWN and not any(node.excused for node in nodes):
             incomplete = any(node.incomplete for node in nodes)
             suggestion = nearest(key, (*NODE_KEYS, *GLOBAL_KEYS) if incomplete else known)

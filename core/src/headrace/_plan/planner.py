@@ -13,6 +13,7 @@ from headrace._plan.keys import check_keys
 from headrace._plan.links import check_links, read_links
 from headrace._plan.nodes import NodePlanner
 from headrace._plan.parameters import Parameters, report_unknown_globals
+from headrace._plan.probes import plan_probes
 from headrace._plan.reads import check_keys_read
 from headrace._plan.reposts import check_front, check_reposts, with_calls
 from headrace._plan.resolver import Resolver
@@ -66,6 +67,7 @@ class Pipeline:
             if name not in self._begun:
                 self.node(name)
         entrypoint, threads = self._front()
+        probes = plan_probes(self)
         shared = self.shape.globals
         links = {
             name: read_links(name, table, shared, self.problems)
@@ -93,6 +95,7 @@ class Pipeline:
             self.late,
             self.resolver.moved.values(),
             links,
+            probes,
         )
 
     def _front(self) -> tuple[Element | None, int | None]:

@@ -10,7 +10,7 @@ from headrace._plan.element import PolicyPlan
 from headrace._plan.options import OptionsReader
 from headrace._plan.scope import Layer, Scope
 from headrace._registry.policies import find_policy, policy_names
-from headrace._registry.registry import nearest
+from headrace._registry.registry import nearest, registry
 from headrace.errors import PluginError
 from headrace.policies import BatchPolicy, DispatchPolicy
 
@@ -56,7 +56,7 @@ def _plan(
         resolver.parameters,
         resolver.problems,
         resolver.moved,
-        (call.name,),
+        tuple(dict.fromkeys((call.name, call.part))),
     )
     keys = resolver.keys or NodeKeys()
     stated = [name for name in NodeKeys.model_fields if origins.get(name, "default") != "default"]
@@ -80,8 +80,8 @@ def _class(resolver: Resolver, call: Call, kind: type[Any], scope: Scope) -> typ
             f"unknown policy {call.name!r}",
             call,
             scope,
-            suggestion=nearest(call.name, known),
-            hint=f"There are: {', '.join(known)}.",
+            suggestion=nearest(call.part, known),
+            hint=" ".join([f"There are: {', '.join(known)}.", *registry.unusable_hooks()]),
         )
     elif not issubclass(cls, kind):
         resolver.add("policy", f"{call.name!r} is no {kind.__name__}", call, scope)

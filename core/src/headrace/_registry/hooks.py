@@ -1,15 +1,44 @@
-"""What plugins give through hooks: definitions, policies and the expression of a node."""
+"""What plugins give through hooks: definitions, policies, probes, commands, a node's expression."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.errors import PluginLoadError
+from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace._registry.discovery import PluginRecord
 
-__all__ = ["call_hook"]
+__all__ = ["HOOK_KINDS", "Offer", "call_hook", "find_offer", "load", "offers"]
+
+HOOK_KINDS = {
+    "headrace_definitions": "definition",
+    "headrace_batch_policies": "batch policy",
+    "headrace_dispatch_policies": "dispatch policy",
+    "headrace_probes": "probe",
+    "headrace_commands": "command",
+    "headrace_node_entrypoint": "expression of a node",
+}
+"""Every hook, and what one entry of its answer is."""
+
+_COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+
+class Offer(NamedTuple):
+    """One entry of what a hook gave.
+
+    Attributes:
+        record: The plugin.
+        name: The name it offers.
+        path: The import path behind it, or the expression.
+    """
+
+    record: PluginRecord
+    name: str
+    path: str
 
 
 def _manager(record: PluginRecord, path: str) -> Any:
@@ -51,7 +80,7 @@ def call_hook(records: list[PluginRecord], name: str) -> list[tuple[PluginRecord
         if name not in record.answers:
             try:
                 record.answers[name] = _answers(record, name)
-            except Exception as error:  # noqa: BLE001 - one plugin must not stop the others
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - one must not stop the others
                 record.state = "broken"
                 record.reason = f"its hooks failed: {type(error).__name__}: {error}"
                 record.remedy = (
@@ -73,10 +102,55 @@ def _answers(record: PluginRecord, name: str) -> list[Any]:
                 good = isinstance(answer, dict) and all(
                     isinstance(text, str) for item in answer.items() for text in item
                 )
+            if good and name == "headrace_commands":
+                good = all(_COMMAND.fullmatch(command) for command in answer)
             if not good:
                 raise TypeError(f"{name}() gave {answer!r}")
             found.append(answer)
     return found
+
+
+def offers(records: list[PluginRecord], hook: str) -> Iterator[Offer]:
+    """Give every entry that the plugins give through one hook, each once."""
+    seen = set()
+    for record, answer in call_hook(records, hook):
+        for name, path in answer.items():
+            if (record.distribution, name, path) not in seen:
+                seen.add((record.distribution, name, path))
+                yield Offer(record, name, path)
+
+
+def find_offer(records: list[PluginRecord], hook: str, name: str, what: str) -> Offer | None:
+    """Find who offers ``name``, perhaps ``plugin:Name``, through a hook; None for an unknown name.
+
+    Args:
+        records: The plugins.
+        hook: The name of the hook.
+        name: As written.
+        what: What it names, for the error.
+
+    Raises:
+        PluginError: Two plugins offer it.
+    """
+    plugin, _, part = name.rpartition(":")
+    found = [
+        offer
+        for offer in offers(records, hook)
+        if offer.name == part and plugin in ("", offer.record.plugin)
+    ]
+    if len(found) < 2:
+        return found[0] if found else None
+    names = " and ".join(dict.fromkeys(offer.record.distribution for offer in found))
+    if len({offer.record.plugin for offer in found}) == 1:
+        raise PluginError(
+            f"the {what} {part!r} is offered twice by {names}",
+            hint="Ask its author for a version that offers it once.",
+        )
+    written = " or ".join(f"{offer.record.plugin}:{part}" for offer in found)
+    raise PluginError(
+        f"the {what} {part!r} is offered by {names}",
+        hint=f"Write {written}, or disable one of them with HEADRACE_PLUGINS.",
+    )
 
 
 def load(path: str, distribution: str) -> Any:
@@ -84,10 +158,19 @@ def load(path: str, distribution: str) -> Any:
 
     Raises:
         PluginLoadError: It cannot be imported.
+        MissingDependencyError: It needs a library that is not installed.
     """
     try:
         return _found(path)
-    except Exception as error:
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"{path!r} of {distribution} cannot be imported: {error}",
+            distribution=distribution,
+            hint=f"Install {error.name!r}, or install {distribution} again.",
+        ) from error
+    except (Exception, SystemExit) as error:
         raise PluginLoadError(
-            f"cannot import {path!r}: {type(error).__name__}: {error}", distribution=distribution
+            f"cannot import {path!r}: {type(error).__name__}: {error}",
+            distribution=distribution,
+            hint="See `headrace plugins doctor`.",
         ) from error

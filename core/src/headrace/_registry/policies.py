@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._registry.hooks import call_hook, load
+from headrace._registry.hooks import load
 from headrace._registry.registry import registry
 from headrace.errors import PluginError
 from headrace.policies import BatchPolicy, BestFit, Greedy
@@ -23,7 +23,7 @@ def find_policy(name: str, kind: type[Any], files: Files = ()) -> type[Any] | No
     """Give the class of a policy, of whichever kind it is; None for an unknown name.
 
     Args:
-        name: As written.
+        name: As written, perhaps ``plugin:Name``.
         kind: `BatchPolicy` or `DispatchPolicy`: which hook of plugins is asked.
         files: The files that the configuration imports, and what each has registered.
 
@@ -33,19 +33,14 @@ def find_policy(name: str, kind: type[Any], files: Files = ()) -> type[Any] | No
     for table in (_BUILT_IN, *(table for _, table in files), registry.local):
         if name in table:
             return table[name]
-    offers = [(r, answer[name]) for r, answer in _answers(kind) if name in answer]
-    if len(offers) > 1:
-        names = " and ".join(record.distribution for record, _ in offers)
-        raise PluginError(
-            f"the policy {name!r} is offered by {names}",
-            hint="Disable one of them with HEADRACE_PLUGINS.",
-        )
-    if not offers:
+    if name.startswith("headrace:"):
+        return _BUILT_IN.get(name.removeprefix("headrace:"))
+    offer = registry.offer(_hook(kind), name, "policy")
+    if offer is None:
         return None
-    record, path = offers[0]
-    cls: Any = load(path, record.distribution)
+    cls: Any = load(offer.path, offer.record.distribution)
     if not isinstance(cls, type):
-        raise PluginError(f"{path!r} is no class", distribution=record.distribution)
+        raise PluginError(f"{offer.path!r} is no class", distribution=offer.record.distribution)
     return cls
 
 
@@ -53,10 +48,9 @@ def policy_names(kind: type[Any], files: Files = ()) -> list[str]:
     """Give the names of all policies of one kind that can be known without an import."""
     tables = (_BUILT_IN, *(table for _, table in files), registry.local)
     names = {name for table in tables for name, cls in table.items() if issubclass(cls, kind)}
-    return sorted(names.union(*(answer for _, answer in _answers(kind))))
+    return sorted(names.union(registry.offered(_hook(kind))))
 
 
-def _answers(kind: type[Any]) -> list[tuple[Any, dict[str, str]]]:
+def _hook(kind: type[Any]) -> str:
     batch = issubclass(kind, BatchPolicy)
-    hook = "headrace_batch_policies" if batch else "headrace_dispatch_policies"
-    return call_hook(registry.plugins(), hook)
+    return "headrace_batch_policies" if batch else "headrace_dispatch_policies"

@@ -20,7 +20,7 @@ from headrace._registry.catalogue import (
     WORDS_TO_COME,
 )
 from headrace._registry.discovery import PluginRecord, discover
-from headrace._registry.hooks import call_hook
+from headrace._registry.hooks import Offer, call_hook, find_offer, offers
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError, Problem
 
 if TYPE_CHECKING:
@@ -190,11 +190,15 @@ class Registry:
             stack.pop()
 
     def definitions(self) -> dict[str, list[tuple[PluginRecord, str]]]:
-        """Give the definitions of all plugins: per name, who offers it and its expression."""
+        """Give the definitions of all plugins: per name, who offers it and its expression.
+
+        One that is named like a word of core is never used, as a backend of that name is not.
+        """
         found: dict[str, list[tuple[PluginRecord, str]]] = {}
         for record, answer in call_hook(self.plugins(), "headrace_definitions"):
             for name, text in answer.items():
-                found.setdefault(name, []).append((record, text))
+                if name not in CORE_BACKENDS and name not in WORDS_TO_COME:
+                    found.setdefault(name, []).append((record, text))
         return found
 
     def node_entrypoint(self) -> tuple[str, str] | None:
@@ -211,6 +215,22 @@ class Registry:
                 hint="Disable one of them with HEADRACE_PLUGINS.",
             )
         return (answers[0][1], answers[0][0].distribution) if answers else None
+
+    def offer(self, hook: str, name: str, what: str) -> Offer | None:
+        """Find which plugin offers ``name`` through a hook; see `find_offer`."""
+        return find_offer(self.plugins(), hook, name, what)
+
+    def offered(self, hook: str) -> list[str]:
+        """Give the names that plugins offer through a hook."""
+        return sorted({offer.name for offer in offers(self.plugins(), hook)})
+
+    def unusable_hooks(self) -> list[str]:
+        """Say of each plugin with hooks that cannot be used why not, in a sentence."""
+        return [
+            f"{record.distribution} cannot be used: {record.reason}."
+            for record in self.plugins()
+            if record.hooks and record.state != "ok"
+        ]
 
     def find(
         self, name: str, files: Iterable[tuple[str, dict[str, type[Any]]]] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.batch import served_here
+from headrace._scheduling.batch import served_here, waited_for
 from headrace._scheduling.elsewhere import Waits
 from headrace._scheduling.entry import ENTERED, OUTSIDE, checked_weight
 from headrace._scheduling.node import own
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.node import Node
 
-__all__ = ["Entrance", "deadline_error", "enter", "held_here", "inside"]
+__all__ = ["Entrance", "deadline_error", "enter", "held_here", "inside", "unfit"]
 
 
 def enter(
@@ -46,18 +46,26 @@ def enter(
         internal: They come from a backend of this pipeline, which closing does not refuse.
         waits: The calling thread will wait for them.
     """
-    refused = _refusal(node, internal=internal, waits=waits)
+    refused = None
+    if node.refusing is not None or node.lost or (waits and not node.free):
+        refused = _refusal(node, internal=internal, waits=waits)
     for entry in entries:
         node.entered += 1
         entry.state = ENTERED
-        error = refused or _unfit(node, entry)
+        error = refused
+        if error is None and (
+            entry.deadline is not None or (node.max is not None and entry.weight > node.max)
+        ):
+            error = unfit(node, entry)
         if error is not None:
             node.settle(entry, own(error))
             continue
         # Bounds hold where a request enters the pipeline, not between its nodes.
-        if not internal and _full(node):
-            make_room()
-        if not internal and _full(node):
+        if internal or not (node.outside or node.full):
+            node.push(entry)
+            continue
+        make_room()
+        if node.outside or node.full:
             _enter_full(node, entry)
         else:
             node.push(entry)
@@ -65,8 +73,9 @@ def enter(
 
 def held_here(node: Node) -> bool:
     """Tell whether the calling thread, or one that waits for it, runs a batch of the node."""
-    held = {i.ident for i in node.instances if i.holder is not None and i.ident}
-    return bool(held) and not held.isdisjoint(served_here(get_ident()))
+    me = get_ident()
+    served = served_here(me) if waited_for(me) else (me,)
+    return any(i.ident in served for i in node.every if i.holder is not None)
 
 
 def deadline_error(node: Node, *, running: bool) -> DeadlineExceededError:
@@ -80,7 +89,7 @@ def deadline_error(node: Node, *, running: bool) -> DeadlineExceededError:
 def _refusal(node: Node, *, internal: bool, waits: bool) -> BaseException | None:
     if node.refusing is not None and (node.dead or not internal):
         return node.refusing
-    if node.owned and not any(instance.living for instance in node.instances):
+    if node.lost:
         return node.no_instance()
     if waits and not node.free and held_here(node):
         return inside(node.name)
@@ -96,7 +105,8 @@ def inside(node: str) -> ContractError:
     )
 
 
-def _unfit(node: Node, entry: Entry) -> BaseException | None:
+def unfit(node: Node, entry: Entry) -> BaseException | None:
+    """Give the error of an entry that came too late, or that no instance can ever take."""
     if entry.deadline is not None and entry.deadline <= entry.arrival:
         return deadline_error(node, running=False)
     if node.max is None or entry.weight <= node.max:
@@ -109,10 +119,6 @@ def _unfit(node: Node, entry: Entry) -> BaseException | None:
         node=node.name,
         hint="Send fewer rows in one request, or raise the node's max.",
     )
-
-
-def _full(node: Node) -> bool:
-    return node.full or bool(node.outside)
 
 
 def _enter_full(node: Node, entry: Entry) -> None:
@@ -163,10 +169,10 @@ class Entrance:
         except InputError as error:
             if isinstance(request, dict):
                 request.pop("result", None)
-            self.count_refused(error)
+            self.count_refused(request, error)
             raise
 
-    def count_refused(self, error: BaseException) -> None:
+    def count_refused(self, request: Any, error: BaseException) -> None:
         """Count a request that was refused before it entered."""
         node = self._node
         with node.lock:

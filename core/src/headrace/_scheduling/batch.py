@@ -7,7 +7,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.executors import Caller
-from headrace._scheduling.thread import served_by
+from headrace._scheduling.thread import served_by, serves
 from headrace.errors import BackendError, BatchRangeError, NoResultError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = [
     "run",
     "served_here",
     "target_weight",
+    "waited_for",
     "wrapped",
 ]
 
@@ -38,6 +39,11 @@ def entries_running_here() -> list[Entry]:
     """Give the entries of the batches that the calling thread runs, or that wait for its job."""
     batches = [batch for ident in served_by(get_ident()) for batch in _running.get(ident, ())]
     return [entry for batch in batches for entry in batch]
+
+
+def waited_for(ident: int) -> bool:
+    """Tell whether other threads may wait for what thread ``ident`` does now."""
+    return ident in _running or serves(ident)
 
 
 def served_here(ident: int) -> set[int]:

@@ -29,6 +29,7 @@ class Ending:
     _dispatcher: Dispatcher
     _crew: Crew
     _direct_max: int
+    _free: list[Instance]
     _lock: threading.Lock
 
     def refuse(self, error: ClosedError, *, drain: bool) -> None:
@@ -36,6 +37,7 @@ class Ending:
         self._direct_max = 0
         node = self._node
         with node.lock:
+            self._free = []  # who runs a batch of its own looks at the line when it is done
             if node.refusing is None:
                 node.refusing = error
             node.settle_waiting(error, list(node.outside))
@@ -72,7 +74,7 @@ class Ending:
             node.dead = True
             node.retire = retire
             node.settle_waiting(error, [*node.line, *node.outside])
-            for instance in node.instances:
+            for instance in node.every:
                 for entry in instance.entries or ():
                     if entry.state == RUNNING:
                         abandoned = own(error)
@@ -90,3 +92,4 @@ class Ending:
         """Refuse everything in a child process; the lock may have been held by another thread."""
         self._lock = self._node.lock = threading.Lock()
         self._node.refusing, self._node.dead, self._direct_max = error, True, 0
+        self._free = []

@@ -21,6 +21,7 @@ class Crew:
 
     Attributes:
         parked: The runners that sleep.
+        limit: How many runners there may be: one per instance.
         backlog: Work for the next runner that has nothing to do. It is only used while as many
             runners live as there are instances; one of them then runs no batch and is about to
             look here.
@@ -30,7 +31,7 @@ class Crew:
         self.parked: list[Runner] = []
         self.backlog: deque[Work] = deque()
         self._name = name
-        self._limit = limit
+        self.limit = limit
         self._serve = serve
         self._alive = 0
 
@@ -44,7 +45,7 @@ class Crew:
             del self.parked[-1]
             runner.signal.wake()
             return None
-        if self._alive >= self._limit:
+        if self._alive >= self.limit:
             work.instance.holder = self.backlog
             self.backlog.append(work)
             return None
@@ -96,9 +97,23 @@ class Crew:
         runner.work = None
         self.leave(runner)
 
+    @property
+    def surplus(self) -> bool:
+        """Whether there are more runners than instances."""
+        return self._alive > self.limit
+
+    def trim(self, limit: int) -> None:
+        """Change the limit; runners above it end, those that sleep at once."""
+        self.limit = limit
+        while self.surplus and self.parked:
+            self._end_one()
+
     def stop(self) -> None:
         """End the runners that sleep; the others end with their batch."""
         while self.parked:
-            runner = self.parked.pop()
-            self.leave(runner)
-            runner.signal.wake()
+            self._end_one()
+
+    def _end_one(self) -> None:
+        runner = self.parked.pop()
+        self.leave(runner)
+        runner.signal.wake()

@@ -9,7 +9,7 @@ from headrace._scheduling import batch as _batch
 from headrace._scheduling.admission import deadline_error
 from headrace._scheduling.entry import DONE, RUNNING
 from headrace._scheduling.executors import Caller, Runner, Work
-from headrace._scheduling.instance import BARGE_S, FAST_S
+from headrace._scheduling.instance import BARGE_S, FAST_S, SWIFT_S
 from headrace._scheduling.line import QueueView
 from headrace._scheduling.node import own
 from headrace.errors import BackendError, BatchRangeError, ContractError
@@ -65,15 +65,17 @@ class Dispatcher:
         self._lost = lost
         self._wake = wake
 
+    def use(self, other: Dispatcher) -> None:
+        """Decide with the policies of another dispatcher from now on."""
+        self._batches, self._dispatches = other._batches, other._dispatches
+
     def dispatch(self, me: Caller | Runner | None) -> Work | None:
         """Claim instances for all batches that are due; give back the one that ``me`` runs."""
         node = self._node
         mine: Work | None = None
         if node.torn:
             self.mend()
-        if node.line.count:
-            if node.owned:
-                self._bury()
+        if node.line.count and node.free:
             offered = list(node.free)
             wake_at: float | None = None
             while offered and node.line.count:
@@ -98,14 +100,14 @@ class Dispatcher:
     def _nudges(self, leader: Caller, offered: Sequence[Instance]) -> bool:
         """Wake the oldest waiter instead of claiming an instance for it; tell whether it was done.
 
-        A leader whose time for foreign batches is over leaves the instance of a fast backend free:
+        A leader whose time for foreign batches is over leaves the instance of a swift backend free:
         until the oldest wakes, newcomers may take it, and whoever does runs what waits. Given to
         the oldest at once, it would stand idle for a switch of threads each time. Once the oldest
         has waited for `BARGE_S` the instance is its own.
         """
         if leader.pending or leader.foreign_until is None:
             return False
-        if time.perf_counter() < leader.foreign_until or offered[0].mean_s >= FAST_S:
+        if time.perf_counter() < leader.foreign_until or offered[0].mean_s >= SWIFT_S:
             return False
         (oldest,) = self._node.line.head(1)
         owner = oldest.owner
@@ -116,12 +118,6 @@ class Dispatcher:
         owner.nudged = True
         owner.signal.wake()
         return True
-
-    def _bury(self) -> None:
-        """Take instances out of service whose own thread has died."""
-        for instance in list(self._node.free):
-            if not instance.living:
-                self._node.lose(instance)
 
     # What is due.
 
@@ -138,6 +134,10 @@ class Dispatcher:
             if instance is None:
                 offered.clear()
                 return None
+            if instance.thread is not None and not instance.thread.alive:
+                node.lose(instance)
+                offered.remove(instance)
+                return None
             running = len([i for i in node.instances if i.holder is not None])
             cut = self._batches.cut(QueueView(node.line, running), instance, now)
             take, again_at = min(int(cut.take), node.line.count), cut.wake_at
@@ -148,7 +148,7 @@ class Dispatcher:
             entries = node.line.head(take)
             if self._fail_late(entries, now):
                 return None
-            weight = sum(entry.weight for entry in entries)
+            weight = sum([entry.weight for entry in entries])
             refused = self._out_of_range(instance, weight)
             if refused is None:
                 offered.remove(instance)
@@ -195,6 +195,8 @@ class Dispatcher:
         """Check the range, which is exact whatever a policy says."""
         limits = self._node.limits
         if instance.max is None or weight <= instance.max:
+            if weight >= instance.min and not limits.batch_sizes:
+                return None
             return _batch.refusal(
                 self._node.name, weight, instance, limits.batch_sizes, pad=limits.pad
             )
@@ -236,18 +238,49 @@ class Dispatcher:
         node = self._node
         if instance in node.free:
             node.free.remove(instance)
-        for entry in instance.entries or ():
-            node.line.remove(entry)
+        entries = instance.entries or ()
+        node.line.remove_all(entries)
+        for entry in entries:
             if entry.state != DONE:
                 entry.state = RUNNING
 
     def mend(self) -> None:
         """End the claims, and hand over the batches, that an interrupt cut short."""
         self._node.torn = False
-        for instance in self._node.instances:
+        for instance in self._node.every:
             if instance.holder is CUT and instance.entries is not None:
                 self._end_claim(instance)
                 self.give(Work(instance, instance.entries))
+
+    def top_up(self, work: Work) -> None:
+        """Let those who wait join a batch that has not begun, as far as the policy wants them.
+
+        While a thread woke up to run it, the instance was taken and the line may have grown. What
+        waits when an instance has been retired belongs to the new ones.
+        """
+        node = self._node
+        instance, entries = work
+        weight = instance.running_weight
+        full = instance.max is not None and weight >= instance.max
+        if not node.line.count or full or instance.retired is not None:
+            return
+        now = node.clock()
+        running = len([i for i in node.instances if i.holder is not None]) - 1
+        try:
+            cut = self._batches.cut(QueueView(node.line, running, entries), instance, now)
+            more = min(int(cut.take) - len(entries), node.line.count)
+        except Exception:  # noqa: BLE001 - it fails those whom it is asked about when none has run
+            return
+        joining = node.line.head(more) if more > 0 else []
+        weight += sum([entry.weight for entry in joining])
+        if not joining or self._out_of_range(instance, weight) or self._fail_late(joining, now):
+            return
+        instance.sizes[len(entries)] -= 1
+        entries += joining
+        instance.sizes[len(entries)] = instance.sizes.get(len(entries), 0) + 1
+        instance.running_weight = weight
+        self._end_claim(instance)
+        node.let_in()
 
     # Who runs it.
 
@@ -299,7 +332,7 @@ class Dispatcher:
             instance.running_weight = 0
             instance.ident = 0
             instance.holder = None
-            self._node.free.append(instance)
+            self._node.rest(instance)
         for entry, error in zip(entries, errors, strict=True):
             if entry.state == RUNNING:
                 self._node.settle(entry, error, instance)

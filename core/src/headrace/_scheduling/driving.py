@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
 
-__all__ = ["Driver"]
+__all__ = ["Driver", "earliest"]
 
 
 class Driver:
@@ -54,7 +54,7 @@ class Driver:
                 raise interrupt
 
     def _run(self, work: Work) -> _batch.Outcome:
-        node, limits = self._node, self._node.limits
+        node, limits = self._node, work.instance.limits
         return _batch.run(
             node.name,
             work,
@@ -65,46 +65,68 @@ class Driver:
 
     # Callers.
 
-    def wait(self, caller: Caller, entries: Sequence[Entry], work: Work | None) -> None:
-        """Run what is given to ``caller``, sleep in between, until all its entries are done."""
+    def wait(
+        self,
+        caller: Caller,
+        entries: Sequence[Entry],
+        work: Work | None,
+        *,
+        parks: bool,
+        deadline: float | None,
+    ) -> None:
+        """Run what is given to ``caller``, sleep in between, until all its entries are done.
+
+        Args:
+            caller: The calling thread.
+            entries: What it waits for.
+            work: What it is to run first.
+            parks: Whether it has been noted as parked, for want of work.
+            deadline: The earliest of its entries.
+        """
         node = self._node
-        deadline = _earliest(entries)
-        while True:
-            self.drive(caller, work)
+        while parks or work is not None:
+            if work is not None:
+                self.drive(caller, work)
+            elif deadline is None and caller.wake_at is None:
+                caller.signal.sleep()
+            else:
+                caller.signal.sleep(_until(node.clock(), deadline, caller.wake_at))
+            if caller.done:
+                return
             with node.lock:
                 caller.parked = False
-                work = caller.work
-                caller.work = None
-                now = node.clock() if deadline is not None or caller.wake_at is not None else 0.0
-                if work is not None:
-                    work.instance.ident = caller.ident
-                    self._hand_duty_on(caller)
-                elif deadline is not None and now >= deadline:
-                    self._expire(entries, now)
-                    deadline = _earliest(entries)
-                if caller.nudged and work is None:
-                    caller.nudged = False
-                    work = self._dispatcher.dispatch(caller)
-                if work is None and caller.pending:
-                    if caller.wake_at is not None and now >= caller.wake_at:
-                        self._dispatcher.resign(caller)
-                        work = self._dispatcher.dispatch(caller)
-                    caller.parked = work is None
-                elif work is None:
-                    self._hand_duty_on(caller)
+                if deadline is not None and caller.work is None and node.clock() >= deadline:
+                    self._expire(entries)
+                    deadline = earliest(entries)
+                work = self._take_up(caller)
+                parks = caller.parked = work is None and caller.pending > 0
                 settled = node.take_settled()
             node.tell(settled)
-            if caller.parked:
-                caller.signal.sleep(_until(now, deadline, caller.wake_at))
-            elif work is None:
-                return
+
+    def _take_up(self, caller: Caller) -> Work | None:
+        """Give an awake caller what it is to run. Under the lock."""
+        work, caller.work = caller.work, None
+        if work is not None:
+            work.instance.ident = caller.ident
+            if not caller.main:
+                self._dispatcher.top_up(work)
+        elif caller.nudged:
+            caller.nudged = False
+            work = self._dispatcher.dispatch(caller)
+        if work is not None or not caller.pending:
+            self._hand_duty_on(caller)
+        elif caller.wake_at is not None and self._node.clock() >= caller.wake_at:
+            self._dispatcher.resign(caller)
+            work = self._dispatcher.dispatch(caller)
+        return work
 
     def _hand_duty_on(self, caller: Caller) -> None:
         """Let the timer look at the line when this caller, who was to, does something else."""
         if self._dispatcher.resign(caller):
             self._dispatcher.dispatch(None)
 
-    def _expire(self, entries: Sequence[Entry], now: float) -> None:
+    def _expire(self, entries: Sequence[Entry]) -> None:
+        now = self._node.clock()
         for entry in entries:
             if entry.deadline is not None and entry.deadline <= now:
                 self.expire(entry)
@@ -133,8 +155,12 @@ class Driver:
                     if runner.stopped:
                         return
                     runner.begun = True
-                    work = self._crew.take_up(runner) or self._dispatcher.dispatch(runner)
-                    ends = work is None and node.refusing is not None
+                    work = self._crew.take_up(runner)
+                    if work is not None:
+                        self._dispatcher.top_up(work)
+                    else:
+                        work = self._dispatcher.dispatch(runner)
+                    ends = work is None and (node.refusing is not None or self._crew.surplus)
                     if ends:
                         self._crew.leave(runner)
                     elif work is None:
@@ -155,7 +181,7 @@ class Driver:
         node = self._node
         with node.lock:
             self._crew.unpark(runner)
-            for instance in node.instances:
+            for instance in node.every:
                 if instance.holder is runner and runner.work is None:
                     self._give_back(instance, error)
             self._dispatcher.dispatch(None)
@@ -172,11 +198,15 @@ class Driver:
         """Run one batch in the thread that owns its instance."""
         node = self._node
         instance = work.instance
-        with node.lock:
-            if instance.entries is not work.entries or instance.ident:
-                return  # it was posted twice, or has been failed meanwhile
-            instance.holder = instance.thread
-            instance.ident = get_ident()
+        if instance.entries is not work.entries or instance.ident:
+            return  # it was posted twice
+        instance.ident = get_ident()
+        instance.holder = instance.thread
+        if node.line.count:
+            with node.lock:
+                self._dispatcher.top_up(work)
+                settled = node.take_settled()
+            node.tell(settled)
         try:
             errors, _ = self._run(work)
         except BaseException as error:  # noqa: BLE001 - the thread goes on
@@ -208,7 +238,7 @@ class Driver:
         node.tell(settled)
 
 
-def _earliest(entries: Sequence[Entry]) -> float | None:
+def earliest(entries: Sequence[Entry]) -> float | None:
     """Give the earliest deadline of the entries that are not done."""
     deadlines = (e.deadline for e in entries if e.deadline is not None and e.state != DONE)
     return min(deadlines, default=None)

@@ -21,28 +21,39 @@ class Work(NamedTuple):
     entries: list[Entry]
 
 
+_kept = threading.local()
+
+
+def _signal_of_this_thread() -> Signal:
+    """Give the one signal on which the calling thread sleeps, whatever it waits for."""
+    try:
+        signal: Signal = _kept.signal
+    except AttributeError:
+        signal = _kept.signal = Signal()
+    return signal
+
+
 class Caller:
     """A thread that waits for the outcome of its own requests and may run batches meanwhile.
 
     Attributes:
         ident: Identifier of the thread.
         runs: Whether it may run batches: not with a deadline.
-        main: Whether it is the main thread, which runs batches of its own requests only.
         pending: How many of its requests have no outcome yet.
         parked: Whether it sleeps, so that work may be given to it.
         nudged: Whether it was woken to look for a free instance itself.
         work: Work given to it while it slept.
         wake_at: When it is to look at the line again, None for never; it is its own timer.
         foreign_until: End of the time it may spend on foreign batches; None before the first.
-        signal: Wakes it.
+        signal: Wakes it; a signal that comes late wakes the thread from its next sleep, where it
+            looks and sleeps on.
 
-    All but ``ident``, ``runs`` and ``main`` are changed under the lock of the node.
+    All but ``ident`` and ``runs`` are changed under the lock of the node.
     """
 
     __slots__ = (
         "foreign_until",
         "ident",
-        "main",
         "nudged",
         "parked",
         "pending",
@@ -55,14 +66,29 @@ class Caller:
     def __init__(self, ident: int, *, runs: bool = True, pending: int = 0) -> None:
         self.ident = ident
         self.runs = runs
-        self.main = ident == threading.main_thread().ident
         self.pending = pending
         self.parked = False
         self.nudged = False
         self.work: Work | None = None
         self.wake_at: float | None = None
         self.foreign_until: float | None = None
-        self.signal = Signal()
+        self.signal = _signal_of_this_thread()
+
+    @property
+    def main(self) -> bool:
+        """Whether it is the main thread, which runs batches of its own requests only."""
+        return self.ident == threading.main_thread().ident
+
+    @property
+    def done(self) -> bool:
+        """Whether it may go without looking again: all is settled, and nothing was left to it."""
+        return (
+            not self.pending
+            and not self.parked
+            and self.work is None
+            and self.wake_at is None
+            and not self.nudged
+        )
 
     def finished(self, entry: Entry) -> None:
         """Do nothing: a caller counts its outcomes under the lock of the node."""

@@ -9,17 +9,24 @@ from headrace._scheduling.timings import Timings
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._scheduling.entry import Entry
+    from headrace._scheduling.node import Limits
+    from headrace._scheduling.signal import Signal
     from headrace._scheduling.thread import OwnThread
 
-__all__ = ["BARGE_S", "FAST_S", "Instance"]
+__all__ = ["BARGE_S", "FAST_S", "SWIFT_S", "Instance"]
 
 FAST_S = 100e-6
 """A backend whose mean forward is below this is fast: its times are sampled, and a caller may run
 foreign batches on it for as long in all, since a hand-over to another thread costs about as much."""
 
+SWIFT_S = 20e-6
+"""A backend whose mean forward is below this is done sooner than a thread wakes up: while others
+wait, a newcomer may use what would be idle time. A slower one goes to the oldest at once, and what
+gathers meanwhile makes fuller batches."""
+
 BARGE_S = 0.001
-"""A newcomer may take a free instance while others wait only as long as the oldest has waited less
-than this; then the instance goes to the oldest."""
+"""A newcomer may take the free instance of a swift backend while others wait only as long as the
+oldest has waited less than this; then the instance goes to the oldest."""
 
 _SAMPLED = 15
 """Mask of the counter of batches: a fast backend has one batch in 16 timed."""
@@ -44,6 +51,8 @@ class Instance:
         forward, waited: Durations of batches, and of the wait of the requests in them.
         mask: A batch is timed when its number and the mask have no bit in common.
         mean_s: Moving average of the duration of a batch, in seconds.
+        limits: The keys under which its batches are cut and filled up; set by its node.
+        retired: Wakes whoever closes it after its last batch; None while it is in service.
     """
 
     __slots__ = (
@@ -56,11 +65,13 @@ class Instance:
         "holder",
         "ident",
         "index",
+        "limits",
         "mask",
         "max",
         "mean_s",
         "min",
         "queued",
+        "retired",
         "running_weight",
         "sizes",
         "thread",
@@ -95,6 +106,8 @@ class Instance:
         self.waited = Timings()
         self.mask = 0
         self.mean_s = FAST_S
+        self.limits: Limits
+        self.retired: Signal | None = None
 
     @property
     def busy(self) -> bool:

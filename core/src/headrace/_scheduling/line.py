@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headrace._scheduling.entry import Entry
 
@@ -60,6 +60,18 @@ class WaitingLine:
         if entry.waits is not None:
             entry.waits.ended(entry)
 
+    def remove_all(self, entries: Iterable[Entry]) -> None:
+        """Take ``entries`` out, as `remove` does each."""
+        for entry in entries:
+            level = self._levels.get(entry.priority)
+            if level is None or len(level) == 1 or entry.waits is not None:
+                self.remove(entry)
+            elif entry in level:
+                # No call between these three.
+                del level[entry]
+                self.count -= 1
+                self.weight -= entry.weight
+
     def head(self, count: int) -> list[Entry]:
         """Give the first ``count`` entries, which stay."""
         return list(islice(self, count))
@@ -70,6 +82,8 @@ class WaitingLine:
         return next(iter(lowest))
 
     def __iter__(self) -> Iterator[Entry]:
+        if len(self._priorities) == 1:
+            return iter(self._levels[self._priorities[0]])
         return chain.from_iterable(self._levels[p] for p in self._priorities)
 
     def __contains__(self, entry: Entry) -> bool:
@@ -77,15 +91,22 @@ class WaitingLine:
 
 
 class QueueView:
-    """The waiting line as a policy sees it, for one decision: see `headrace.policies.Queue`."""
+    """The waiting line as a policy sees it, for one decision: see `headrace.policies.Queue`.
 
-    __slots__ = ("_count", "_rest", "_seen", "running", "weight")
+    Args:
+        line: The waiting line.
+        running: How many instances run.
+        ahead: Entries that stand before the line.
+    """
 
-    def __init__(self, line: WaitingLine, running: int) -> None:
-        self._count = line.count
-        self._rest = iter(line)
-        self._seen: list[Entry] = []
-        self.weight = line.weight
+    __slots__ = ("_count", "_line", "_rest", "_seen", "running", "weight")
+
+    def __init__(self, line: WaitingLine, running: int, ahead: Sequence[Entry] = ()) -> None:
+        self._count = line.count + len(ahead)
+        self._line = line
+        self._rest: Iterator[Entry] | None = None
+        self._seen: list[Entry] = list(ahead)
+        self.weight = line.weight + sum([entry.weight for entry in ahead])
         self.running = running
 
     def __len__(self) -> int:
@@ -96,6 +117,9 @@ class QueueView:
             index += self._count
         if not 0 <= index < self._count:
             raise IndexError("queue index out of range")
-        while len(self._seen) <= index:
-            self._seen.append(next(self._rest))
+        if index >= len(self._seen):
+            if self._rest is None:
+                self._rest = iter(self._line)
+            while index >= len(self._seen):
+                self._seen.append(next(self._rest))
         return self._seen[index]

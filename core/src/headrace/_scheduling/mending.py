@@ -37,7 +37,7 @@ class Mender:
         """Give back the instance that the calling thread had claimed for ``request`` alone."""
         me = get_ident()
         with self._node.lock:
-            for instance in self._node.instances:
+            for instance in self._node.every:
                 if instance.holder is request and instance.ident == me:
                     instance.failed("interrupt")
                     instance.ident = 0
@@ -50,7 +50,7 @@ class Mender:
         abandoned = False
         with node.lock:
             caller.parked = False
-            for instance in node.instances:
+            for instance in node.every:
                 if instance.holder is caller and instance.entries is not None:
                     abandoned = self._leave(caller, instance, instance.entries) or abandoned
             for entry in entries:
@@ -81,7 +81,7 @@ class Mender:
             self._dispatcher.mend()
             for entry in [e for e in node.outside if e.state != OUTSIDE]:
                 del node.outside[entry]
-            for instance in node.instances:
+            for instance in node.every:
                 self._mend_instance(instance)
             for caller in list(node.callers):
                 if caller.parked and not caller.pending:
@@ -97,10 +97,10 @@ class Mender:
         node = self._node
         holder, entries = instance.holder, instance.entries
         if holder is None:
-            if instance not in node.free and instance.living:
+            if instance not in node.free and (instance.living or instance.retired is not None):
                 instance.entries = None
                 instance.running_weight = 0
-                node.free.append(instance)
+                node.rest(instance)
         elif isinstance(holder, Runner) and holder.work is not None:
             if holder.begun:
                 holder.signal.wake()

@@ -16,6 +16,7 @@ from headrace._scheduling.elsewhere import Elsewhere
 from headrace._scheduling.entry import DONE, QUEUED, Entry
 from headrace._scheduling.executors import Caller
 from headrace._scheduling.line import WaitingLine
+from headrace._scheduling.statistics import Past
 from headrace.errors import BackendError, ClosedError, code_of
 
 if TYPE_CHECKING:
@@ -55,8 +56,11 @@ class Node:
 
     Attributes:
         name, limits, clock: See `Scheduler`.
-        instances: All instances.
-        free: Those that nobody holds, the one that rested longest first.
+        instances: The instances in service.
+        retiring: Those taken out of service whose last batch has not ended.
+        every: Both.
+        past: The counts of instances that are gone.
+        free: The instances in service that nobody holds, the one that rested longest first.
         line: The requests that wait.
         outside: The requests that wait for room in the line, first come first served.
         elsewhere: Counts the requests that entered here and wait at other nodes.
@@ -71,8 +75,12 @@ class Node:
         min, max: Weights that some living instance takes.
         needs_result: Whether a request that ends without a ``result`` has failed.
         torn: Whether a claim has begun and not ended; seen by others only after an interrupt.
-        owned: Whether instances are run by threads of their own.
+        lost: Whether the threads of all instances have died.
+        tells_callers: Whether callers that wait are told their outcome, as all other owners are; else
+            `settle` takes note of it.
     """
+
+    tells_callers = False
 
     def __init__(
         self, name: str, instances: Sequence[Instance], limits: Limits, clock: Callable[[], float]
@@ -82,6 +90,9 @@ class Node:
         self.clock = clock
         self.lock = threading.Lock()
         self.instances = list(instances)
+        self.retiring: list[Instance] = []
+        self.every = self.instances
+        self.past = Past()
         self.free = list(instances)
         self.line = WaitingLine()
         self.outside: OrderedDict[Entry, None] = OrderedDict()
@@ -96,11 +107,13 @@ class Node:
         self.waker: Caller | None = None
         self.needs_result = True
         self.torn = False
-        self.owned = any(instance.thread is not None for instance in instances)
+        self.lost = False
         self._settled: list[Entry] = []  # by this turn under the lock, not told yet
         self._untold: dict[Entry, None] = {}  # all that is settled and not told
         self._closers: list[Signal] = []
         self.measure(self.instances)
+        for instance in self.instances:
+            instance.limits = limits
 
     def measure(self, living: Sequence[Instance]) -> None:
         """Take the range of the living instances as that of the node."""
@@ -149,14 +162,22 @@ class Node:
             at: The instance that ran it, which counts the failure.
         """
         request = entry.request
+        owner = entry.owner
+        waiter = owner if isinstance(owner, Caller) and not self.tells_callers else None
+        if error is None and waiter is not None and not (entry.alarm or entry.room):
+            request["data"] = entry.data
+            # No call up to the state: an interrupt finds the entry either open or settled.
+            waiter.pending -= 1
+            entry.state = DONE
+            if not waiter.pending:
+                self._release(waiter)
+            return
         if not getattr(error, "abandoned", False):
             request["data"] = entry.data
             if error is not None:
                 request.pop("result", None)
         if entry.alarm is not None:
             entry.alarm.cancel()
-        owner = entry.owner
-        waits = isinstance(owner, Caller)
         code = "" if error is None else code_of(error)
         failures = self.failures if at is None else at.failures
         count = failures.get(code, 0) + 1
@@ -164,17 +185,23 @@ class Node:
         if error is not None:
             failures[code] = count
         entry.error = error
-        if waits:
-            owner.pending -= 1  # type: ignore[attr-defined]
+        if waiter is not None:
+            waiter.pending -= 1
         else:
             self._untold[entry] = None
         entry.state = DONE
         if entry.room is not None:
             entry.room.wake()
-        if not isinstance(owner, Caller):
+        if waiter is not None:
+            self._release(waiter)
+        else:
             self._settled.append(entry)
-        elif not owner.pending and owner.parked:
-            owner.signal.wake()
+
+    def _release(self, caller: Caller) -> None:
+        """Wake a caller that sleeps and has all its outcomes."""
+        if not caller.pending and caller.parked:
+            caller.signal.wake()
+            caller.parked = False  # it need not look again; after the wake, so that none is lost
 
     def settle_waiting(self, error: BaseException, entries: Sequence[Entry]) -> None:
         """Fail entries that wait, each with an error of its own."""
@@ -185,8 +212,10 @@ class Node:
 
     # Telling.
 
-    def take_settled(self) -> list[Entry]:
+    def take_settled(self) -> Sequence[Entry]:
         """Give those settled in this turn under the lock; the one who takes them tells them."""
+        if not self._settled:
+            return ()
         settled = self._settled
         self._settled = []
         return settled
@@ -207,6 +236,15 @@ class Node:
             with self.lock:
                 self.look_if_quiet()
 
+    # Instances.
+
+    def rest(self, instance: Instance) -> None:
+        """Take an instance back that nobody holds any more."""
+        if instance.retired is not None:
+            instance.retired.wake()
+        else:
+            self.free.append(instance)
+
     # The end.
 
     @property
@@ -217,7 +255,7 @@ class Node:
             and not self.line.count
             and not self.outside
             and not self._untold
-            and all(instance.holder is None for instance in self.instances)
+            and all(instance.holder is None for instance in self.every)
         )
 
     def look_if_quiet(self) -> None:
@@ -236,8 +274,12 @@ class Node:
         if instance in self.free:
             self.free.remove(instance)
         instance.holder = None
+        if instance.retired is not None:
+            instance.retired.wake()
+            return
         living = [i for i in self.instances if i.living]
         self.measure(living)
+        self.lost = not living
         error = self.no_instance() if not living else None
         for entry in [*self.line, *self.outside]:
             if error is not None or (self.max is not None and entry.weight > self.max):

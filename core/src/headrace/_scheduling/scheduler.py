@@ -3,8 +3,10 @@
 One lock per node guards the waiting line, the instances and the states of the requests. The parts:
 
 - `admission`: who is let into the line;
+- `submission`: owners that do not wait in the calling thread;
 - `dispatch`: which batch is due, on which instance, and which thread runs it;
 - `driving`, `crew`: those threads;
+- `exchange`: new instances in place of the old ones;
 - `closing`, `mending`: the end, and interrupts;
 - `node`: what they share, and the one outcome of every request.
 """
@@ -20,22 +22,18 @@ from headrace._scheduling import closing
 from headrace._scheduling.admission import Entrance, enter, held_here
 from headrace._scheduling.crew import Crew
 from headrace._scheduling.dispatch import Dispatcher
-from headrace._scheduling.driving import Driver
+from headrace._scheduling.driving import Driver, earliest
 from headrace._scheduling.entry import (
-    DONE,
-    ENTERED,
     NEW,
-    OUTSIDE,
-    QUEUED,
-    RUNNING,
     Entry,
 )
+from headrace._scheduling.exchange import Exchange
 from headrace._scheduling.executors import Caller
-from headrace._scheduling.instance import BARGE_S, FAST_S
+from headrace._scheduling.instance import BARGE_S, SWIFT_S
 from headrace._scheduling.mending import Mender
 from headrace._scheduling.node import Limits, Node
-from headrace._scheduling.signal import Signal
 from headrace._scheduling.statistics import statistics
+from headrace._scheduling.submission import Submission
 from headrace._scheduling.timer import shared_timer
 from headrace.errors import code_of
 
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Limits", "Scheduler"]
 
 
-class Scheduler(Entrance, closing.Ending):
+class Scheduler(Submission, Entrance, Exchange, closing.Ending):
     """The queue and the instances of one node; every method may be called from any thread.
 
     Args:
@@ -61,6 +59,9 @@ class Scheduler(Entrance, closing.Ending):
         clock: Seconds, as `time.monotonic`.
         timer: Calls functions at times of that clock.
     """
+
+    _node_type: type[Node] = Node
+    _driver_type: type[Driver] = Driver
 
     def __init__(
         self,
@@ -77,8 +78,8 @@ class Scheduler(Entrance, closing.Ending):
         self.instances = list(instances)
         self.limits = limits
         self._timer = timer or shared_timer()
-        self._node = node = Node(name, instances, limits, clock)
-        self._driver = driver = Driver(node)
+        self._node = node = self._node_type(name, instances, limits, clock)
+        self._driver = driver = self._driver_type(node)
         self._crew = Crew(name, len(instances), driver.serve)
         self._dispatcher = Dispatcher(
             node,
@@ -147,7 +148,7 @@ class Scheduler(Entrance, closing.Ending):
             weight = self.checked(request)
         data = request["data"]
         request.pop("result", None)
-        if weight > self._direct_max:
+        if weight > self._direct_max or not self._free:
             self._queue_up(request, weight, home, internal=internal)
             return
         me = get_ident()
@@ -159,7 +160,7 @@ class Scheduler(Entrance, closing.Ending):
                 if (
                     free
                     and (not self._line.count or self._may_barge())
-                    and self._direct_max
+                    and weight <= self._direct_max
                     and (internal or self._elsewhere.count < self.limits.queue_size)
                     and (not self._linger or len(free) == len(self.instances))
                 ):
@@ -178,7 +179,8 @@ class Scheduler(Entrance, closing.Ending):
                     instance.ident = 0
                     instance.holder = None
                     free.append(instance)
-                    idle = not self._line.count and self._direct_max > 0
+                    # Another list of free instances: it has been taken out of service, or all end.
+                    idle = not self._line.count and free is self._free
         except BaseException as raised:
             self._interrupted(request, data, raised)
             raise
@@ -194,8 +196,8 @@ class Scheduler(Entrance, closing.Ending):
     def _may_barge(self) -> bool:
         """Tell whether a newcomer may take a free instance though others wait. Under the lock."""
         (oldest,) = self._line.head(1)
-        fast = self._free[0].mean_s < FAST_S
-        return fast and self._node.clock() - oldest.arrival < BARGE_S
+        swift = self._free[0].mean_s < SWIFT_S
+        return swift and self._node.clock() - oldest.arrival < BARGE_S
 
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
         """Run a caller's own request on the instance it claimed; give its error."""
@@ -226,10 +228,16 @@ class Scheduler(Entrance, closing.Ending):
     def _queue_up(
         self, request: Request, weight: int, home: Scheduler | None, *, internal: bool
     ) -> None:
-        entry = Entry(request, None, weight=weight)
+        caller = Caller(get_ident(), pending=1)
+        entry = Entry(request, caller, weight=weight)
         if home is not None:
             entry.waits = home.waits()
-        self.call_many([entry], internal=internal)
+        deadline = None
+        entry.arrival = now = self._node.clock()
+        if self.limits.timeout_ms is not None:
+            deadline = self._set_times(entry, now)
+            caller.runs = False
+        self._wait(caller, (entry,), deadline, internal=internal)
         if entry.error is not None:
             raise entry.error
 
@@ -240,6 +248,8 @@ class Scheduler(Entrance, closing.Ending):
         try:
             with node.lock:
                 retire = node.retire
+                if instance.retired is not None:
+                    instance.retired.wake()
                 work = self._dispatcher.dispatch(leader)
                 settled = node.take_settled()
             node.tell(settled)
@@ -257,114 +267,47 @@ class Scheduler(Entrance, closing.Ending):
             entries: New entries; those that are DONE already keep their outcome.
             internal: They come from a backend of this pipeline, which closing does not refuse.
         """
-        node = self._node
-        now = node.clock()
+        now = self._node.clock()
         fresh = [entry for entry in entries if entry.state == NEW]
-        timed = [entry for entry in fresh if self._set_times(entry, now) is not None]
-        caller = Caller(get_ident(), runs=not timed, pending=len(fresh))
+        for entry in fresh:
+            self._set_times(entry, now)
+        deadline = earliest(fresh)
+        caller = Caller(get_ident(), runs=deadline is None, pending=len(fresh))
         for entry in fresh:
             entry.owner = caller
+        self._wait(caller, fresh, deadline, internal=internal)
+
+    def _wait(
+        self,
+        caller: Caller,
+        entries: Sequence[Entry],
+        deadline: float | None,
+        *,
+        internal: bool,
+    ) -> None:
+        """Let the entries of a caller in and wait for them, the earliest until ``deadline``."""
+        node = self._node
         try:
             with node.lock:
                 node.callers.add(caller)
-                enter(node, fresh, self._make_room, internal=internal, waits=True)
-                work = self._dispatcher.dispatch(caller)
+                enter(node, entries, self._make_room, internal=internal, waits=True)
+                work = self._dispatcher.dispatch(caller) if node.free or node.torn else None
+                parks = caller.parked = work is None and caller.pending > 0
                 settled = node.take_settled()
-            node.tell(settled)
-            self._driver.wait(caller, fresh, work)
+            if settled:
+                node.tell(settled)
+            self._driver.wait(caller, entries, work, parks=parks, deadline=deadline)
         except BaseException as interrupt:
-            abandoned = self._mender.withdraw(caller, fresh)
+            abandoned = self._mender.withdraw(caller, entries)
             interrupt.abandoned = abandoned  # type: ignore[attr-defined]
             raise
         node.callers.discard(caller)
-
-    # Owners that do not wait in this thread.
-
-    def submit(self, entry: Entry, *, waits_for_room: bool = False, internal: bool = False) -> None:
-        """Let an entry run for an owner that does not wait in this thread.
-
-        Args:
-            entry: A new entry.
-            waits_for_room: Come back only when it has been let into the queue, or is done.
-            internal: It comes from another node of this pipeline, which closing does not refuse.
-        """
-        node = self._node
-        deadline = self._set_times(entry, node.clock())
-        waits_here = waits_for_room and self.limits.queue_full == "wait"
-        try:
-            with node.lock:
-                enter(node, [entry], self._make_room, internal=internal)
-                if entry.state != DONE and deadline is not None:
-                    entry.alarm = self._timer.call_at(deadline, lambda: self._expire(entry))
-                self._dispatcher.dispatch(None)
-                if waits_here and entry.state == OUTSIDE:
-                    entry.room = Signal()
-                settled = node.take_settled()
-            node.tell(settled)
-            if entry.room is not None:
-                entry.room.sleep()
-        except BaseException:
-            self._mender.mend()
-            self.cancel(entry)
-            raise
-
-    def cancel(self, entry: Entry) -> bool:
-        """Take an entry that waits out of the queue; False when it runs or is done."""
-        node = self._node
-        try:
-            with node.lock:
-                if entry.state not in (QUEUED, OUTSIDE, ENTERED):
-                    return False
-                node.take_out(entry)
-                self._drop(entry)
-                node.let_in()
-                self._dispatcher.dispatch(None)
-                settled = node.take_settled()
-            node.tell(settled)
-        except BaseException:
-            self._mender.mend()
-            raise
-        return True
-
-    def abandon(self, entry: Entry) -> bool:
-        """Forget an entry whose owner was freed; True when a backend still runs on it."""
-        with self._node.lock:
-            running = entry.state == RUNNING
-            if running:
-                self._drop(entry)
-        return running
-
-    def _drop(self, entry: Entry) -> None:
-        """End an entry whose owner asks for no outcome any more. Under the lock."""
-        failures = self._node.failures
-        failures["cancelled"] = failures.get("cancelled", 0) + 1
-        entry.state = DONE
-        if entry.alarm is not None:
-            entry.alarm.cancel()
-        if entry.room is not None:
-            entry.room.wake()
-
-    def _set_times(self, entry: Entry, now: float) -> float | None:
-        entry.arrival = now
-        if self.limits.timeout_ms is not None:
-            own = now + self.limits.timeout_ms / 1000
-            entry.deadline = own if entry.deadline is None else min(own, entry.deadline)
-        return entry.deadline
-
-    def _make_room(self) -> None:
-        self._dispatcher.dispatch(None)
 
     # What the timer calls.
 
     def _on_wake(self) -> None:
         with self._node.lock:
             self._dispatcher.woken()
-            settled = self._node.take_settled()
-        self._node.tell(settled)
-
-    def _expire(self, entry: Entry) -> None:
-        with self._node.lock:
-            self._driver.expire(entry)
             settled = self._node.take_settled()
         self._node.tell(settled)
 
@@ -376,9 +319,14 @@ class Scheduler(Entrance, closing.Ending):
             return held_here(self._node)
 
     def idle_instances(self) -> list[Instance]:
-        """Give the instances on which nothing runs."""
+        """Give the instances in service on which nothing runs."""
         with self._node.lock:
             return [instance for instance in self.instances if instance.holder is None]
+
+    def busy(self) -> bool:
+        """Tell whether a batch runs."""
+        with self._node.lock:
+            return any(instance.holder is not None for instance in self._node.every)
 
     def statistics(self) -> dict[str, Any]:
         """Give what ``stats()`` shows of the node."""

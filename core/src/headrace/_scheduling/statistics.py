@@ -11,7 +11,28 @@ if TYPE_CHECKING:
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
 
-__all__ = ["statistics"]
+__all__ = ["Past", "statistics"]
+
+
+class Past:
+    """The counts of instances that are gone; see `Instance` for their meaning."""
+
+    __slots__ = ("direct", "failures", "forward", "sizes", "waited")
+
+    def __init__(self) -> None:
+        self.direct = 0
+        self.failures: dict[str, int] = {}
+        self.sizes: dict[int, int] = {}
+        self.forward = Timings()
+        self.waited = Timings()
+
+    def absorb(self, other: Instance | Past) -> None:
+        """Count all that ``other`` has counted."""
+        self.direct += other.direct
+        self.forward.merge(other.forward)
+        self.waited.merge(other.waited)
+        _add(self.failures, other.failures)
+        _add(self.sizes, other.sizes)
 
 
 def statistics(node: Node) -> dict[str, Any]:
@@ -19,20 +40,17 @@ def statistics(node: Node) -> dict[str, Any]:
 
     Keys of the histogram are texts, so that the whole is the same after a way through JSON.
     """
-    forward, waited = Timings(), Timings()
-    failed = dict(node.failures)
-    sizes: dict[int, int] = {}
-    direct = running = 0
-    for instance in node.instances:
-        forward.merge(instance.forward)
-        waited.merge(instance.waited)
-        direct += instance.direct
+    total = Past()
+    total.absorb(node.past)
+    running = 0
+    for instance in node.every:
+        total.absorb(instance)
         running += _running(instance)
-        _add(failed, instance.failures)
-        _add(sizes, instance.sizes)
-    if direct:
-        _add(sizes, {1: direct})
-    submitted = direct + node.entered
+    failed, sizes = total.failures, total.sizes
+    _add(failed, node.failures)
+    if total.direct:
+        _add(sizes, {1: total.direct})
+    submitted = total.direct + node.entered
     waiting = node.line.count + len(node.outside)
     batches = sum(sizes.values())
     items = sum(size * count for size, count in sizes.items())
@@ -44,10 +62,10 @@ def statistics(node: Node) -> dict[str, Any]:
         "batches": batches,
         "batch_size": {
             "mean": round(items / batches, 4) if batches else 0.0,
-            "histogram": {str(size): sizes[size] for size in sorted(sizes)},
+            "histogram": {str(size): sizes[size] for size in sorted(sizes) if sizes[size]},
         },
-        "queue_ms": waited.summary(),
-        "forward_ms": forward.summary(),
+        "queue_ms": total.waited.summary(),
+        "forward_ms": total.forward.summary(),
         "instances": [instance.statistics() for instance in node.instances],
     }
 

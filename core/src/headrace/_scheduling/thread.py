@@ -11,12 +11,17 @@ from headrace._scheduling.signal import Signal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OwnThread", "served_by"]
+__all__ = ["OwnThread", "served_by", "serves"]
 
 T = TypeVar("T")
 
 _serving: dict[int, int] = {}
 """Identifier of a thread to that of the thread which waits for its current job."""
+
+
+def serves(ident: int) -> bool:
+    """Tell whether another thread waits for what thread ``ident`` does now, through `call`."""
+    return ident in _serving
 
 
 def served_by(ident: int) -> set[int]:
@@ -55,7 +60,7 @@ class OwnThread:
     @property
     def alive(self) -> bool:
         """Whether the thread runs what it is given."""
-        return not self._ended and self._thread.is_alive()
+        return not self._ended
 
     @property
     def current(self) -> bool:

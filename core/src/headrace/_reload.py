@@ -1,0 +1,214 @@
+"""Exchanging the instances of a node while requests go on: one at a time, all of it or nothing.
+
+A thread of its own builds and closes, so that whoever asked can stop waiting at any time: the time
+is over, the pipeline is closed, or Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from headrace._scheduling.batch import served_here
+from headrace._scheduling.signal import Signal
+from headrace.errors import ClosedError, ContractError, DeadlineExceededError, SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace._core import Core, Retirement
+
+__all__ = ["Reloader"]
+
+_log = logging.getLogger("headrace.reload")
+
+
+class _GivenUpError(Exception):
+    """Whoever asked waits no more, and knows why."""
+
+
+_BUILDS, _IN_PLACE, _FAILED = "builds", "in place", "failed"
+
+
+class _Job:
+    """One reload, as seen by the thread that asked for it and the one that does it.
+
+    Attributes:
+        node, changes: What to do.
+        until: When its time is over, in seconds of `time.monotonic`.
+        ident: Identifier of the thread that does it; 0 until it runs.
+        turn: Whether it is its turn.
+        over: Whether all old instances are closed.
+    """
+
+    def __init__(self, node: str, changes: Mapping[str, Any], timeout_s: float) -> None:
+        self.node = node
+        self.changes = changes
+        self.until = time.monotonic() + timeout_s
+        self.ident = 0
+        self.turn = False
+        self.over = False
+        self._timeout_s = timeout_s
+        self._state = _BUILDS
+        self._error: BaseException | None = None
+        self._cancel: Callable[[], None] | None = None
+        self._lock = threading.Lock()
+        self._signal = Signal()
+
+    @property
+    def left_s(self) -> float:
+        """How many seconds are left, at least 0."""
+        return max(0.0, min(self.until - time.monotonic(), threading.TIMEOUT_MAX))
+
+    # For the thread that asked.
+
+    def wait(self) -> None:
+        """Wait until it is over, or its time is; raises the error when nothing has changed."""
+        while not self.over and self._state != _FAILED:
+            if not self._signal.sleep(self.left_s) and not self.left_s:
+                self.fail(self._late())
+                break
+        if self._state == _FAILED and self._error is not None:
+            raise self._error
+        if not self.over:
+            _log.warning("node %s: old instances are closed when their batch ends", self.node)
+
+    def _late(self) -> DeadlineExceededError:
+        what = f"the new instances were not warm within {self._timeout_s:g} s"
+        if not self.turn:
+            what = f"another reload of this pipeline did not end within {self._timeout_s:g} s"
+        return DeadlineExceededError(f"{what}; nothing has changed", node=self.node)
+
+    # For the thread that does it, and whoever ends it.
+
+    def fail(self, error: BaseException) -> None:
+        """End it with nothing changed, unless the new instances are in place."""
+        with self._lock:
+            if self._state != _BUILDS:
+                return
+            self._state, self._error = _FAILED, error
+            cancel = self._cancel
+        if cancel is not None:
+            cancel()
+        self._signal.wake()
+
+    def begin(self) -> None:
+        """Take note that it is its turn; raises when it was given up."""
+        with self._lock:
+            self.turn = True
+            if self._state == _FAILED:
+                raise _GivenUpError
+
+    def commit(self) -> None:
+        """Begin to put the new instances in place; raises when it was given up."""
+        with self._lock:
+            if self._state == _FAILED:
+                raise _GivenUpError
+            self._state = _IN_PLACE
+
+    def on_failure(self, cancel: Callable[[], None]) -> None:
+        """Call ``cancel()`` when it is given up, at once if it has been."""
+        with self._lock:
+            self._cancel = cancel
+            failed = self._state == _FAILED
+        if failed:
+            cancel()
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the new instances are in place, or on their way there."""
+        return self._state == _IN_PLACE
+
+    def end(self) -> None:
+        """Take note that all old instances are closed."""
+        self.over = True
+        self._signal.wake()
+
+
+class Reloader:
+    """The reloads of one pipeline."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._turn = threading.Lock()
+        self._lock = threading.Lock()
+        self._jobs: set[_Job] = set()
+        core.closes.append(self._closed)
+
+    def reload(self, node: str, changes: Mapping[str, Any], timeout_s: float) -> None:
+        """Exchange the instances of a node; see ``Pipeline.reload``."""
+        self._core.check_open()
+        if self._core.held_by_this_thread() or self._builds_here():
+            raise ContractError(
+                "a backend asked its own pipeline for a reload, which would wait for it",
+                node=node if isinstance(node, str) else None,
+                hint="Reload from a thread that runs no batch of this pipeline.",
+            )
+        job = _Job(node, changes, timeout_s)
+        thread = threading.Thread(
+            target=self._work, args=(job,), name=f"headrace-reload-{node}", daemon=True
+        )
+        try:
+            thread.start()
+            job.wait()
+        except RuntimeError as error:
+            if thread.ident is not None:
+                raise
+            # No more threads, or the interpreter ends.
+            raise SetupError(f"no thread could be started to reload: {error}") from error
+        except BaseException as interrupt:
+            job.fail(interrupt)
+            raise
+
+    def _builds_here(self) -> bool:
+        """Tell whether the calling thread builds what a reload waits for."""
+        waiting = served_here(threading.get_ident())
+        with self._lock:
+            return any(job.ident in waiting for job in self._jobs)
+
+    def _closed(self) -> None:
+        """Give up what is not in place when the pipeline begins to close."""
+        with self._lock:
+            jobs = list(self._jobs)
+        for job in jobs:
+            job.fail(ClosedError("the pipeline was closed before the new instances were in place"))
+
+    def _work(self, job: _Job) -> None:
+        job.ident = threading.get_ident()
+        with self._lock:
+            self._jobs.add(job)
+        retirement: Retirement | None = None
+        try:
+            if not self._turn.acquire(timeout=job.left_s):
+                return
+            try:
+                job.begin()
+                retirement = self._exchange(job)
+                while retirement is not None and not retirement.close_ended() and job.left_s:
+                    retirement.signal.sleep(job.left_s)
+            finally:
+                self._turn.release()
+        except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+            job.fail(error)
+        finally:
+            with self._lock:
+                self._jobs.discard(job)
+            job.ident = 0
+        # Whoever asked waits no more if the time is over; what is left is closed all the same.
+        while retirement is not None and not retirement.close_ended():
+            retirement.signal.sleep()
+        job.end()
+
+    def _exchange(self, job: _Job) -> Retirement | None:
+        """Build what is new and put it in place; None where there is nothing to build."""
+        self._core.check_open()
+        config = self._core.config._changed(job.node, job.changes)
+        aside = self._core.build_aside(config, job.node, job.on_failure)
+        try:
+            return self._core.put_in_place(config, job.node, aside, job.commit)
+        except BaseException:
+            if aside is not None and not job.in_place:
+                aside.close()
+            raise

@@ -1,0 +1,271 @@
+"""Probes: a scheduler that tells them of every batch and request. Without probes none is made.
+
+A probe hears of a request before its owner has the answer: a caller that is served counts its
+outcome only when it is told, as the owner of a future does. No probe is called under a lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import CancelledError
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from headrace._scheduling.driving import Driver
+from headrace._scheduling.executors import Caller
+from headrace._scheduling.node import Node
+from headrace._scheduling.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace._scheduling import batch as _batch
+    from headrace._scheduling.entry import Entry
+    from headrace._scheduling.executors import Work
+    from headrace._scheduling.instance import Instance
+    from headrace.keys import Request
+
+__all__ = ["ProbedScheduler", "Probes"]
+
+_log = logging.getLogger("headrace.probes")
+
+
+class _Guarded:
+    """One probe: whatever it raises is counted and harms nobody."""
+
+    def __init__(self, name: str, probe: Any) -> None:
+        self.name = name
+        self.probe = probe
+        self.errors = 0
+        self.last: str | None = None
+        self._lock = threading.Lock()
+
+    def call(self, method: Callable[..., Any], *args: Any) -> None:
+        """Call a method of the probe; only Ctrl-C in the main thread is raised."""
+        try:
+            method(*args)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and _in_main_thread():
+                raise
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        try:
+            text = f"{type(error).__name__}: {error}"
+        except Exception:  # noqa: BLE001 - the text of an error is anybody's code
+            text = type(error).__name__
+        with self._lock:
+            self.errors += 1
+            self.last = text
+            first = self.errors == 1
+        if first:
+            _log.warning(
+                "the probe %s failed: %s; further errors are only counted, see stats()",
+                self.name,
+                text,
+                exc_info=error,
+            )
+
+
+class Probes:
+    """The probes of one pipeline, by the text that switched each on."""
+
+    def __init__(self, probes: dict[str, Any]) -> None:
+        self._all = [_Guarded(name, probe) for name, probe in probes.items()]
+        self._batch = _with(self._all, "batch_done")
+        self._request = _with(self._all, "request_done")
+        self._closed = False
+
+    def batch_done(
+        self,
+        node: str,
+        instance: int,
+        started: float,
+        ended: float,
+        errors: Sequence[BaseException | None],
+    ) -> None:
+        """Tell of one batch."""
+        if not self._closed:
+            for guarded, method in self._batch:
+                guarded.call(method, node, instance, len(errors), started, ended, list(errors))
+
+    def request_done(
+        self, node: str, request: Any, started: float, ended: float, error: BaseException | None
+    ) -> None:
+        """Tell of one request at one node."""
+        if not self._closed:
+            for guarded, method in self._request:
+                guarded.call(method, node, request, started, ended, error)
+
+    def statistics(self) -> dict[str, Any]:
+        """Give what ``stats()`` shows of the probes: how often each has failed, and how last."""
+        return {one.name: {"errors": one.errors, "last": one.last} for one in self._all}
+
+    def close(self) -> None:
+        """Close those that have a ``close``, once; they hear of nothing any more."""
+        if self._closed:
+            return
+        self._closed = True
+        for guarded, method in _with(self._all, "close"):
+            guarded.call(method)
+
+
+def _with(probes: list[_Guarded], name: str) -> list[tuple[_Guarded, Callable[..., Any]]]:
+    methods = [(one, getattr(one.probe, name, None)) for one in probes]
+    return [(one, method) for one, method in methods if callable(method)]
+
+
+def _in_main_thread() -> bool:
+    return get_ident() == threading.main_thread().ident
+
+
+class ProbedNode(Node):
+    """A node whose outcomes the probes hear of before anybody else.
+
+    Attributes:
+        probes: The probes.
+        telling: The threads that are inside a probe; changed by each for itself.
+    """
+
+    tells_callers = True
+    probes: Probes
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.telling: dict[int, int] = {}
+        self._unheard: dict[Entry, None] = {}
+
+    def settle(self, entry: Entry, error: BaseException | None, at: Instance | None = None) -> None:
+        """Give an entry its one outcome; `tell` is to follow."""
+        self._unheard[entry] = None
+        super().settle(entry, error, at)
+
+    def tell(self, settled: Sequence[Entry]) -> None:
+        """Tell the probes, then the owners. Without the lock."""
+        if not settled:
+            return
+        interrupt: BaseException | None = None
+        ended = self.clock()
+        for entry in settled:
+            # After an interrupt two threads may tell the same: the first to take it is the one.
+            if self._unheard.pop(entry, entry) is None:
+                try:
+                    self.hear(entry.request, entry.arrival, ended, entry.error)
+                except KeyboardInterrupt as raised:
+                    interrupt = raised
+        self._answer([entry for entry in settled if isinstance(entry.owner, Caller)])
+        super().tell([entry for entry in settled if not isinstance(entry.owner, Caller)])
+        if interrupt is not None:
+            raise interrupt
+
+    def hear(self, request: Any, started: float, ended: float, error: BaseException | None) -> None:
+        """Tell the probes of one request."""
+        me = get_ident()
+        self.telling[me] = self.telling.get(me, 0) + 1
+        try:
+            self.probes.request_done(self.name, request, started, ended, error)
+        finally:
+            self.telling[me] -= 1
+            if not self.telling[me]:
+                del self.telling[me]
+
+    def _answer(self, entries: Sequence[Entry]) -> None:
+        """Let callers that wait count their outcomes."""
+        if not entries:
+            return
+        with self.lock:
+            for entry in entries:
+                if entry in self._untold:
+                    caller = entry.owner
+                    # No call between these two: an interrupt finds both, or none.
+                    caller.pending -= 1  # type: ignore[attr-defined]
+                    del self._untold[entry]
+                    self._release(caller)  # type: ignore[arg-type]
+            self.look_if_quiet()
+
+
+class ProbedDriver(Driver):
+    """A driver that tells the probes of every batch it has run, while it still holds the instance."""
+
+    _node: ProbedNode
+
+    def _run(self, work: Work) -> _batch.Outcome:
+        node = self._node
+        started = node.clock()
+        errors, interrupt = super()._run(work)
+        try:
+            node.probes.batch_done(node.name, work.instance.index, started, node.clock(), errors)
+        except KeyboardInterrupt as raised:
+            interrupt = interrupt or raised
+        return errors, interrupt
+
+
+class ProbedScheduler(Scheduler):
+    """A scheduler whose batches and requests the probes hear of.
+
+    Args:
+        args, kwargs: As of `Scheduler`.
+        probes: The probes of the pipeline.
+    """
+
+    _node_type = ProbedNode
+    _driver_type = ProbedDriver
+    _node: ProbedNode
+
+    def __init__(self, *args: Any, probes: Probes, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._node.probes = probes
+
+    def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
+        node = self._node
+        data = request["data"]
+        started = node.clock()
+        error: BaseException | None
+        try:
+            error = super()._run_alone(instance, request)
+        except BaseException as interrupt:
+            self._alone_done(instance, request, started, interrupt)
+            raise
+        request["data"] = data
+        if error is not None:
+            request.pop("result", None)
+        self._alone_done(instance, request, started, error)
+        return error
+
+    def _alone_done(
+        self, instance: Instance, request: Request, started: float, error: BaseException | None
+    ) -> None:
+        node = self._node
+        ended = node.clock()
+        try:
+            node.probes.batch_done(node.name, instance.index, started, ended, [error])
+        finally:
+            node.hear(request, started, ended, error)
+
+    def count_refused(self, request: Any, error: BaseException) -> None:
+        """Count a request that was refused before it entered."""
+        super().count_refused(request, error)
+        now = self._node.clock()
+        self._node.hear(request, now, now, error)
+
+    def cancel(self, entry: Entry) -> bool:
+        """Take an entry that waits out of the queue; False when it runs or is done."""
+        taken = super().cancel(entry)
+        if taken:
+            self._cancelled(entry)
+        return taken
+
+    def abandon(self, entry: Entry) -> bool:
+        """Forget an entry whose owner was freed; True when a backend still runs on it."""
+        running = super().abandon(entry)
+        if running:
+            self._cancelled(entry)
+        return running
+
+    def _cancelled(self, entry: Entry) -> None:
+        self._node.hear(entry.request, entry.arrival, self._node.clock(), CancelledError())
+
+    def held_by_this_thread(self) -> bool:
+        """Tell whether the calling thread runs a batch of this node, or is inside a probe of it."""
+        return get_ident() in self._node.telling or super().held_by_this_thread()
