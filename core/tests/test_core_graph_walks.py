@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -369,6 +371,31 @@ def test_a_cancelled_task_leaves_no_node_behind(gate, until):
 
     with headrace.pipe(config) as pipe:
         asyncio.run(main(pipe))
+
+
+def test_who_keeps_the_future_does_not_keep_what_the_nodes_wrote():
+    class Large(list):
+        pass
+
+    seen = []
+
+    def large(request):
+        value = Large([request["data"]])
+        seen.append(weakref.ref(value))
+        return value
+
+    backend("Large", large)
+    config = {
+        "x": {"backend": "Large", "next": "y,z"},
+        "y": {"backend": "Length", "next": "w"},
+        "z": {"backend": "Length", "next": "w"},
+        "w": {"backend": "Pair", "map": "y[result:data],z[result:other]"},
+    }
+    with headrace.pipe(config) as pipe:
+        future = pipe.submit({"data": 1})
+        assert future.result(60)["result"] == (1, 1)
+    gc.collect()
+    assert [ref() for ref in seen] == [None]
 
 
 # Bounds.

@@ -31,8 +31,6 @@ __all__ = [
 MOST_REPOSTS = 100
 """How often one request may go on at another node."""
 
-_KEPT = frozenset(KEPT)
-
 Ends = dict[str, "Request"]
 """Per node of a route, its dict as it was at its end."""
 
@@ -45,7 +43,7 @@ class Hop(NamedTuple):
         scheduler: Its queue and instances.
         source: The node whose dict it takes; None with a map.
         copies: Whether it takes a copy.
-        sources: The map: per node on the route, the pairs of source and target.
+        pairs: The map: per pair the node, its key and the key it goes to.
         station: The node as a station.
     """
 
@@ -53,7 +51,7 @@ class Hop(NamedTuple):
     scheduler: Scheduler
     source: str | None
     copies: bool
-    sources: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    pairs: tuple[tuple[str, str, str], ...]
     station: Station
 
 
@@ -62,11 +60,15 @@ def hops_of(stations: Sequence[Station]) -> tuple[Hop, ...]:
     by_name = {station.name: station for station in stations}
     hops = []
     for station in stations[1:]:
-        pairs = station.links.map
-        source = None if pairs is not None else station.before[0]
+        source = None if station.links.map is not None else station.before[0]
         copies = source is not None and by_name[source].copied
-        sources = tuple((n, tuple(p.items())) for n, p in (pairs or {}).items() if n in by_name)
-        hops.append(Hop(station.name, station.scheduler, source, copies, sources, station))
+        pairs = tuple(
+            (name, key, target)
+            for name, keys in (station.links.map or {}).items()
+            for key, target in keys.items()
+            if name in by_name
+        )
+        hops.append(Hop(station.name, station.scheduler, source, copies, pairs, station))
     return tuple(hops)
 
 
@@ -90,7 +92,8 @@ def input_of(station: Station, by_name: Mapping[str, Station], ends: Ends) -> Re
                 )
     if station.links.map is not None:
         sources = station.links.map.items()
-        return mapped(station, [(n, tuple(p.items())) for n, p in sources if n in ends], ends)
+        pairs = [(n, k, t) for n, keys in sources if n in ends for k, t in keys.items()]
+        return mapped(station, pairs, ends)
     (before,) = station.before
     ended = ends[before]
     request = dict(ended) if by_name[before].copied else ended
@@ -99,32 +102,30 @@ def input_of(station: Station, by_name: Mapping[str, Station], ends: Ends) -> Re
     return request
 
 
-def mapped(
-    station: Station, sources: Sequence[tuple[str, tuple[tuple[str, str], ...]]], ends: Ends
-) -> Request:
+def mapped(station: Station, pairs: Sequence[tuple[str, str, str]], ends: Ends) -> Request:
     """Make the dict that a map describes.
 
     Raises:
         InputError: A source is missing, or nothing brings ``data``.
     """
     request: Request = {}
-    for name, pairs in sources:
+    for name, source, target in pairs:
         ended = ends[name]
-        if not _KEPT.isdisjoint(ended):
-            for key in _KEPT.intersection(ended).difference(request):
-                request[key] = ended[key]
-        for source, target in pairs:
-            if source in ended:
-                request[target] = ended[source]
-            elif source == "result" and station.links.otherwise:
-                request[target] = ended["data"]
-            else:
-                raise InputError(
-                    f"node {name!r} ended without the key {source!r} that the map of node "
-                    f"{station.name!r} asks for",
-                    key=source,
-                    node=name,
-                )
+        if source in ended:
+            request[target] = ended[source]
+        elif source == "result" and station.links.otherwise:
+            request[target] = ended["data"]
+        else:
+            raise InputError(
+                f"node {name!r} ended without the key {source!r} that the map of node "
+                f"{station.name!r} asks for",
+                key=source,
+                node=name,
+            )
+        if "context" in ended or "request_id" in ended:
+            for key in KEPT:
+                if key in ended and key not in request:
+                    request[key] = ended[key]
     if "data" not in request:
         raise InputError(
             f"nothing on this way brings 'data' to node {station.name!r}",

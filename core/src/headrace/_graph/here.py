@@ -79,10 +79,10 @@ def _hop(route: Route, request: Request, data: Any, *, internal: bool) -> None:
     home = route.first
     home.call(request, internal=internal)
     ends: Ends = {route.entry.name: request}
-    for name, scheduler, source, copies, sources, station in route.hops or ():
+    for name, scheduler, source, copies, pairs, station in route.hops or ():
         if source is None:
             try:
-                current = mapped(station, sources, ends)
+                current = mapped(station, pairs, ends)
             except HeadraceError as error:
                 scheduler.count_refused(request, error)
                 raise

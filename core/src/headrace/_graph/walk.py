@@ -16,9 +16,7 @@ from headrace._graph.handover import (
     too_often,
 )
 from headrace._graph.stations import entry_at
-from headrace._scheduling.admission import inside
 from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, RUNNING, Entry
-from headrace._scheduling.signal import Signal
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -27,54 +25,9 @@ if TYPE_CHECKING:
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["Walk", "walk_together"]
+__all__ = ["Walk"]
 
 _WAITING = (QUEUED, OUTSIDE, ENTERED)
-
-
-class _Waiter:
-    """The owner of walks that one thread waits for."""
-
-    def __init__(self, pending: int) -> None:
-        self._pending = pending
-        self._lock = threading.Lock()
-        self.signal = Signal()
-
-    def finished(self, entry: Entry) -> None:
-        """Count one walk that is over; the last wakes the thread."""
-        with self._lock:
-            self._pending -= 1
-            last = self._pending == 0
-        if last:
-            self.signal.wake()
-
-
-def walk_together(graph: Graph, walks: list[tuple[Route, Entry]]) -> None:
-    """Let several requests walk, none of them in this thread, and wait for all.
-
-    Their outcomes are in the entries.
-    """
-    if not walks:
-        return
-    for route, entry in walks:
-        for station in route.stations:
-            if station.scheduler.held_by_this_thread():
-                error = inside(station.name)
-                station.scheduler.count_refused(entry.request, error)
-                entry.refuse(error)
-                break
-    fresh = [(route, entry) for route, entry in walks if entry.error is None]
-    waiter = _Waiter(len(fresh))
-    begun = [Walk(graph, route, entry, waiter) for route, entry in fresh]
-    try:
-        for walk in begun:
-            walk.start()
-        if begun:
-            waiter.signal.sleep()
-    except BaseException as interrupt:
-        left = [walk.give_up() for walk in begun]
-        interrupt.abandoned = any(left)  # type: ignore[attr-defined]
-        raise
 
 
 class _Leg:
@@ -281,6 +234,7 @@ class Walk:
                 raise too_often(station, target)
             skipped = [name for name in station.skipped if not self._graph.follows(name)]
             self._sinks_left += len(leg.route.sinks) - len(skipped)
+            self._legs.append(leg)
         return leg
 
     def _ready_after(
@@ -340,9 +294,17 @@ class Walk:
                 scheduler.cancel(entry)
             if not getattr(error, "abandoned", False):
                 self._give_back()
+        self._forget_ends()
         self.error = error
         self._entry.error = error
         self._owner.finished(self._entry)
+
+    def _forget_ends(self) -> None:
+        """Let go of what the nodes wrote: whoever keeps the future would keep all of it."""
+        with self.lock:
+            for leg in self._legs:
+                leg.ends.clear()
+            self._sinks.clear()
 
     def _take_open(self) -> list[tuple[Scheduler, Entry]]:
         still_open = list(self._open.values())
@@ -391,6 +353,7 @@ class Walk:
                 abandoned = scheduler.abandon(entry) or abandoned
         if not abandoned and not over:
             self._give_back()
+        self._forget_ends()
         if self._home.outside:
             self._home.let_in()
         return abandoned
