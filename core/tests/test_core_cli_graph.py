@@ -107,3 +107,13 @@ def test_where_a_walk_may_go_on_is_a_dashed_arrow(reposting):
     root = ET.fromstring(FORMATS["svg"](reposting))
     paths = [p for p in root.iter("{http://www.w3.org/2000/svg}path") if p.get("marker-end")]
     assert [p.get("stroke-dasharray") for p in paths] == [None, "4 3", "4 3"]
+
+
+def test_the_tree_says_where_a_walk_may_go_on(tmp_path):
+    path = tmp_path / "page.toml"
+    text = '[a]\nbackend = "S[Identity,Repost[b]]"\n[b]\nbackend = "Identity"\n'
+    path.write_text(text, encoding="utf-8")
+    done = CliRunner().invoke(app, ["explain", str(path)])
+    assert done.exit_code == 0
+    assert "Repost" in done.stdout
+    assert "goes on at node 'b'" in done.stdout

@@ -60,6 +60,7 @@ class Pipeline:
         self._core = Core(config, shortcut=_default_shortcut if _shortcut is None else _shortcut)
         self._reloader = Reloader(self._core)
         self._only: Scheduler | None = self._core.only
+        self._graph = self._core.graph
         self._finalizer = weakref.finalize(self, _dropped, self._core)
         self._finalizer.atexit = False
 
@@ -238,7 +239,7 @@ class Pipeline:
 
     def _walk(self, request: Request) -> None:
         """Walk one request through the graph in this thread, or let others where that is faster."""
-        graph = self._core.walked
+        graph = self._graph or self._core.walked
         only = graph.only
         if only is not None and "data" in request and "node_name" not in request and is_cheap(only):
             walk_here(graph, only, request)

@@ -65,9 +65,12 @@ class Repost(Wiring):
     The item leaves the expression: the elements of an ``S`` or ``Loop`` around it pass it by, and
     once its batch has ended it enters the node it was reposted to, as if it had been sent there:
     its own dict, with ``result`` moved to ``data``. What follows the node that it left does not run,
-    nor does a ``map`` of the node it enters. Deadline, priority, cancellation and the bound of the
-    node at which the request entered the pipeline stay as they are. It cannot stand in a branch
-    that joins again, in a node with ``each``, or in ``entrypoint``.
+    nor does a ``map`` of the node it enters. Deadline, priority, cancellation, ``node_name`` and the
+    bound of the node at which the request entered the pipeline stay as they are. Where several
+    branches end apart, ``result`` has the nodes at which they really ended.
+
+    It cannot stand in a branch that joins again, in a node with ``each``, in the middle of a
+    ``CatSplit``, or in ``entrypoint``.
 
     Reads:
         data: Anything.
