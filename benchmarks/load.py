@@ -50,9 +50,11 @@ class Load:
         seconds: Length of the window.
         rps: Requests answered per second.
         p50_us, p99_us: Latency as a client sees it, from call to return, in microseconds.
-        cpu_us: Processor time of the whole process per request, clients included.
-        cores: Processor time of the whole process per second.
+        cpu_us: Processor time per request, of the whole process (clients included) and of the
+            other processes that were counted with it.
+        cores: The same processor time per second.
         slowest: Requests of the slowest client over the mean of all.
+        others_us: The part of ``cpu_us`` that the other processes took.
     """
 
     clients: int
@@ -63,10 +65,15 @@ class Load:
     cpu_us: float
     cores: float
     slowest: float
+    others_us: float = 0.0
 
 
 def drive(
-    call: Callable[[int], object], clients: int, seconds: float, warm_up: float = 0.2
+    call: Callable[[int], object],
+    clients: int,
+    seconds: float,
+    warm_up: float = 0.2,
+    others: Callable[[], float] = float,
 ) -> Load:
     """Send requests from ``clients`` threads, each its next one when the last is answered.
 
@@ -79,6 +86,8 @@ def drive(
         clients: How many threads.
         seconds: Length of the window.
         warm_up: Seconds of load before it.
+        others: Gives the seconds of processor time of the other processes that serve these
+            requests; there are none unless it is given.
 
     Raises:
         RuntimeError: A call raised.
@@ -108,10 +117,10 @@ def drive(
         thread.start()
     start.wait()
     time.sleep(warm_up)
-    began, cpu = time.perf_counter(), time.process_time()
+    began, cpu, served = time.perf_counter(), time.process_time(), others()
     first = [len(noted) for noted in latencies]
     time.sleep(seconds)
-    ended, cpu_ended = time.perf_counter(), time.process_time()
+    ended, cpu_ended, served_ended = time.perf_counter(), time.process_time(), others()
     last = [len(noted) for noted in latencies]
     running.clear()
     for thread in threads:
@@ -119,7 +128,8 @@ def drive(
     if errors:
         raise RuntimeError(f"a request failed: {errors[0]!r}") from errors[0]
     counts = [b - a for a, b in zip(first, last, strict=True)]
-    done, length, used = sum(counts), ended - began, cpu_ended - cpu
+    done, length, elsewhere = sum(counts), ended - began, served_ended - served
+    used = cpu_ended - cpu + elsewhere
     if not done:
         raise RuntimeError("no request was answered in the window: make it longer")
     window = array("d")
@@ -135,6 +145,7 @@ def drive(
         cpu_us=1e6 * used / done,
         cores=used / length,
         slowest=min(counts) * clients / done,
+        others_us=1e6 * elsewhere / done,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import headrace
 from headrace._registry import registry
+from headrace._scheduling.node import Node
 
 FAILS_LATE_S = 20.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
@@ -40,12 +41,17 @@ class GateControl:
         self.raises = {}
         self.calls = {}
         self.closed = 0
+        self._closes = threading.Semaphore(0)
         self._entered = threading.Semaphore(0)
         self._leave = threading.Semaphore(0)
 
     def wait_entered(self, times=1):
         for _ in range(times):
             assert self._entered.acquire(timeout=FAILS_LATE_S), "no batch began"
+
+    def wait_closed(self, times=1):
+        for _ in range(times):
+            assert self._closes.acquire(timeout=FAILS_LATE_S), "no instance was closed"
 
     def let_go(self, times=1):
         for _ in range(times):
@@ -84,6 +90,7 @@ def gate():
 
         def close(self):
             control.closed += 1
+            control._closes.release()
 
     class OwnGate(Gate):
         owns_thread = True
@@ -126,18 +133,51 @@ def client():
 
 
 @pytest.fixture
-def until():
-    """Give a function that waits until a condition holds."""
+def until(monkeypatch):
+    """Give a function that waits until a condition on what schedulers show holds.
+
+    It looks again whenever some scheduler has changed something, and at no other time.
+    """
+    changed = threading.Event()
+    take_settled = Node.take_settled
+
+    def noticed(node):
+        changed.set()  # the last step under the lock
+        return take_settled(node)
+
+    monkeypatch.setattr(Node, "take_settled", noticed)
 
     def wait(condition):
-        pause = threading.Event()
-        for _ in range(10_000):
+        while True:
+            changed.clear()
             if condition():
                 return
-            pause.wait(0.002)
-        raise AssertionError("it never came to that")
+            assert changed.wait(FAILS_LATE_S), "it never came to that"
 
     return wait
+
+
+@pytest.fixture
+def expire():
+    """Give a function that lets the time of the open requests with such data be over.
+
+    So a test waits for no clock. It gives their deadlines.
+    """
+
+    def now(pipe, *wanted):
+        deadlines = []
+        for scheduler in pipe._core._schedulers:
+            node = scheduler._node
+            with node.lock:
+                running = [entry for one in node.every for entry in one.entries or ()]
+                entries = [*running, *node.line, *node.outside]
+            for entry in entries:
+                if entry.data in wanted:
+                    deadlines.append(entry.deadline)
+                    scheduler._expire(entry)
+        return deadlines
+
+    return now
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_when_the_time_is_over_all_that_are_open_fail_and_close_comes_back(
     assert not waiter.is_alive()
 
 
-def test_an_instance_that_hung_is_closed_when_its_batch_ends_at_last(gate, client, until):
+def test_an_instance_that_hung_is_closed_when_its_batch_ends_at_last(gate, client):
     pipe = headrace.pipe({"backend": "OwnGate", "instance_num": 2})
     hung = client(pipe, {"data": "hung"})
     gate.wait_entered()
@@ -114,7 +114,7 @@ def test_an_instance_that_hung_is_closed_when_its_batch_ends_at_last(gate, clien
     with pytest.raises(ClosedError):
         hung.outcome()
     gate.open()
-    until(lambda: gate.closed == 2)
+    gate.wait_closed(2)
 
 
 def test_close_is_idempotent_and_may_be_called_from_many_threads(gate, client):
@@ -130,7 +130,7 @@ def test_close_is_idempotent_and_may_be_called_from_many_threads(gate, client):
 @pytest.mark.parametrize("backend", ["Gate", "OwnGate", "S[BackgroundThread[Gate]]"])
 @pytest.mark.parametrize("way", ["call", "submit"])
 def test_close_from_a_thread_that_runs_a_batch_refuses_entry_and_returns_at_once(
-    gate, until, backend, way
+    gate, backend, way
 ):
     gate.shut = False
     pipe = headrace.pipe({"backend": backend})
@@ -141,7 +141,8 @@ def test_close_from_a_thread_that_runs_a_batch_refuses_entry_and_returns_at_once
         assert pipe.submit({"data": "close"}).result(timeout=20)["result"] == "close"
     with pytest.raises(ClosedError):
         pipe({"data": 1})
-    until(lambda: pipe.stats()["state"] == "closed")
+    assert pipe._core._closed.wait(20)
+    assert pipe.stats()["state"] == "closed"
     assert gate.closed == 1
 
 
@@ -159,14 +160,17 @@ def test_close_from_a_callback_comes_back(gate):
     assert pipe.stats()["state"] == "closed"
 
 
-def test_no_thread_is_left_after_close(gate, until):
+def test_no_thread_is_left_after_close(gate):
     gate.shut = False
     for backend in ("Gate", "OwnGate"):
         pipe = headrace.pipe({"backend": backend, "instance_num": 2})
         for future in [pipe.submit({"data": k}) for k in range(8)]:
             future.result(timeout=20)
         pipe.close()
-        until(lambda: not any(t.name.startswith("headrace-main") for t in threading.enumerate()))
+        for thread in threading.enumerate():
+            if thread.name.startswith("headrace-main"):
+                thread.join(20)
+                assert not thread.is_alive()
 
 
 def test_with_closes_with_drain_and_without_it_on_an_exception(gate, client, waiting):
@@ -181,7 +185,7 @@ def test_with_closes_with_drain_and_without_it_on_an_exception(gate, client, wai
     assert running.result()["result"] == 1
 
 
-def test_the_last_reference_dropped_drains_and_closes(gate, until):
+def test_the_last_reference_dropped_drains_and_closes(gate):
     pipe = headrace.pipe({"backend": "Gate"})
     gone = weakref.ref(pipe)
     futures = [pipe.submit({"data": k}) for k in range(3)]
@@ -191,7 +195,7 @@ def test_the_last_reference_dropped_drains_and_closes(gate, until):
     assert gone() is None
     gate.open()
     assert [future.result(timeout=20)["result"] for future in futures] == [0, 1, 2]
-    until(lambda: gate.closed == 1)
+    gate.wait_closed()
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])

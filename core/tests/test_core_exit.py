@@ -12,6 +12,8 @@ import pytest
 COMMON = """
 import os, signal, sys, threading
 import headrace
+from headrace._scheduling.node import Node
+from headrace._scheduling.signal import Signal
 
 entered, leave = threading.Semaphore(0), threading.Semaphore(0)
 
@@ -31,11 +33,15 @@ headrace.register("Gate", Gate)
 headrace.register("OwnGate", OwnGate)
 
 def interrupt_when(condition):
+    changed = Signal()
+    take_settled = Node.take_settled
+    def noticed(node):
+        changed.wake()
+        return take_settled(node)
+    Node.take_settled = noticed
     def watch():
-        pause = threading.Event()
         while not condition():
-            pause.wait(0.005)
-        pause.wait(0.05)
+            assert changed.sleep(20)
         os.kill(os.getpid(), signal.SIGINT)
     threading.Thread(target=watch, daemon=True).start()
 
@@ -103,7 +109,7 @@ def test_ctrl_c_in_a_callers_own_forward_gives_the_instance_back(shortcut):
         import headrace._pipeline
         headrace._pipeline._default_shortcut = {shortcut}
         pipe = headrace.pipe({{"backend": "Gate"}})
-        interrupt_when(lambda: entered.acquire(blocking=False))
+        interrupt_when(lambda: entered.acquire(timeout=20))
         request = {{"data": "mine"}}
         try:
             pipe(request)
@@ -126,7 +132,7 @@ def test_ctrl_c_while_another_thread_runs_the_request_says_abandoned(backend):
     out = run(
         f"""
         pipe = headrace.pipe({{"backend": "{backend}"}})
-        interrupt_when(lambda: entered.acquire(blocking=False))
+        interrupt_when(lambda: entered.acquire(timeout=20))
         try:
             pipe({{"data": "mine"}}, timeout=30)
         except KeyboardInterrupt as error:
@@ -146,7 +152,7 @@ def test_ctrl_c_in_a_list_leaves_the_items_of_others_alone():
         pipe = headrace.pipe({"backend": "Gate", "max": 2, "instance_num": 2})
         other = background(pipe, {"data": "other"})
         entered.acquire()
-        interrupt_when(lambda: entered.acquire(blocking=False))
+        interrupt_when(lambda: entered.acquire(timeout=20))
         requests = [{"data": k} for k in range(6)]
         try:
             pipe(requests)

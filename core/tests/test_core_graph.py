@@ -401,7 +401,7 @@ def test_next_and_its_like_do_not_stand_in_global():
     assert [p.path for p in found] == ["global.next"]
 
 
-def test_the_bound_of_the_entry_counts_who_waits_anywhere():
+def test_the_bound_of_the_entry_counts_who_waits_anywhere(until):
     entered, leave = threading.Event(), threading.Event()
 
     def hold(request):
@@ -424,8 +424,7 @@ def test_the_bound_of_the_entry_counts_who_waits_anywhere():
         for n in (1, 2):
             waiting.append(pipe.submit({"data": n}))
             assert passed.acquire(timeout=60)
-        while pipe.stats()["nodes"]["b"]["waiting"] < 2:
-            passed.acquire(timeout=0.01)
+        until(lambda: pipe.stats()["nodes"]["b"]["waiting"] == 2)
         with pytest.raises(errors.OverloadedError) as caught:
             pipe({"data": 3})
         assert (caught.value.queue_size, caught.value.waiting) == (2, 2)

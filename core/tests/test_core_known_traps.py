@@ -1,13 +1,42 @@
 """Traps of other frameworks of this kind, each shown to be absent here.
 
 They were read in omniback and torchpipe: crashes, hangs and silent losses that ordinary
-configurations and calls could reach there.
+configurations and calls could reach there. Those of scheduling, and the tests that show their
+absence (here where no file is named):
+
+- a wrong batching_timeout, or a word without what it depends on, crashes:
+  ``test_a_wrong_timeout_...``, ``test_a_word_without_what_it_depends_on_is_refused``
+- a second pipeline with the same node names breaks the first: ``test_pipelines_with_equal_...``
+- an object that nobody keeps leaves a dangling name: ``test_a_pipeline_that_nobody_keeps_...``
+- a join that is entered from one of its predecessors hangs:
+  ``test_a_join_entered_from_one_side_...``; without a map: ``test_core_graph``
+- a graph over a node whose entrypoint is a plain backend hangs:
+  ``test_a_graph_over_a_node_that_is_a_plain_backend_...``
+- a weight above every max or below every min hangs or gives nothing: ``test_a_weight_above_...``,
+  ``test_a_weight_below_...``, ``test_a_weight_that_fits_nothing_is_answered_in_a_graph_...``
+- a list longer than all instances take blocks: ``test_a_list_longer_than_...``
+- an error in a batch, a loop or a restart aborts the process: ``test_an_error_inside_...``,
+  ``test_an_error_in_an_owning_thread_...``, what is no Exception: ``test_core_scheduling_running``
+- a restart, or a loop, without end: ``test_core_loops``
+- a queue blocks its caller for ever, or fails after it has taken the item: ``test_core_queues``
+- a pipeline that is dropped loses what waits, in a graph for ever: ``test_requests_in_flight_...``;
+  the end of the interpreter hangs: ``test_core_exit``, ``tests/test_interpreter_exit``
+- one dict twice in a call aborts: ``test_one_dict_twice_...``
+- a refused request passes as done the next time: ``test_a_refused_request_leaves_nothing_...``
+- one bad request fails its whole batch: ``tests/test_survival``, ``test_core_backend``
+- a missing result is not reported: ``test_an_old_result_never_passes_...``
+- Ctrl-C and SystemExit arrive as something else: ``test_core_exit``, ``test_core_scheduling_running``
+- the thread that gathers spins while requests wait:
+  ``test_while_requests_wait_for_company_nobody_looks_at_them``
+- idle instances get single requests at once, busy ones larger batches (worth keeping):
+  ``test_core_scheduling_running``
 """
 
 from __future__ import annotations
 
 import copy
 import gc
+import threading
 
 import pytest
 
@@ -215,6 +244,130 @@ def test_options_reach_backends_and_a_typo_is_an_error_not_a_default():
     for config in ({"backend": "TrapAdd(amout=5)"}, {"backend": "TrapAdd", "amout": 5}):
         (problem,) = refused(config).problems
         assert problem.suggestion == "amount"
+
+
+DIAMOND = {
+    "a": {"backend": "TrapInc", "next": "b,c"},
+    "b": {"backend": "TrapInc", "next": "d"},
+    "c": {"backend": "TrapIncDouble", "next": "d"},
+    "d": {"backend": "TrapInc", "map": "b[result:data],c[result:other]"},
+}
+
+
+@pytest.mark.parametrize("way", ["call", "list", "submit"])
+def test_a_join_entered_from_one_side_waits_for_that_side_only(way):
+    with headrace.pipe(DIAMOND) as pipe:
+        assert answer(pipe, {"data": 1, "node_name": "b"}, way)["result"] == 3
+        assert answer(pipe, {"data": 1, "node_name": "a"}, way)["result"] == 4
+
+
+def answer(pipe, request, way):
+    if way == "list":
+        return pipe([request])[0]
+    return pipe(request) if way == "call" else pipe.submit(request).result(60)
+
+
+@pytest.mark.parametrize("way", ["call", "list", "submit"])
+@pytest.mark.parametrize(
+    "entrypoint", ["TrapInc", "Register[TrapInc]", "BackgroundThread[TrapInc]"]
+)
+def test_a_graph_over_a_node_that_is_a_plain_backend_is_answered(way, entrypoint):
+    config = {
+        "a": {"backend": "TrapInc", "next": "b"},
+        "b": {"node_entrypoint": entrypoint, "next": "c"},
+        "c": {"backend": "TrapInc"},
+    }
+    with headrace.pipe(config) as pipe:
+        assert answer(pipe, {"data": 1}, way)["result"] == 4
+
+
+@pytest.mark.parametrize("way", ["call", "list", "submit"])
+@pytest.mark.parametrize(("weight", "bad"), [(9, "wide"), (1, "pairs")])
+def test_a_weight_that_fits_nothing_is_answered_in_a_graph_and_says_where(way, weight, bad):
+    register("TrapPairs", lambda n: n, min=2, max=4)
+    config = {
+        "a": {"backend": "Identity", "max": 16, "next": bad},
+        bad: {"backend": "TrapWide" if bad == "wide" else "TrapPairs", "next": "z"},
+        "z": {"backend": "Identity", "max": 16},
+    }
+    with headrace.pipe(config) as pipe:
+        with pytest.raises((errors.BatchRangeError, errors.RequestsFailed)) as caught:
+            answer(pipe, {"data": 1, "request_size": weight}, way)
+        error = caught.value.errors[0] if way == "list" else caught.value
+        assert isinstance(error, errors.BatchRangeError)
+        assert error.node == bad
+        assert answer(pipe, {"data": 1, "request_size": 3}, way)["result"] == 1
+
+
+@pytest.mark.parametrize("way", ["call", "list", "submit"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HasKey(bad)[TrapExplode,TrapInc]",
+        "Loop(until=result)[HasKey(bad)[TrapExplode,TrapInc]]",
+        "BackgroundThread[Loop(until=result)[HasKey(bad)[TrapExplode,TrapInc]]]",
+        "S[Send(trap),Recv(trap),HasKey(bad)[TrapExplode,TrapInc]]",
+    ],
+)
+def test_an_error_inside_a_batch_or_a_loop_or_after_a_queue_is_that_requests_alone(way, text):
+    with headrace.pipe({"backend": text, "max": 4}) as pipe:
+        for _ in range(3):
+            with pytest.raises((errors.BackendError, errors.RequestsFailed)):
+                answer(pipe, {"data": 1, "bad": True}, way)
+            assert answer(pipe, {"data": 1}, way)["result"] == 2
+        assert pipe.stats()["nodes"]["main"]["failed"] == {"backend": 3}
+
+
+def test_requests_in_flight_in_a_graph_are_answered_when_the_pipeline_is_dropped():
+    pipe = headrace.pipe(DIAMOND)
+    requests = [{"data": n} for n in range(50)]
+    futures = pipe.submit(requests)
+    del pipe
+    gc.collect()
+    assert [f.result(60)["result"] for f in futures] == [n + 3 for n in range(50)]
+    assert all(set(request) >= {"data", "result"} for request in requests)
+
+
+class TrapCounting(headrace.policies.Greedy):
+    """Greedy that counts how often it is asked."""
+
+    asked = 0
+
+    def cut(self, queue, instance, now):
+        type(self).asked += 1
+        return super().cut(queue, instance, now)
+
+
+def test_while_requests_wait_for_company_nobody_looks_at_them():
+    entered, leave = threading.Event(), threading.Event()
+
+    class TrapHolds(headrace.Backend):
+        max = 4
+
+        def forward(self, batch):
+            entered.set()
+            assert leave.wait(60)
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("TrapHolds", TrapHolds, replace=True)
+    headrace.register("trap_counting", TrapCounting, replace=True)
+    config = {
+        "backend": "TrapHolds",
+        "instance_num": 2,
+        "batching_timeout": 1e9,
+        "batch_policy": "trap_counting",
+    }
+    with headrace.pipe(config) as pipe, headrace.pipe({"backend": "TrapInc"}) as other:
+        first = pipe.submit({"data": 1})
+        assert entered.wait(60)
+        waiting = pipe.submit([{"data": 2}, {"data": 3}])
+        asked = TrapCounting.asked
+        for n in range(500):  # what runs meanwhile has all the time it wants
+            assert other.submit({"data": n}).result(60)["result"] == n + 1
+        assert TrapCounting.asked == asked
+        leave.set()
+        assert [f.result(60)["result"] for f in (first, *waiting)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("text", ["TrapInc]", "S[TrapInc]]", "S[TrapInc", "S[TrapInc,]", "S[]", ""])

@@ -753,6 +753,13 @@ def test_the_options_of_a_policy_are_keys_of_the_node_or_args():
 
 def test_one_class_for_both_keys_is_made_once():
     assert len(made_policies(batch_policy="Patient", dispatch_policy="Patient")) == 1
+    for args in (("(3)", ""), ("", "(3)"), ("(3)", "(3)")):
+        keys = {
+            key: "Patient" + one.replace("3", "patience=3")
+            for key, one in zip(("batch_policy", "dispatch_policy"), args, strict=True)
+        }
+        (policy,) = made_policies(**keys)
+        assert policy.options.patience == 3
 
 
 @pytest.mark.parametrize(
@@ -764,6 +771,16 @@ def test_one_class_for_both_keys_is_made_once():
         ({"batch_policy": "Patient(patience=x)"}, "option", "main.batch_policy"),
         ({"batch_policy": "Patient[X]"}, "arity", "main.batch_policy"),
         ({"batch_policy": "Patient("}, "syntax", "main.batch_policy"),
+        (
+            {"batch_policy": "Patient(patience=1)", "dispatch_policy": "Patient(patience=2)"},
+            "policy",
+            "main.dispatch_policy",
+        ),
+        (
+            {"batch_policy": "Patient", "dispatch_policy": "Patient[X]"},
+            "arity",
+            "main.dispatch_policy",
+        ),
         ({"batch_policy": "Patient", "patience": "x"}, "option", "main.patience"),
         ({"batch_policy": "X"}, "policy", "main.batch_policy"),
         ({"patience": 3}, "unknown_key", "main.patience"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import pytest
 from pydantic import ValidationError
 
+import headrace
 from headrace.policies import BatchPolicy, BestFit, Cut, DispatchPolicy, Greedy
 
 
@@ -185,3 +187,25 @@ def test_a_policy_without_its_method_says_so():
         BatchPolicy().cut(line(1), Inst(), 0.0)
     with pytest.raises(TypeError, match="DispatchPolicy has no choose"):
         DispatchPolicy().choose(1, [Inst()])
+
+
+def test_the_examples_of_the_docstrings_do_what_they_say():
+    import inspect
+    import textwrap
+
+    def example(cls, begin):
+        text = inspect.cleandoc(cls.__doc__)
+        lines = itertools.dropwhile(
+            lambda row: not row.startswith(f"    class {begin}"), text.split("\n")
+        )
+        body = itertools.takewhile(lambda row: not row or row.startswith("    "), lines)
+        names = dict(vars(headrace.policies))
+        exec(textwrap.dedent("\n".join(body)), names)
+        return names[begin]
+
+    pairs = example(BatchPolicy, "Pairs")()
+    assert pairs.cut(line(1, 1, 1), Inst(), 0.0) == Cut(2)
+    assert pairs.cut(line(1), Inst(), 0.0) == Cut(0, 1.0)
+    assert pairs.cut(line(1), Inst(), 1.0) == Cut(1)
+    least = example(DispatchPolicy, "LeastLoaded")()
+    assert least.choose(1, [Inst(0, batches=3), Inst(1, batches=2)]).index == 1

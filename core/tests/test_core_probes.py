@@ -786,3 +786,17 @@ def test_many_threads_are_heard_of_exactly(probes, client, shortcut):
         assert len(probe.batches) == pipe.stats()["nodes"]["main"]["batches"]
         ids = [id(request) for _, request, _ in probe.requests]
         assert len(set(ids)) == len(ids)
+
+
+def test_probes_hear_of_new_instances_after_a_reload(probes, shortcut):
+    with piped({"backend": "Half", "max": 4}) as pipe:
+        (probe,) = probes()
+        pipe({"data": 2})
+        pipe.reload("main", {"instance_num": 2})
+        pipe({"data": 4})
+        assert pipe.submit({"data": 6}).result(20)["result"] == 6
+        assert heard(probe) == counted(pipe) == {"ok": 3}
+        assert len(probe.batches) == 3
+        assert len(probes()) == 1
+        assert probe.closed == 0
+    assert probe.closed == 1

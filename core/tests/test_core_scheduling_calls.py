@@ -207,12 +207,15 @@ def test_in_a_list_only_what_is_wrong_fails(gate, way):
         assert counts["submitted"] == counts["ok"] + 4 == 7
 
 
-def test_a_list_has_one_deadline_and_what_is_done_by_then_keeps_its_outcome(gate):
+def test_a_list_has_one_deadline_and_what_is_done_by_then_keeps_its_outcome(gate, client, expire):
     with headrace.pipe({"backend": "Gate", "queue_size": 100}) as pipe:
         requests = [{"data": k} for k in range(3)]
         gate.let_go(1)
+        calling = client(pipe, requests, timeout=60)
+        gate.wait_entered(2)
+        assert len(set(expire(pipe, 1, 2))) == 1
         with pytest.raises(RequestsFailed) as caught:
-            pipe(requests, timeout=0.2)
+            calling.outcome()
         first, second, third = caught.value.errors
         assert first is None
         assert isinstance(second, DeadlineExceededError)
@@ -242,24 +245,26 @@ def test_a_timeout_of_zero_fails_at_once(gate):
 
 
 @pytest.mark.parametrize("way", ["call", "submit", "async", "node key"])
-def test_a_deadline_while_running_frees_the_caller_and_says_abandoned(gate, way):
-    key = {"timeout_ms": 100} if way == "node key" else {}
-    timeout = None if way == "node key" else 0.1
+def test_a_deadline_while_running_frees_the_caller_and_says_abandoned(gate, client, expire, way):
+    key = {"timeout_ms": 60_000} if way == "node key" else {}
+    timeout = None if way == "node key" else 60
     with headrace.pipe({"backend": "Gate", **key}) as pipe:
-        with pytest.raises(DeadlineExceededError) as caught:  # noqa: PT012
-            if way == "submit":
-                pipe.submit({"data": 1}, timeout=timeout).result()
-            elif way == "async":
-                asyncio.run(pipe.call_async({"data": 1}, timeout=timeout))
-            else:
-                pipe({"data": 1}, timeout=timeout)
+        if way == "submit":
+            calling = client(pipe.submit({"data": 1}, timeout=timeout).result)
+        elif way == "async":
+            calling = client(lambda: asyncio.run(pipe.call_async({"data": 1}, timeout=timeout)))
+        else:
+            calling = client(pipe, {"data": 1}, timeout=timeout)
+        gate.wait_entered()
+        (deadline,) = expire(pipe, 1)
+        assert deadline is not None
+        with pytest.raises(DeadlineExceededError) as caught:
+            calling.outcome()
         assert caught.value.abandoned
-        gate.let_go()
-        if way != "node key":
-            gate.open()
-            assert pipe({"data": 2})["result"] == 2
-            counts = node(pipe)
-            assert (counts["submitted"], counts["ok"]) == (2, 1)
+        gate.open()
+        assert pipe({"data": 2})["result"] == 2
+        counts = node(pipe)
+        assert (counts["submitted"], counts["ok"]) == (2, 1)
 
 
 @pytest.mark.parametrize("way", ["call", "submit"])
@@ -442,6 +447,26 @@ def test_a_cancelled_coroutine_withdraws_what_waits_and_abandons_what_runs(gate)
         counts = node(pipe)
         assert counts["failed"] == {"cancelled": 3}
         assert gate.batches == [[0], ["after"]]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_coroutine_cancelled_after_its_request_expired_on_a_backend_is_abandoned(gate, nodes):
+    async def main(pipe):
+        task = asyncio.ensure_future(abandoned_when_cancelled(pipe, {"data": 1}))
+        while not gate.batches:
+            await asyncio.sleep(0)
+        scheduler = pipe._core._schedulers[-1]
+        (entry,) = scheduler.instances[0].entries
+        scheduler._expire(entry)  # and the task has not heard of it
+        task.cancel()
+        return await task
+
+    config = {"main": {"backend": "Gate"}}
+    if nodes == 2:
+        config = {"first": {"backend": "Identity", "next": "main"}, **config}
+    with headrace.pipe(config) as pipe:
+        assert asyncio.run(main(pipe)) is True
+        gate.open()
 
 
 def test_a_coroutine_cancelled_in_the_queue_is_not_abandoned(gate):

@@ -1,8 +1,9 @@
 """A model of the scheduler, driven by hand: no threads, no time but what the test lets pass.
 
-Whatever is submitted, cancelled, finished, failed, expired or closed, in any order: every request
-has exactly one outcome, equals keep their order, range and queue bound hold, and nothing that is
-due is left waiting beside a free instance.
+Whatever is submitted, called, cancelled, finished, failed, expired, reloaded or closed, in any
+order: every request has exactly one outcome, equals keep their order, range and queue bound hold,
+nothing that is due is left waiting beside a free instance, and an instance that was taken out of
+service ends its batch, begins no other, and is given back once.
 """
 
 from __future__ import annotations
@@ -12,13 +13,22 @@ import itertools
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from headrace._backend import Backend
 from headrace._context import InitContext
 from headrace._scheduling.entry import DONE, OUTSIDE, QUEUED, RUNNING, Entry
+from headrace._scheduling.executors import Runner
 from headrace._scheduling.instance import Instance
 from headrace._scheduling.scheduler import Limits, Scheduler
+from headrace._scheduling.signal import Signal
 from headrace.errors import ClosedError, HeadraceError
 from headrace.policies import BestFit, Greedy
 from headrace.testing import FakeClock
@@ -67,18 +77,33 @@ class Hand:
         return True
 
 
+class Still(Instance):
+    """Takes every batch to have lasted the same, however long this machine took."""
+
+    def timed(self, duration_s):
+        super().timed(50e-6)
+
+
 class Told(Backend):
-    """Ends as the test says: an outcome per item, or an error for all."""
+    """Ends as the test says: an outcome per item, or an error for all.
+
+    Attributes:
+        during: Called in the next batch.
+    """
 
     max = None
 
     def __init__(self):
         self.plan = None
+        self.during = None
         self.seen = []
 
     def forward(self, batch):
         self.seen.append(list(batch))
         plan, self.plan = self.plan, None
+        during, self.during = self.during, None
+        if during is not None:
+            during()
         if plan == "raise":
             raise ValueError("told to")
         outcomes = []
@@ -99,54 +124,109 @@ class Owner:
         self.told += 1
 
 
+RANGES = st.integers(1, 3).map(lambda count: [(1, 8)] * count) | st.lists(
+    st.sampled_from([(1, 1), (1, 4), (1, 8), (3, 8), (1, None)]), min_size=1, max_size=3
+)
+TIMEOUTS_MS = st.sampled_from([None, None, 50.0])
+BATCHING_MS = st.sampled_from([0.0, 0.0, 10.0])
+SIZES = st.sampled_from([(), (), (1, 4)])
+
+
 class Model(RuleBasedStateMachine):
+    """The scheduler, with instances that own their thread, or are run by runners and callers.
+
+    Attributes:
+        made: Every entry that was submitted.
+        begun: The entries of all batches from the queue, in the order in which they were cut.
+        called: How many requests were run by their caller: ``ok`` and ``failed``.
+        instances: All instances there ever were.
+        hands: Per instance the thread that runs it, or the runner that will.
+        old: Instances that were taken out of service and not given back.
+        gone: Those that were given back, with the number of batches they had run.
+    """
+
     entries = Bundle("entries")
 
     def __init__(self):
         super().__init__()
         self.made = []
+        self.begun = []
+        self.called = {"ok": 0, "failed": 0}
+        self.instances = []
+        self.hands = []
+        self.old = []
+        self.gone = []
         self.closed = False
 
     @initialize(
-        ranges=st.lists(
-            st.sampled_from([(1, 1), (1, 4), (1, 8), (3, 8), (1, None)]), min_size=1, max_size=3
-        ),
+        owned=st.booleans(),
+        ranges=RANGES,
         size=st.integers(1, 6),
         rule=st.sampled_from(["wait", "reject", "shed_oldest"]),
-        timeout_ms=st.sampled_from([None, 50.0]),
-        batching_ms=st.sampled_from([0.0, 10.0]),
-        sizes=st.sampled_from([(), (1, 4)]),
+        timeout_ms=TIMEOUTS_MS,
+        batching_ms=BATCHING_MS,
+        sizes=SIZES,
         pad=st.booleans(),
     )
-    def start(self, ranges, size, rule, timeout_ms, batching_ms, sizes, pad):
+    def start(self, owned, ranges, size, rule, timeout_ms, batching_ms, sizes, pad):
         self.clock = FakeClock(100.0)
         self.timer = HandTimer(self.clock)
-        self.hands = [Hand() for _ in ranges]
-        self.instances = []
+        self.owned = owned
+        self.queue_keys = {"queue_size": size, "queue_full": rule}
+        self.scheduler = self._scheduler(ranges, timeout_ms, batching_ms, sizes, pad)
+        self.scheduler._crew.give = self._give
+        claim = self.scheduler._dispatcher._claim
+
+        def noted(instance, entries, weight, now):
+            self.begun += entries
+            return claim(instance, entries, weight, now)
+
+        self.scheduler._dispatcher._claim = noted
+
+    def _scheduler(self, ranges, timeout_ms, batching_ms, sizes, pad):
+        made = []
         for index, (least, most) in enumerate(ranges):
             backend = Told()
             backend._start(None, InitContext())
-            self.instances.append(
-                Instance(index, backend, least=least, most=most, thread=self.hands[index])
-            )
-        self.limits = Limits(
-            queue_size=size,
-            queue_full=rule,
+            hand = Hand()
+            thread = hand if self.owned else None
+            made.append(Still(index, backend, least=least, most=most, thread=thread))
+            self.hands.append(hand)
+        self.instances += made
+        limits = Limits(
             timeout_ms=timeout_ms,
             batching_timeout_ms=batching_ms,
             batch_sizes=sizes,
             pad=pad,
+            **self.queue_keys,
         )
         options = Greedy.Options(batching_timeout=batching_ms, batch_sizes=sizes or None, pad=pad)
-        self.scheduler = Scheduler(
+        return Scheduler(
             "model",
-            self.instances,
+            made,
             Greedy(options),
             BestFit(),
-            self.limits,
+            limits,
             clock=self.clock,
             timer=self.timer,
         )
+
+    def _give(self, work):
+        """Stand in for the runners: one that begins when the test says."""
+        runner = Runner()
+        runner.ident = -1
+        work.instance.holder, work.instance.ident = runner, runner.ident
+        hand = self.hands[self.instances.index(work.instance)]
+        hand.post(lambda: self.scheduler._driver.drive(runner, work), None)
+
+    @property
+    def limits(self):
+        return self.scheduler.limits
+
+    @property
+    def current(self):
+        """The hands of the instances in service."""
+        return [self.hands[self.instances.index(one)] for one in self.scheduler.instances]
 
     # What users do.
 
@@ -158,8 +238,7 @@ class Model(RuleBasedStateMachine):
     )
     def submit(self, weight, priority, after):
         deadline = None if after is None else self.clock() + after
-        request = {"data": len(self.made), "result": "stale"}
-        request.pop("result")
+        request = {"data": len(self.made)}
         owner = Owner()
         entry = Entry(request, owner, weight=weight, deadline=deadline, priority=priority)
         owner.entry = entry
@@ -169,6 +248,44 @@ class Model(RuleBasedStateMachine):
             assert isinstance(entry.error, (ClosedError, HeadraceError))
             assert entry.state == DONE
         return entry
+
+    @rule(
+        weights=st.lists(st.sampled_from([1, 1, 1, 1, 2, 4]), min_size=2, max_size=8),
+        after=st.sampled_from([None, None, None, 0.005]),
+    )
+    def submit_many(self, weights, after):
+        for weight in weights:
+            self.submit(weight, 0, after)
+
+    @precondition(lambda self: self._may_call())
+    @rule(fails=st.booleans(), reloads=st.booleans(), ranges=RANGES)
+    def call(self, fails, reloads, ranges):
+        """A caller that finds an instance free runs its own request."""
+        instance = self.scheduler._free[0]
+        instance.backend.plan = "raise" if fails else None
+        if reloads:
+            instance.backend.during = lambda: self.reload(ranges, None, 0.0, (), False)
+        request = {"data": "called", "result": "stale"}
+        before = len(instance.backend.seen)
+        try:
+            self.scheduler.call(request)
+        except HeadraceError:
+            assert fails
+            assert request == {"data": "called"}
+            self.called["failed"] += 1
+        else:
+            assert not fails
+            assert request == {"data": "called", "result": "called"}
+            self.called["ok"] += 1
+        assert len(instance.backend.seen) == before + 1
+
+    def _may_call(self):
+        scheduler = self.scheduler
+        if not scheduler._free or not scheduler._direct_max or self._count(QUEUED):
+            return False
+        return not self.limits.batching_timeout_ms or len(scheduler._free) == len(
+            scheduler.instances
+        )
 
     @rule(entry=entries)
     def cancel(self, entry):
@@ -182,46 +299,47 @@ class Model(RuleBasedStateMachine):
     @rule(entry=entries)
     def abandon(self, entry):
         runs = entry.state == RUNNING
-        assert self.scheduler.abandon(entry) == runs
+        left_behind = getattr(entry.error, "abandoned", False) is True
+        assert self.scheduler.abandon(entry) == (runs or left_behind)
         if runs:
             entry.owner.told += 1
             entry.error = "cancelled"
 
     # What backends do.
 
-    def _end(self, index, plan):
-        hand = self.hands[index % len(self.hands)]
-        if hand.jobs:
-            instance = self.instances[index % len(self.hands)]
-            instance.backend.plan = plan
-            batch = list(instance.entries or ())
-            order = [self.made.index(entry) for entry in batch]
-            levels = [entry.priority for entry in batch]
-            assert levels == sorted(levels, reverse=True)
-            for level in set(levels):
-                equals = [
-                    n for n, entry in zip(order, batch, strict=True) if entry.priority == level
-                ]
-                assert equals == sorted(equals)
-            run, _ = hand.jobs.pop(0)
-            run()
+    def _busy(self):
+        return [hand for hand in self.hands if hand.jobs]
 
-    @rule(index=st.integers(0, 2))
+    def _end(self, index, plan, during=None):
+        busy = self._busy()
+        hand = busy[index % len(busy)]
+        instance = self.instances[self.hands.index(hand)]
+        instance.backend.plan, instance.backend.during = plan, during
+        levels = [entry.priority for entry in instance.entries or ()]
+        assert levels == sorted(levels, reverse=True)
+        run, _ = hand.jobs.pop(0)
+        run()
+
+    @precondition(lambda self: self._busy())
+    @rule(index=st.integers(0, 5))
     def finish(self, index):
         self._end(index, None)
 
-    @rule(index=st.integers(0, 2), which=st.sets(st.integers(0, 3)))
-    def fail_some(self, index, which):
-        self._end(index, which)
+    @precondition(lambda self: self._busy())
+    @rule(index=st.integers(0, 5), plan=st.sets(st.integers(0, 3)) | st.just("raise"))
+    def fail(self, index, plan):
+        self._end(index, plan)
 
-    @rule(index=st.integers(0, 2))
-    def fail_all(self, index):
-        self._end(index, "raise")
+    @precondition(lambda self: self._busy() and not self.closed)
+    @rule(index=st.integers(0, 5), ranges=RANGES)
+    def finish_while_it_is_reloaded(self, index, ranges):
+        self._end(index, None, lambda: self.reload(ranges, None, 0.0, (), False))
 
-    @rule(index=st.integers(0, 2))
+    @precondition(lambda self: self.owned and len(self.made) > 6)
+    @rule(index=st.integers(0, 5))
     def die(self, index):
         hand = self.hands[index % len(self.hands)]
-        if hand.alive and len(self.made) > 6:
+        if hand.alive:
             hand.alive = False
             jobs, hand.jobs = hand.jobs, []
             for _, lost in jobs:
@@ -232,19 +350,53 @@ class Model(RuleBasedStateMachine):
         self.clock.advance(seconds)
         self.timer.run_due()
 
+    # What those who run the pipeline do.
+
+    @precondition(lambda self: not self.closed and len(self.instances) < 12)
+    @rule(
+        ranges=RANGES,
+        timeout_ms=TIMEOUTS_MS,
+        batching_ms=BATCHING_MS,
+        sizes=SIZES,
+        pad=st.booleans(),
+    )
+    def reload(self, ranges, timeout_ms, batching_ms, sizes, pad):
+        new = self._scheduler(ranges, timeout_ms, batching_ms, sizes, pad)
+        before = list(self.scheduler.instances)
+        old, settled = self.scheduler.exchange(new, Signal(), keeps_policies=False)
+        assert old == before
+        assert self.scheduler.instances == new.instances
+        self.old.append(list(old))
+        self.scheduler.tell(settled)
+
+    @precondition(lambda self: self.old)
+    @rule(which=st.integers(0, 3))
+    def take_retired(self, which):
+        retirement = self.old[which % len(self.old)]
+        for instance in self.scheduler.take_retired(retirement):
+            assert instance.holder is None
+            retirement.remove(instance)
+            self.gone.append((instance, len(instance.backend.seen)))
+        for instance in retirement:
+            assert instance.holder is not None
+        self.old = [one for one in self.old if one]
+
+    @precondition(lambda self: len(self.made) > 12)
     @rule(drain=st.booleans())
     def close(self, drain):
-        if len(self.made) > 4:
-            self.closed = True
-            self.scheduler.refuse(ClosedError(), drain=drain)
+        self.closed = True
+        self.scheduler.refuse(ClosedError(), drain=drain)
 
+    @precondition(lambda self: self.closed)
     @rule()
     def fail_what_is_open(self):
-        if self.closed:
-            self.scheduler.fail_open(ClosedError("late"), lambda instance: None)
-            assert all(entry.state == DONE for entry in self.made)
+        self.scheduler.fail_open(ClosedError("late"), lambda instance: None)
+        assert all(entry.state == DONE for entry in self.made)
 
     # What holds at any time.
+
+    def _count(self, state):
+        return sum(1 for entry in self.made if entry.state == state)
 
     @invariant()
     def one_outcome(self):
@@ -266,13 +418,21 @@ class Model(RuleBasedStateMachine):
         assert len(errors) == len(set(errors))
 
     @invariant()
+    def equals_begin_in_the_order_in_which_they_came(self):
+        assert len(self.begun) == len(set(self.begun))
+        for level in (-1, 0, 1):
+            equals = [self.made.index(one) for one in self.begun if one.priority == level]
+            assert equals == sorted(equals)
+
+    @invariant()
     def queue_bound_and_range_hold(self):
-        states = [entry.state for entry in self.made]
-        assert states.count(QUEUED) <= self.limits.queue_size
+        if not hasattr(self, "scheduler"):
+            return
+        assert self._count(QUEUED) <= self.limits.queue_size
         if self.limits.queue_full != "wait":
-            assert OUTSIDE not in states
-        if states.count(OUTSIDE):
-            assert states.count(QUEUED) == self.limits.queue_size
+            assert not self._count(OUTSIDE)
+        if self._count(OUTSIDE):
+            assert self._count(QUEUED) == self.limits.queue_size
         for instance in self.instances:
             for batch in instance.backend.seen:
                 weight = len(batch)
@@ -284,33 +444,59 @@ class Model(RuleBasedStateMachine):
         return next((e.weight for e in self.made if e.request is request), 1)
 
     @invariant()
+    def nobody_waits_for_an_instance_that_is_not_there(self):
+        if hasattr(self, "scheduler") and any(hand.alive for hand in self.current):
+            most = self.scheduler.max
+            for entry in self.made:
+                if entry.state in (QUEUED, OUTSIDE):
+                    assert most is None or entry.weight <= most
+
+    @invariant()
     def running_weight_is_within_the_range(self):
         for instance in self.instances:
             if instance.entries is not None:
                 weight = sum(entry.weight for entry in instance.entries)
+                limits = instance.limits
                 assert weight == instance.running_weight
                 assert instance.max is None or weight <= instance.max
-                assert self.limits.pad or weight >= instance.min
-                if self.limits.batch_sizes and not self.limits.pad:
-                    assert weight in self.limits.batch_sizes
+                assert limits.pad or weight >= instance.min
+                if limits.batch_sizes and not limits.pad:
+                    assert weight in limits.batch_sizes
+
+    @invariant()
+    def what_is_gone_stays_at_rest(self):
+        for instance, batches in self.gone:
+            assert instance.holder is None
+            assert len(instance.backend.seen) == batches
+        for instance in self.instances:
+            known = instance in self.scheduler.instances
+            old = any(instance in one for one in self.old)
+            gone = any(instance is one for one, _ in self.gone)
+            assert [known, old, gone].count(True) == 1
 
     @invariant()
     def counts_add_up(self):
+        if not hasattr(self, "scheduler"):
+            return
         counts = self.scheduler.statistics()
-        states = [entry.state for entry in self.made]
-        assert counts["submitted"] == len(self.made)
-        assert counts["waiting"] == states.count(QUEUED) + states.count(OUTSIDE)
-        assert counts["ok"] == sum(
-            1 for entry in self.made if entry.state == DONE and entry.error is None
-        )
-        assert sum(counts["failed"].values()) == sum(
-            1 for entry in self.made if entry.state == DONE and entry.error is not None
-        )
+        done = [entry for entry in self.made if entry.state == DONE]
+        called = self.called["ok"] + self.called["failed"]
+        assert counts["submitted"] == len(self.made) + called
+        assert counts["waiting"] == self._count(QUEUED) + self._count(OUTSIDE)
+        assert counts["ok"] == self.called["ok"] + sum(1 for e in done if e.error is None)
+        failed = self.called["failed"] + sum(1 for e in done if e.error is not None)
+        assert sum(counts["failed"].values()) == failed
+        batches = sum(len(instance.backend.seen) for instance in self.instances)
+        begun = sum(1 for hand in self.hands if hand.jobs)
+        if all(hand.alive for hand in self.hands):
+            assert counts["batches"] == batches + begun
 
     @invariant()
     def an_idle_node_leaves_nobody_waiting_past_the_batching_timeout(self):
-        idle = all(instance.holder is None for instance in self.instances)
-        if idle and any(hand.alive for hand in self.hands):
+        if not hasattr(self, "scheduler"):
+            return
+        idle = all(instance.holder is None for instance in self.scheduler.instances)
+        if idle and any(hand.alive for hand in self.current):
             for entry in self.made:
                 if entry.state == QUEUED:
                     over = entry.arrival + self.limits.batching_timeout_ms / 1000
@@ -332,16 +518,20 @@ class Model(RuleBasedStateMachine):
             if not busy and all(entry.state == DONE for entry in self.made):
                 break
             for hand in busy:
-                hand.jobs.pop(0)[0]()
+                if hand.jobs:  # a runner may have gone on with it
+                    hand.jobs.pop(0)[0]()
             self.clock.advance(0.05)
             self.timer.run_due()
-        living = any(hand.alive for hand in self.hands)
+        living = any(hand.alive for hand in self.current)
         assert not living or all(entry.state == DONE for entry in self.made)
         assert not living or self.scheduler.wait_quiet(0.0)
+        if living:
+            left = [instance for one in self.old for instance in one]
+            assert set(self.scheduler.take_retired(left)) == set(left)
 
 
 Model.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, report_multiple_bugs=False
+    max_examples=200, stateful_step_count=40, deadline=None, report_multiple_bugs=False
 )
 TestModel = Model.TestCase
 
@@ -392,3 +582,35 @@ def test_who_comes_while_a_thread_wakes_up_joins_only_what_the_policy_would_cut(
         hand.jobs.pop(0)[0]()
     assert [len(batch) for batch in backend.seen] == [1, 1, 3, 1, 1]
     assert all(entry.owner.told == 1 and entry.error is None for entry in entries)
+
+
+def test_a_batch_that_was_cut_before_a_reload_is_filled_up_as_it_was_cut():
+    model = Model()
+    model.start(True, [(3, 8)], 6, "wait", None, 0.0, (), True)
+    entry = model.submit(1, 0, None)
+    model.reload([(1, 8)], None, 0.0, (), False)
+    model.finish(0)
+    assert entry.error is None
+    assert [len(batch) for batch in model.instances[0].backend.seen] == [3]
+
+
+def test_an_old_instance_on_which_something_runs_is_given_up_with_the_rest():
+    model = Model()
+    model.start(True, [(1, 8)], 6, "wait", None, 0.0, (), False)
+    entry = model.submit(1, 0, None)
+    model.reload([(1, 8)], None, 0.0, (), False)
+    model.close(False)
+    assert entry.state == RUNNING
+    assert not model.scheduler.wait_quiet(0.0)
+    model.fail_what_is_open()
+    assert isinstance(entry.error, ClosedError)
+    assert entry.error.abandoned
+
+
+def test_a_caller_does_not_put_an_old_instance_back_into_service():
+    model = Model()
+    model.start(False, [(1, 8)], 6, "wait", None, 0.0, (), False)
+    model.call(False, True, [(1, 8)])
+    model.take_retired(0)
+    assert [instance for instance, _ in model.gone] == model.instances[:1]
+    assert model.scheduler._node.free == model.scheduler.instances

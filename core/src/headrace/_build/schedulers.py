@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._containers.background import BackgroundThread
 from headrace._plan.ranges import narrowed
 from headrace._scheduling.instance import Instance
 from headrace._scheduling.probing import ProbedScheduler
 from headrace._scheduling.scheduler import Limits, Scheduler
-from headrace.errors import SetupError
+from headrace.errors import HeadraceError, SetupError
 from headrace.policies import BestFit, Greedy
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
-    from headrace._plan.element import NodePlan
+    from headrace._plan.element import NodePlan, PolicyPlan
     from headrace._scheduling.probing import Probes
 
 __all__ = ["device_of", "front_scheduler", "node_scheduler"]
@@ -35,11 +35,11 @@ def node_scheduler(
     keys = node.keys
     instances = [_instance(index, backend, keys) for index, backend in enumerate(backends)]
     _check_coverage(instances, node.name)
-    batch = node.batch_policy.cls(node.batch_policy.options)
+    batch = _policy(node.batch_policy, node.name)
     if node.dispatch_policy.cls is node.batch_policy.cls:
         dispatch = batch
     else:
-        dispatch = node.dispatch_policy.cls(node.dispatch_policy.options)
+        dispatch = _policy(node.dispatch_policy, node.name)
     stated = node.batch_policy.options  # args of the policy win over the keys of the node
     limits = Limits(
         queue_size=keys.queue_size,
@@ -53,6 +53,16 @@ def node_scheduler(
     if probes is not None:
         return ProbedScheduler(node.name, instances, batch, dispatch, limits, probes=probes)
     return Scheduler(node.name, instances, batch, dispatch, limits)
+
+
+def _policy(plan: PolicyPlan, node: str) -> Any:
+    try:
+        return plan.cls(plan.options)
+    except HeadraceError:
+        raise
+    except Exception as error:
+        what = f"the policy {plan.cls.__name__} could not be made: {type(error).__name__}: {error}"
+        raise SetupError(what, node=node) from error
 
 
 def front_scheduler(front: Backend, *, shortcut: bool) -> Scheduler:

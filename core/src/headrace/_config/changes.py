@@ -12,6 +12,7 @@ from headrace._registry.registry import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
 __all__ = ["changed"]
 
@@ -29,6 +30,7 @@ def changed(
     nodes: Sequence[str],
     node: str,
     changes: Mapping[str, Any],
+    options: AbstractSet[str],
     *,
     single: bool,
 ) -> Document:
@@ -40,6 +42,7 @@ def changed(
         node: The node.
         changes: New values of keys of the node; None takes a key away. Relative paths in them start
             from the working directory.
+        options: The options that the backends of the node have.
         single: Whether the configuration is one node without a table of its own.
 
     Raises:
@@ -61,18 +64,19 @@ def changed(
     known: Mapping[str, Any] = table.keys if isinstance(table, Table) else {}
     if single:
         known = document.top
+    names = {*known, *NODE_KEYS, *options}
     written = read_document({node: dict(changes)}).top[node]
     assert isinstance(written, Table)  # noqa: S101 - a mapping was read
     for key, new in written.keys.items():
         place = key_place(None, f"{node}.{key}", key, new.value, at_key=True)
         if key in _FIXED:
             problems.add("fixed", f"reload cannot change {key!r}", **place, hint=_FIXED[key])
-        elif new.value is None and key not in known and key not in NODE_KEYS:
+        elif new.value is None and not names & {key, key.rpartition("::")[2]}:
             problems.add(
                 "unknown_key",
                 f"node {node!r} has no key {key!r} that could be taken away",
                 **place,
-                suggestion=nearest(key, list(known)),
+                suggestion=nearest(key, sorted(names)),
             )
         elif single and key == "backend" and not isinstance(new.value, str):
             place = key_place(None, f"{node}.{key}", key, new.value)

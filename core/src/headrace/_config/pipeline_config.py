@@ -103,7 +103,10 @@ class PipelineConfig:
 
     def _changed(self, node: str, changes: Mapping[str, Any]) -> PipelineConfig:
         """Give this configuration with other keys of one node, read and checked as a whole."""
-        document = changed(self._document, self.nodes, node, changes, single=self._shape.single)
+        options = self._plan.nodes[node].option_names if node in self.nodes else set()
+        document = changed(
+            self._document, self.nodes, node, changes, options, single=self._shape.single
+        )
         return with_room(lambda: self._of(document, self._allow_import))
 
     @property

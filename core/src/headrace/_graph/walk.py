@@ -347,7 +347,7 @@ class Walk:
             over = self._over
             self._over = True
             still_open = self._take_open()
-        abandoned = False
+        abandoned = getattr(self.error, "abandoned", False) is True
         for scheduler, entry in still_open:
             if not scheduler.cancel(entry):
                 abandoned = scheduler.abandon(entry) or abandoned

@@ -182,6 +182,17 @@ class NodePlan:
         return str(root.call)
 
     @property
+    def option_names(self) -> set[str]:
+        """The names of all options that its backends have."""
+        roots = [root for root in (self.instance, self.entry, self.init) if root is not None]
+        return {
+            field.alias or name
+            for root in roots
+            for element in root.walk()
+            for name, field in element.cls.Options.model_fields.items()
+        }
+
+    @property
     def backend(self) -> Element | None:
         """What the key ``backend`` became, or None when nothing reflects it."""
         for root in (self.instance, self.entry, self.init):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._config.nodekeys import NodeKeys
 from headrace._expression import Call
@@ -20,18 +20,51 @@ if TYPE_CHECKING:
 __all__ = ["plan_policies"]
 
 
+class _Named(NamedTuple):
+    """What a key names."""
+
+    call: Call
+    scope: Scope
+    cls: type[Any]
+
+
 def plan_policies(
     resolver: Resolver, origins: dict[str, str]
 ) -> tuple[PolicyPlan, PolicyPlan] | None:
     """Plan the two policies of the node that the resolver has entered; None when one is wrong."""
-    batch = _plan(resolver, "batch_policy", BatchPolicy, origins)
-    dispatch = _plan(resolver, "dispatch_policy", DispatchPolicy, origins)
-    return None if batch is None or dispatch is None else (batch, dispatch)
+    batch = _named(resolver, "batch_policy", BatchPolicy)
+    dispatch = _named(resolver, "dispatch_policy", DispatchPolicy)
+    if batch is not None and dispatch is not None and batch.cls is dispatch.cls:
+        return _one_for_both(resolver, batch, dispatch, origins)
+    plans = [
+        None if found is None else _plan(resolver, found, origins) for found in (batch, dispatch)
+    ]
+    return None if plans[0] is None or plans[1] is None else (plans[0], plans[1])
 
 
-def _plan(
-    resolver: Resolver, key: str, kind: type[Any], origins: dict[str, str]
-) -> PolicyPlan | None:
+def _one_for_both(
+    resolver: Resolver, batch: _Named, dispatch: _Named, origins: dict[str, str]
+) -> tuple[PolicyPlan, PolicyPlan] | None:
+    """Plan a class that stands for both keys and is made once: its args stand at one of them."""
+    stated = [found for found in (batch, dispatch) if len(found.call.args)]
+    if len(stated) == 2 and batch.call.args != dispatch.call.args:
+        resolver.add(
+            "policy",
+            f"{dispatch.call.name!r} stands for both policies and is made once, with other args in "
+            "batch_policy",
+            dispatch.call,
+            dispatch.scope,
+            hint="Write its args at one of the two.",
+        )
+        return None
+    for found in (batch, dispatch):
+        _check_bracket(resolver, found)
+    plan = _plan(resolver, stated[0] if stated else batch, origins)
+    return None if plan is None else (plan, plan)
+
+
+def _named(resolver: Resolver, key: str, kind: type[Any]) -> _Named | None:
+    """Read a key and find the class that it names; report what is in the way."""
     found = resolver.parameters.key(key)
     if found is None:
         call: Call | None = Call(NodeKeys.model_fields[key].default)
@@ -47,12 +80,22 @@ def _plan(
     if cls is None:
         resolver.parameters.incomplete = True
         return None
-    if call.phases:
-        resolver.add("arity", f"the policy {call.name} takes nothing in [ ]", call, scope)
+    return _Named(call, scope, cls)
+
+
+def _check_bracket(resolver: Resolver, found: _Named) -> None:
+    if found.call.phases:
+        message = f"the policy {found.call.name} takes nothing in [ ]"
+        resolver.add("arity", message, found.call, found.scope)
+
+
+def _plan(resolver: Resolver, found: _Named, origins: dict[str, str]) -> PolicyPlan | None:
+    _check_bracket(resolver, found)
+    call = found.call
     reader = OptionsReader(
         call,
-        cls.Options,
-        scope,
+        found.cls.Options,
+        found.scope,
         resolver.parameters,
         resolver.problems,
         resolver.moved,
@@ -61,7 +104,7 @@ def _plan(
     keys = resolver.keys or NodeKeys()
     stated = [name for name in NodeKeys.model_fields if origins.get(name, "default") != "default"]
     options, _ = reader.read({name: (getattr(keys, name), origins[name]) for name in stated})
-    return None if options is None or call.phases else PolicyPlan(cls, options)
+    return None if options is None or call.phases else PolicyPlan(found.cls, options)
 
 
 def _class(resolver: Resolver, call: Call, kind: type[Any], scope: Scope) -> type[Any] | None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from headrace._scheduling import batch as _batch
 from headrace._scheduling.admission import deadline_error
+from headrace._scheduling.assignment import Assignment
 from headrace._scheduling.entry import DONE, RUNNING
 from headrace._scheduling.executors import Caller, Runner, Work
-from headrace._scheduling.instance import BARGE_S, FAST_S, SWIFT_S
 from headrace._scheduling.line import QueueView
-from headrace._scheduling.node import own
-from headrace.errors import BackendError, BatchRangeError, ContractError
+from headrace.errors import BatchRangeError, ContractError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,12 +31,7 @@ _SOONEST_S = 0.001
 """A policy that asks to be asked again at once is asked after this, so that it cannot spin."""
 
 
-_SUSTAINED = 4
-"""When at least so many still wait behind a batch of a slow backend, a runner takes it: it goes on
-with batch after batch, where callers would take turns and each turn cost a switch of threads."""
-
-
-class Dispatcher:
+class Dispatcher(Assignment):
     """Gives what is due to free instances. Everything here runs under the lock of the node.
 
     Whoever changes the line, the free instances or the state of an entry calls `dispatch` before
@@ -56,13 +49,10 @@ class Dispatcher:
         lost: Callable[[Work], None],
         wake: Callable[[], None],
     ) -> None:
-        self._node = node
+        super().__init__(node, crew, run_owned, lost)
         self._batches = batch_policy
         self._dispatches = dispatch_policy
-        self._crew = crew
         self._timer = timer
-        self._run_owned = run_owned
-        self._lost = lost
         self._wake = wake
 
     def use(self, other: Dispatcher) -> None:
@@ -77,16 +67,18 @@ class Dispatcher:
             self.mend()
         if node.line.count and node.free:
             offered = list(node.free)
+            taken: list[Instance] = []
             wake_at: float | None = None
             while offered and node.line.count:
-                if isinstance(me, Caller) and mine is None and self._nudges(me, offered):
+                if isinstance(me, Caller) and mine is None and self._leaves(me, offered[0]):
                     break
                 outcome = self._next(offered)
                 if isinstance(outcome, Work):
+                    # What has begun may make a batch due on those that were passed by.
+                    taken.append(outcome.instance)
+                    offered, wake_at = [i for i in node.free if i not in taken], None
                     node.let_in()
-                    if mine is None and _may_run(me, outcome):
-                        outcome.instance.holder = me
-                        outcome.instance.ident = me.ident  # type: ignore[union-attr]
+                    if mine is None and self._runs(me, outcome):
                         mine = outcome
                     else:
                         self.give(outcome)
@@ -94,30 +86,10 @@ class Dispatcher:
                     wake_at = outcome
             if wake_at is not None and node.line.count:
                 self._plan(wake_at, None if mine is not None else me)
+        if node.free and not node.line.count:
+            self.relax()
         node.look_if_quiet()
         return mine
-
-    def _nudges(self, leader: Caller, offered: Sequence[Instance]) -> bool:
-        """Wake the oldest waiter instead of claiming an instance for it; tell whether it was done.
-
-        A leader whose time for foreign batches is over leaves the instance of a swift backend free:
-        until the oldest wakes, newcomers may take it, and whoever does runs what waits. Given to
-        the oldest at once, it would stand idle for a switch of threads each time. Once the oldest
-        has waited for `BARGE_S` the instance is its own.
-        """
-        if leader.pending or leader.foreign_until is None:
-            return False
-        if time.perf_counter() < leader.foreign_until or offered[0].mean_s >= SWIFT_S:
-            return False
-        (oldest,) = self._node.line.head(1)
-        owner = oldest.owner
-        if not isinstance(owner, Caller) or not owner.parked or not owner.runs or owner.main:
-            return False
-        if self._node.clock() - oldest.arrival >= BARGE_S:
-            return False
-        owner.nudged = True
-        owner.signal.wake()
-        return True
 
     # What is due.
 
@@ -139,7 +111,7 @@ class Dispatcher:
                 offered.remove(instance)
                 return None
             running = len([i for i in node.instances if i.holder is not None])
-            cut = self._batches.cut(QueueView(node.line, running), instance, now)
+            cut = self._batches.cut(QueueView(node, running), instance, now)
             take, again_at = min(int(cut.take), node.line.count), cut.wake_at
         except Exception as error:  # noqa: BLE001 - a policy may be anybody's code
             self._policy_failed(error)
@@ -252,6 +224,13 @@ class Dispatcher:
                 self._end_claim(instance)
                 self.give(Work(instance, instance.entries))
 
+    def begin(self, me: Caller | Runner, work: Work) -> None:
+        """Let a thread that has woken up begin a batch; who came meanwhile joins it if it may."""
+        if not (isinstance(me, Caller) and me.main):
+            self.top_up(work)
+        if self._node.free and self._node.line.count:
+            self.dispatch(None)  # who meant to join and could not
+
     def top_up(self, work: Work) -> None:
         """Let those who wait join a batch that has not begun, as far as the policy wants them.
 
@@ -267,7 +246,7 @@ class Dispatcher:
         now = node.clock()
         running = len([i for i in node.instances if i.holder is not None]) - 1
         try:
-            cut = self._batches.cut(QueueView(node.line, running, entries), instance, now)
+            cut = self._batches.cut(QueueView(node, running, entries), instance, now)
             more = min(int(cut.take) - len(entries), node.line.count)
         except Exception:  # noqa: BLE001 - it fails those whom it is asked about when none has run
             return
@@ -281,61 +260,6 @@ class Dispatcher:
         instance.running_weight = weight
         self._end_claim(instance)
         node.let_in()
-
-    # Who runs it.
-
-    def give(self, work: Work) -> None:
-        """Give ``work`` to the thread that owns the instance, a waiting caller, or a runner."""
-        instance = work.instance
-        if instance.thread is not None:
-            run, lost = self._run_owned, self._lost
-            if not instance.thread.post(lambda: run(work), lambda: lost(work)):
-                self.fail(work, self._node.no_instance())
-                self._node.lose(instance)
-            return
-        if self._node.line.count >= _SUSTAINED and instance.mean_s >= FAST_S:
-            self.give_runner(work)
-            return
-        for entry in work.entries:
-            owner = entry.owner
-            if (
-                isinstance(owner, Caller)
-                and owner.parked
-                and owner.work is None
-                and _may_run(owner, work)
-            ):
-                owner.work = work
-                instance.holder = owner
-                owner.signal.wake()
-                return
-        self.give_runner(work)
-
-    def give_runner(self, work: Work) -> None:
-        """Give ``work`` to a runner."""
-        error = self._crew.give(work)
-        if error is not None:
-            failure = BackendError(
-                f"no thread could be started to run the batch: {error}", node=self._node.name
-            )
-            failure.__cause__ = error
-            self.fail(work, failure)
-
-    def fail(self, work: Work, error: BaseException) -> None:
-        """Give back an instance and fail its batch, which did not run to its end."""
-        self.release(work, [own(error) for _ in work.entries])
-
-    def release(self, work: Work, errors: Sequence[BaseException | None]) -> None:
-        """Give back an instance and settle its batch; `dispatch` is to follow."""
-        instance, entries = work
-        if instance.entries is entries:
-            instance.entries = None
-            instance.running_weight = 0
-            instance.ident = 0
-            instance.holder = None
-            self._node.rest(instance)
-        for entry, error in zip(entries, errors, strict=True):
-            if entry.state == RUNNING:
-                self._node.settle(entry, error, instance)
 
     # When to look again.
 
@@ -368,24 +292,3 @@ class Dispatcher:
         node.waker = None
         node.wake_at = None
         return True
-
-
-def _may_run(me: Caller | Runner | None, work: Work) -> bool:
-    """Tell whether a thread may run ``work`` itself."""
-    if me is None or work.instance.thread is not None:
-        return False
-    if isinstance(me, Runner):
-        return True
-    if not me.runs:
-        return False
-    own = [entry.owner is me for entry in work.entries]
-    if me.main:
-        return all(own)
-    if any(own):
-        return True
-    if work.instance.mean_s >= FAST_S:
-        return False
-    now = time.perf_counter()
-    if me.foreign_until is None:
-        me.foreign_until = now + FAST_S
-    return now < me.foreign_until

@@ -108,8 +108,7 @@ class Driver:
         work, caller.work = caller.work, None
         if work is not None:
             work.instance.ident = caller.ident
-            if not caller.main:
-                self._dispatcher.top_up(work)
+            self._dispatcher.begin(caller, work)
         elif caller.nudged:
             caller.nudged = False
             work = self._dispatcher.dispatch(caller)
@@ -157,7 +156,7 @@ class Driver:
                     runner.begun = True
                     work = self._crew.take_up(runner)
                     if work is not None:
-                        self._dispatcher.top_up(work)
+                        self._dispatcher.begin(runner, work)
                     else:
                         work = self._dispatcher.dispatch(runner)
                     ends = work is None and (node.refusing is not None or self._crew.surplus)

@@ -127,6 +127,9 @@ class Instance:
     def timed(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""
         self.forward.add(duration_s * 1000)
+        if self.forward.count > 1:
+            # A thread that was kept from running for a while says little about the backend.
+            duration_s = min(duration_s, 4 * self.mean_s)
         self.mean_s += (duration_s - self.mean_s) * (0.25 if self.forward.count > 1 else 1.0)
         self.mask = _SAMPLED if self.mean_s < FAST_S else 0
 

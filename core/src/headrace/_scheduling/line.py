@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from headrace._scheduling.entry import Entry
+    from headrace._scheduling.node import Node
 
 __all__ = ["QueueView", "WaitingLine"]
 
@@ -81,6 +82,10 @@ class WaitingLine:
         lowest = next(level for p in reversed(self._priorities) if (level := self._levels[p]))
         return next(iter(lowest))
 
+    def oldest(self) -> float:
+        """Give when the oldest that waits arrived: equals stand in order of arrival."""
+        return min(next(iter(level)).arrival for level in self._levels.values() if level)
+
     def __iter__(self) -> Iterator[Entry]:
         if len(self._priorities) == 1:
             return iter(self._levels[self._priorities[0]])
@@ -94,20 +99,39 @@ class QueueView:
     """The waiting line as a policy sees it, for one decision: see `headrace.policies.Queue`.
 
     Args:
-        line: The waiting line.
+        node: The node that the line belongs to.
         running: How many instances run.
-        ahead: Entries that stand before the line.
+        ahead: Entries that stand before the line: a batch that has not begun.
     """
 
-    __slots__ = ("_count", "_line", "_rest", "_seen", "running", "weight")
+    __slots__ = ("_ahead", "_count", "_node", "_rest", "_seen", "running", "weight")
 
-    def __init__(self, line: WaitingLine, running: int, ahead: Sequence[Entry] = ()) -> None:
+    def __init__(self, node: Node, running: int, ahead: Sequence[Entry] = ()) -> None:
+        line = node.line
+        self._node = node
+        self._ahead = ahead
         self._count = line.count + len(ahead)
-        self._line = line
         self._rest: Iterator[Entry] | None = None
         self._seen: list[Entry] = list(ahead)
         self.weight = line.weight + sum([entry.weight for entry in ahead])
         self.running = running
+
+    @property
+    def free(self) -> int:
+        """How many instances are free, with the one that is offered."""
+        return len(self._node.free) + (1 if self._ahead else 0)
+
+    @property
+    def oldest(self) -> float:
+        """When the oldest arrived, whatever its priority."""
+        line = self._node.line
+        times = [entry.arrival for entry in self._ahead]
+        return min([*times, line.oldest()] if line.count else times)
+
+    @property
+    def open(self) -> bool:
+        """Whether more may come."""
+        return self._node.refusing is None and not self._node.full
 
     def __len__(self) -> int:
         return self._count
@@ -119,7 +143,7 @@ class QueueView:
             raise IndexError("queue index out of range")
         if index >= len(self._seen):
             if self._rest is None:
-                self._rest = iter(self._line)
+                self._rest = iter(self._node.line)
             while index >= len(self._seen):
                 self._seen.append(next(self._rest))
         return self._seen[index]

@@ -259,7 +259,7 @@ class ProbedScheduler(Scheduler):
     def abandon(self, entry: Entry) -> bool:
         """Forget an entry whose owner was freed; True when a backend still runs on it."""
         running = super().abandon(entry)
-        if running:
+        if running and entry.error is None:  # else its outcome has been told
             self._cancelled(entry)
         return running
 

@@ -4,7 +4,7 @@ One lock per node guards the waiting line, the instances and the states of the r
 
 - `admission`: who is let into the line;
 - `submission`: owners that do not wait in the calling thread;
-- `dispatch`: which batch is due, on which instance, and which thread runs it;
+- `dispatch`: which batch is due, on which instance; `assignment`: which thread runs it;
 - `driving`, `crew`: those threads;
 - `exchange`: new instances in place of the old ones;
 - `closing`, `mending`: the end, and interrupts;
@@ -163,6 +163,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
                     and weight <= self._direct_max
                     and (internal or self._elsewhere.count < self.limits.queue_size)
                     and (not self._linger or len(free) == len(self.instances))
+                    and (free[0].mean_s < SWIFT_S or self._may_start(free[0]))
                 ):
                     # No call between the claim and the note of it: an interrupt loses nothing.
                     instance = free[0]
@@ -198,6 +199,10 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         (oldest,) = self._line.head(1)
         swift = self._free[0].mean_s < SWIFT_S
         return swift and self._node.clock() - oldest.arrival < BARGE_S
+
+    def _may_start(self, instance: Instance) -> bool:
+        """Tell whether a caller may run an instance that is not swift. Under the lock."""
+        return not self._dispatcher.wakes(instance) and not self._dispatcher.crowded(instance)
 
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
         """Run a caller's own request on the instance it claimed; give its error."""

@@ -78,10 +78,10 @@ class Submission:
     def abandon(self, entry: Entry) -> bool:
         """Forget an entry whose owner was freed; True when a backend still runs on it."""
         with self._node.lock:
-            running = entry.state == RUNNING
-            if running:
+            if entry.state == RUNNING:
                 self._drop(entry)
-        return running
+                return True
+        return getattr(entry.error, "abandoned", False) is True
 
     def _drop(self, entry: Entry) -> None:
         """End an entry whose owner asks for no outcome any more. Under the lock."""

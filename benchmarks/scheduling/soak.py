@@ -1,0 +1,508 @@
+"""Full load for a long time, with everything that can go wrong: does each request get one outcome?
+
+Clients of all kinds (blocking calls, lists, deadlines, futures, asyncio) drive several pipelines: one
+node whose queue waits, one that rejects, one that sheds and whose instances own their threads, and a
+graph. Backends fail at random, item by item and whole batches; requests expire and are cancelled;
+nodes are reloaded all the time, some of the new instances fail to start; small pipelines come and go.
+
+What must hold:
+
+- every request has one outcome, and it is the right one: its result and its own ``data``, or an
+  error and no ``result``;
+- what the clients have counted is what ``stats()`` shows, code by code;
+- nobody waits in the end, no thread is left when all is closed, and there are never more threads in
+  the last part of the time than there were in the first;
+- the memory at the end is within 2 per cent of that after the first minute. It is read after a
+  garbage collection and after the allocator has given back what it keeps for later, as the median of
+  ten seconds. A run shorter than three minutes is too short to tell: the figure after the first third
+  is shown and not judged.
+
+The exit status is 1 when something does not hold.
+
+    python -m benchmarks.scheduling.soak [--seconds 30 | --requests 20000] [--seed N] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import concurrent.futures
+import contextlib
+import ctypes
+import gc
+import json
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import headrace
+from headrace.errors import HeadraceError, RequestsFailed, SetupError, code_of
+
+CLIENTS = 24
+JUDGED_S = 180.0
+"""A run of at least this length is judged by its memory."""
+LATE_S = 120.0
+"""Who has no answer this long after the end hangs."""
+GROWTH = 0.02
+
+SHARED = ("headrace-timer", "headrace-callbacks")
+"""Threads of the process, not of a pipeline."""
+
+
+class Trouble(headrace.Backend):
+    """Adds one; fails, and takes time without the interpreter lock, at random."""
+
+    max = None
+
+    class Options(headrace.Options):
+        """Options of Trouble."""
+
+        share: float = 0.02
+        pause_us: int = 200
+        breaks: bool = False
+
+    def init(self, options: Any, context: Any) -> None:
+        """Fail in the last instance where that is asked for."""
+        if options.breaks and context.instance_index == context.instance_num - 1:
+            raise OSError("told to break")
+        self.share, self.pause_s = options.share, options.pause_us * 1e-6
+        self.random = random.Random(context.instance_index)
+
+    def forward(self, batch: Any) -> list[Exception | None]:
+        """Add one to each, or fail."""
+        if self.random.random() < 0.3:
+            time.sleep(self.pause_s * self.random.random())
+        if self.random.random() < self.share / 4:
+            raise LookupError("the whole batch")
+        outcomes: list[Exception | None] = []
+        for request in batch:
+            if self.random.random() < self.share:
+                outcomes.append(ValueError("this one"))
+            else:
+                request["result"] = request["data"] + 1
+                outcomes.append(None)
+        return outcomes
+
+
+class MendingTrouble(Trouble):
+    """The same; what failed with a whole batch is tried again alone."""
+
+    rerun = True
+
+
+class OwnTrouble(Trouble):
+    """The same, in a thread of its own."""
+
+    owns_thread = True
+
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "waits": {"backend": "MendingTrouble", "max": 8, "instance_num": 2, "queue_size": 32},
+    "rejects": {
+        "backend": "S[Identity,Trouble]",
+        "max": 4,
+        "instance_num": 2,
+        "queue_size": 8,
+        "queue_full": "reject",
+        "timeout_ms": 50,
+        "batching_timeout": 0.5,
+    },
+    "sheds": {
+        "backend": "OwnTrouble",
+        "max": 4,
+        "instance_num": 2,
+        "queue_size": 8,
+        "queue_full": "shed_oldest",
+    },
+    "graph": {
+        "head": {"backend": "Trouble", "max": 8, "next": "left,right", "queue_size": 64},
+        "left": {"backend": "MendingTrouble", "max": 4, "next": "join"},
+        "right": {"backend": "OwnTrouble", "max": 4, "next": "join"},
+        "join": {
+            "backend": "Trouble",
+            "max": 4,
+            "map": {"left": {"result": "data"}, "right": {"result": "other"}},
+        },
+    },
+}
+DEPTH = {"graph": 3}
+"""How many nodes add one on the way; 1 where nothing is said."""
+
+
+class Tally:
+    """What the clients of one pipeline have counted.
+
+    Attributes:
+        outcomes: How many requests ended, by ``ok`` or the code of the error.
+        unknown: Those whose caller was cancelled when they might have been done.
+        wrong: What should not have been, in words.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.add = DEPTH.get(name, 1)
+        self.outcomes: Counter[str] = Counter()
+        self.unknown = 0
+        self.wrong: list[str] = []
+        self._lock = threading.Lock()
+
+    def take(self, request: Any, sent: Any, error: BaseException | None) -> None:
+        """Count one outcome and check it."""
+        wrong = None
+        cancelled = isinstance(error, (concurrent.futures.CancelledError, asyncio.CancelledError))
+        if not isinstance(request, dict) or "data" not in request:
+            wrong = None if code_of(error) == "input" else f"{request!r} gave {error!r}"
+        elif error is None:
+            if request.get("result") != sent + self.add or request["data"] != sent:
+                wrong = f"{sent} gave {request!r}"
+        elif not cancelled and not isinstance(error, HeadraceError):
+            wrong = f"{sent} raised {error!r}"
+        elif not getattr(error, "abandoned", False) and (
+            request["data"] != sent or ("result" in request and not cancelled)
+        ):
+            wrong = f"{sent} failed and left {request!r}"
+        code = "ok" if error is None else "cancelled" if cancelled else code_of(error)
+        if isinstance(error, asyncio.CancelledError):
+            # It may have been done before its task heard of the cancellation.
+            free = not getattr(error, "abandoned", False)
+            code = "ok" if free and "result" in request else "unknown"
+        with self._lock:
+            if code == "unknown":
+                self.unknown += 1
+            else:
+                self.outcomes[code] += 1
+            if wrong is not None:
+                self.wrong.append(wrong)
+
+    @property
+    def total(self) -> int:
+        """How many requests ended."""
+        return self.outcomes.total() + self.unknown
+
+
+class Client:
+    """Sends requests of all kinds until it is told to stop."""
+
+    def __init__(self, soak: Soak, seed: int) -> None:
+        self.soak = soak
+        self.random = random.Random(seed)
+        self.told: list[Counter[int]] = []
+
+    def run(self) -> None:
+        """Send requests; what comes past all checks is noted as wrong."""
+        ways = (self.call, self.call, self.list, self.futures, self.future, self.coroutines)
+        while not self.soak.over():
+            name = self.random.choice(tuple(self.soak.pipes))
+            try:
+                self.random.choice(ways)(self.soak.pipes[name], self.soak.tallies[name], name)
+            except BaseException as error:
+                self.soak.tallies[name].wrong.append(f"a client ended with {error!r}")
+                raise
+
+    def request(self) -> dict[str, Any]:
+        """Make a request, sometimes with a result of an earlier one."""
+        request: dict[str, Any] = {"data": self.random.randrange(1 << 40)}
+        if self.random.random() < 0.1:
+            request["result"] = "stale"
+        return request
+
+    def limits(self) -> dict[str, Any]:
+        """Draw a timeout and a priority."""
+        timeout = self.random.choice((None, None, None, 10.0, 0.002, 0.0005, 0))
+        return {"timeout": timeout, "priority": self.random.choice((0, 0, 0, 1, -1))}
+
+    def call(self, pipe: Any, tally: Tally, name: str) -> None:
+        """Block, a few times."""
+        for _ in range(8):
+            request = self.request()
+            sent = request["data"]
+            limits = self.limits() if self.random.random() < 0.4 else {}
+            try:
+                pipe(request, **limits)
+            except HeadraceError as error:
+                tally.take(request, sent, error)
+            else:
+                tally.take(request, sent, None)
+
+    def list(self, pipe: Any, tally: Tally, name: str) -> None:
+        """Block for a list, sometimes with something in it that is no request."""
+        requests: list[Any] = [self.request() for _ in range(self.random.randrange(20))]
+        sent = [request["data"] for request in requests]
+        if name != "graph" and self.random.random() < 0.2:
+            requests.append(self.random.choice(({}, 5)))
+            sent.append(None)
+        errors: Any = [None] * len(requests)
+        try:
+            pipe(requests, **self.limits())
+        except RequestsFailed as failed:
+            errors = failed.errors
+        for request, data, error in zip(requests, sent, errors, strict=True):
+            tally.take(request, data, error)
+
+    def future(self, pipe: Any, tally: Tally, name: str) -> None:
+        """Submit one request."""
+        self._submit(pipe, tally, 1)
+
+    def futures(self, pipe: Any, tally: Tally, name: str) -> None:
+        """Submit many, and cancel some."""
+        self._submit(pipe, tally, self.random.randrange(1, 24))
+
+    def _submit(self, pipe: Any, tally: Tally, count: int) -> None:
+        requests = [self.request() for _ in range(count)]
+        sent = [request["data"] for request in requests]
+        futures = pipe.submit(requests, **self.limits())
+        called: Counter[int] = Counter()
+        for index, future in enumerate(futures):
+            future.add_done_callback(lambda _, index=index: called.update([index]))
+        for index, (request, data, future) in enumerate(zip(requests, sent, futures, strict=True)):
+            if self.random.random() < 0.2:
+                future.cancel()
+            try:
+                error = future.exception(LATE_S)
+            except (concurrent.futures.CancelledError, concurrent.futures.TimeoutError) as raised:
+                error = raised
+            tally.take(request, data, error)
+            if called[index] > 1:
+                tally.wrong.append(f"a callback was called {called[index]} times")
+
+    def coroutines(self, pipe: Any, tally: Tally, name: str) -> None:
+        """Run many tasks in a loop, and cancel some."""
+        asyncio.run(self._tasks(pipe, tally))
+
+    async def _tasks(self, pipe: Any, tally: Tally) -> None:
+        async def one(request: dict[str, Any], sent: int, limits: dict[str, Any]) -> None:
+            error: BaseException | None = None
+            try:
+                await pipe.call_async(request, **limits)
+            except (HeadraceError, asyncio.CancelledError) as raised:
+                error = raised
+            tally.take(request, sent, error)
+
+        tasks = []
+        for _ in range(self.random.randrange(1, 24)):
+            request = self.request()
+            tasks.append(asyncio.ensure_future(one(request, request["data"], self.limits())))
+        await asyncio.sleep(0)  # so that each of them has begun
+        for task in tasks:
+            if self.random.random() < 0.2:
+                task.cancel()
+            if self.random.random() < 0.5:
+                await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+
+
+class Soak:
+    """One run.
+
+    Attributes:
+        pipes: The pipelines.
+        tallies: What their clients have counted.
+        reloads: How many reloads there were, by outcome.
+    """
+
+    def __init__(self, seconds: float | None, requests: int | None, seed: int) -> None:
+        for cls in (Trouble, MendingTrouble, OwnTrouble):
+            headrace.register(cls.__name__, cls, replace=True)
+        self.pipes = {name: headrace.pipe(config) for name, config in CONFIGS.items()}
+        self.tallies = {name: Tally(name) for name in CONFIGS}
+        self.reloads: Counter[str] = Counter()
+        self.samples: list[tuple[float, int, int]] = []
+        self.wrong: list[str] = []
+        self._seconds, self._requests, self._seed = seconds, requests, seed
+        self._random = random.Random(seed)
+        self._stop = threading.Event()
+        self._begun = time.monotonic()
+
+    def over(self) -> bool:
+        """Tell whether the clients are to stop."""
+        if self._requests is not None and self.total() >= self._requests:
+            self._stop.set()
+        return self._stop.is_set()
+
+    def total(self) -> int:
+        """How many requests have ended."""
+        return sum(tally.total for tally in self.tallies.values())
+
+    def run(self) -> dict[str, Any]:
+        """Run all of it; give the report."""
+        clients = [Client(self, self._seed * 1000 + index) for index in range(CLIENTS)]
+        threads = [threading.Thread(target=c.run, daemon=True) for c in clients]
+        threads.append(threading.Thread(target=self._reload, daemon=True))
+        for thread in threads:
+            thread.start()
+        while not self.over():
+            self._sample()
+            self._stop.wait(1.0)
+            if self._seconds is not None and time.monotonic() - self._begun >= self._seconds:
+                self._stop.set()
+        took_s = time.monotonic() - self._begun
+        until = time.monotonic() + LATE_S
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        if any(thread.is_alive() for thread in threads):
+            self.wrong.append(f"{sum(t.is_alive() for t in threads)} clients got no answer")
+        report = self._report(took_s)
+        for pipe in self.pipes.values():
+            pipe.close()
+        self._check_threads()
+        report["wrong"] = [*self.wrong, *(w for t in self.tallies.values() for w in t.wrong)]
+        return report
+
+    def _reload(self) -> None:
+        while not self._stop.wait(0.02 + 0.08 * self._random.random()):
+            name = self._random.choice(tuple(self.pipes))
+            pipe = self.pipes[name]
+            node = self._random.choice(pipe.config.nodes)
+            changes = {
+                "instance_num": self._random.randint(1, 3),
+                "max": self._random.choice((1, 4, 8)),
+                "batching_timeout": self._random.choice((None, 0.2, 1)),
+                "pause_us": self._random.choice((50, 500, 2000)),
+                "breaks": True if self._random.random() < 0.2 else None,
+            }
+            try:
+                pipe.reload(node, changes, timeout=LATE_S)
+            except SetupError:
+                self.reloads["failed"] += 1
+                if changes["breaks"] is None:
+                    self.wrong.append("a reload failed that should not have")
+            else:
+                self.reloads["ok"] += 1
+                if changes["breaks"]:
+                    self.wrong.append("a reload went on with a backend that broke")
+            if self._random.random() < 0.1:
+                with headrace.pipe(CONFIGS["sheds"]) as short:
+                    futures = short.submit([{"data": n} for n in range(32)])
+                if not all(future.done() for future in futures):
+                    self.wrong.append("close came back before all had their outcome")
+
+    # What is measured, and what must hold.
+
+    def _sample(self) -> None:
+        _trim()
+        self.samples.append((time.monotonic() - self._begun, rss_bytes(), threading.active_count()))
+
+    def _report(self, took_s: float) -> dict[str, Any]:
+        counts: dict[str, Any] = {}
+        for name, tally in self.tallies.items():
+            stats = self.pipes[name].stats()
+            counts[name] = {"sent": tally.total, "unknown": tally.unknown, **tally.outcomes}
+            self._compare(name, tally, stats)
+        mark = 60.0 if took_s >= JUDGED_S else took_s / 3
+        first = [s for s in self.samples if abs(s[0] - mark) <= 5] or self.samples[:1]
+        last = [s for s in self.samples if s[0] >= took_s - 10] or self.samples[-1:]
+        before, after = (sorted(s[1] for s in part)[len(part) // 2] for part in (first, last))
+        growth = after / before - 1 if before else 0.0
+        judged = took_s >= JUDGED_S and before > 0
+        if judged and growth > GROWTH:
+            self.wrong.append(f"memory grew by {growth:.1%}, from {before} to {after} bytes")
+        early = max(s[2] for s in self.samples if s[0] <= max(mark, 1.0))
+        late = max(s[2] for s in last)
+        if judged and late > early:
+            self.wrong.append(f"{late} threads at the end, {early} at most in the beginning")
+        return {
+            "seconds": round(took_s, 1),
+            "requests": self.total(),
+            "requests_per_s": round(self.total() / took_s),
+            "outcomes": counts,
+            "reloads": dict(self.reloads),
+            "memory_bytes": {
+                "first": before,
+                "last": after,
+                "growth": round(growth, 4),
+                "on_the_way": [s[1] for s in self.samples[:: max(1, len(self.samples) // 10)]],
+            },
+            "threads": {"first": early, "last": late},
+            "judged": judged,
+        }
+
+    def _compare(self, name: str, tally: Tally, stats: dict[str, Any]) -> None:
+        """Compare what the clients have counted with what the pipeline has."""
+        nodes = stats["nodes"]
+        entry = nodes[next(iter(nodes))]
+        if stats["state"] != "ready":
+            self.wrong.append(f"{name} is {stats['state']}")
+        if entry["submitted"] != tally.total:
+            self.wrong.append(f"{name}: {tally.total} were sent, {entry['submitted']} counted")
+        for node, one in nodes.items():
+            if one["waiting"]:
+                self.wrong.append(f"{name}.{node}: {one['waiting']} still wait")
+            if one["submitted"] != one["ok"] + sum(one["failed"].values()):
+                self.wrong.append(f"{name}.{node}: {one} does not add up")
+        if len(nodes) > 1:
+            return  # a request may fail at several nodes of a graph
+        counted = Counter({"ok": entry["ok"], **entry["failed"]})
+        left = counted.copy()
+        left.subtract(tally.outcomes)
+        if min(left.values(), default=0) < 0 or left.total() != tally.unknown:
+            self.wrong.append(
+                f"{name}: clients counted {dict(tally.outcomes)} and {tally.unknown} unknown, "
+                f"the pipeline {dict(counted)}"
+            )
+
+    def _check_threads(self) -> None:
+        for thread in threading.enumerate():
+            if thread.name.startswith("headrace-") and thread.name not in SHARED:
+                thread.join(10)
+                if thread.is_alive():
+                    self.wrong.append(f"thread {thread.name} is left after all was closed")
+
+
+def _trim() -> None:
+    """Collect garbage, and let the allocator of glibc give back what it keeps."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def rss_bytes() -> int:
+    """Give the memory of this process; 0 where it is not known."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * 4096
+
+
+def main() -> int:
+    """Run it; give the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, help="how long; default 30")
+    parser.add_argument("--requests", type=int, help="stop after so many requests instead")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 16))
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    chosen = parser.parse_args()
+    seconds = chosen.seconds or (None if chosen.requests else 30.0)
+    report = Soak(seconds, chosen.requests, chosen.seed).run()
+    report["seed"] = chosen.seed
+    if chosen.json:
+        print(json.dumps(report, indent=2))
+    else:
+        _print_table(report)
+    return 1 if report["wrong"] else 0
+
+
+def _print_table(report: dict[str, Any]) -> None:
+    print(f"{report['requests']} requests in {report['seconds']} s, seed {report['seed']}")
+    for name, counts in report["outcomes"].items():
+        print(f"  {name:8}", "  ".join(f"{code} {count}" for code, count in counts.items()))
+    print("  reloads ", "  ".join(f"{code} {count}" for code, count in report["reloads"].items()))
+    memory, threads = report["memory_bytes"], report["threads"]
+    print(
+        f"  memory   {memory['first'] / 1e6:.1f} MB, at the end {memory['last'] / 1e6:.1f} MB "
+        f"({memory['growth']:+.2%}{'' if report['judged'] else ', too short to judge'})"
+    )
+    print(f"  threads  {threads['first']}, at the end {threads['last']}")
+    for wrong in report["wrong"][:20]:
+        print("WRONG", wrong)
+    if len(report["wrong"]) > 20:
+        print(f"WRONG and {len(report['wrong']) - 20} more")
+    if not report["wrong"]:
+        print("every request had one outcome")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""A server in processes of its own, and a client that costs little."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.servers.network import MODEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    import psutil
+
+START_SECONDS = 90.0
+PATHS = {"litserve": "/predict", "mosec": "/inference"}
+
+
+class Client:
+    """POSTs to one address, each thread on a connection that stays open.
+
+    It reads answers that have a Content-Length, as those of both servers have.
+    """
+
+    def __init__(self, port: int, path: str) -> None:
+        self.port = port
+        self.head = (
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+            "Content-Type: application/octet-stream\r\nContent-Length: "
+        ).encode()
+        self.idle: list[socket.socket] = []
+
+    def __call__(self, file: bytes) -> int:
+        """Send one file; give its class."""
+        connection = self.idle.pop() if self.idle else self.connect()
+        try:
+            connection.sendall(b"%b%d\r\n\r\n%b" % (self.head, len(file), file))
+            status, body = self.read(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self.idle.append(connection)
+        if status != b"200":
+            raise RuntimeError(f"HTTP status {status.decode()}: {body[:200]!r}")
+        return int(json.loads(body)["class"])
+
+    def connect(self) -> socket.socket:
+        """Open a connection that sends at once what it is given."""
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def read(self, connection: socket.socket) -> tuple[bytes, bytes]:
+        """Read one answer; give its status and body."""
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += self.more(connection)
+        head, _, body = received.partition(b"\r\n\r\n")
+        _, found, length = head.lower().partition(b"\r\ncontent-length:")
+        if not found:
+            raise RuntimeError(f"an answer without its length: {head[:200]!r}")
+        while len(body) < int(length.partition(b"\r\n")[0]):
+            body += self.more(connection)
+        return head.split(b" ", 2)[1], body
+
+    def more(self, connection: socket.socket) -> bytes:
+        """Read what there is."""
+        received = connection.recv(65536)
+        if not received:
+            raise ConnectionResetError("the server closed the connection")
+        return received
+
+    def close(self) -> None:
+        """Close the connections; the next requests open new ones."""
+        while self.idle:
+            self.idle.pop().close()
+
+
+class Server:
+    """A server in processes of its own, ready when made.
+
+    Attributes:
+        client: Sends requests to it.
+    """
+
+    def __init__(self, peer: str, setting: Mapping[str, Any], model: Path, file: bytes) -> None:
+        import psutil
+
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.name = f"{peer} {setting}"
+        self.client = Client(port, PATHS[peer])
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
+        module = f"benchmarks.servers.with_{peer}"
+        self.process = psutil.Popen(
+            [sys.executable, "-m", module, str(port), json.dumps(setting)],
+            env={**os.environ, MODEL: str(model)},
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=self.log,
+        )
+        self.tree: list[psutil.Process] = [self.process]
+        try:
+            self.wait_until_ready(file)
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait_until_ready(self, file: bytes) -> None:
+        """Ask until it answers, several times in a row: every worker should be there."""
+        until, answered = time.perf_counter() + START_SECONDS, 0
+        while answered < 20:
+            try:
+                self.client(file)
+                answered += 1
+            except (OSError, RuntimeError) as error:
+                answered = 0
+                if self.process.poll() is not None or time.perf_counter() > until:
+                    self.log.seek(0)
+                    tail = self.log.read()[-3000:].decode(errors="replace")
+                    raise SystemExit(f"{self.name} does not answer ({error}):\n{tail}") from error
+                time.sleep(0.1)
+        self.tree = [self.process, *self.process.children(recursive=True)]
+
+    def cpu_seconds(self) -> float:
+        """Give the processor time of all its processes."""
+        times = [process.cpu_times() for process in self.tree]
+        return sum(time.user + time.system for time in times)
+
+    def pause(self) -> None:
+        """Let it use no processor time."""
+        for process in self.tree:
+            process.suspend()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Let it run for a while, with fresh connections."""
+        for process in self.tree:
+            process.resume()
+        self.client.close()
+        yield
+        self.client.close()
+        self.pause()
+
+    def stop(self) -> None:
+        """End all its processes."""
+        import psutil
+
+        self.client.close()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.tree = [self.process, *self.process.children(recursive=True)]
+        for process in reversed(self.tree):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(self.tree, timeout=10)
+        self.log.close()

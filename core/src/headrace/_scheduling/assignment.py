@@ -1,0 +1,206 @@
+"""Which thread runs a batch: a caller that waits, a runner, or the thread that owns the instance."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from headrace._scheduling.entry import RUNNING
+from headrace._scheduling.executors import Caller, Runner, Work
+from headrace._scheduling.instance import BARGE_S, FAST_S, SWIFT_S
+from headrace._scheduling.node import own
+from headrace.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace._scheduling.crew import Crew
+    from headrace._scheduling.instance import Instance
+    from headrace._scheduling.node import Node
+
+__all__ = ["Assignment"]
+
+_SUSTAINED = 8
+"""When so many more batches of a slow backend were due as soon as an instance was free than times
+at which an instance rested, a runner takes the next: it goes on with batch after batch, where
+callers take turns. A turn costs a switch of threads, and on busy processors the thread that is
+woken may wait long for one of them."""
+
+
+class Assignment:
+    """Gives batches to threads, and takes instances back. Everything runs under the node's lock."""
+
+    def __init__(
+        self,
+        node: Node,
+        crew: Crew,
+        run_owned: Callable[[Work], None],
+        lost: Callable[[Work], None],
+    ) -> None:
+        self._node = node
+        self._crew = crew
+        self._run_owned = run_owned
+        self._lost = lost
+        self._pressure = 0
+
+    def press(self) -> None:
+        """Take note that a batch was due as soon as an instance was free."""
+        if self._pressure < 2 * _SUSTAINED:
+            self._pressure += 1
+
+    def relax(self) -> None:
+        """Take note that an instance rests."""
+        if self._pressure:
+            self._pressure -= 1
+
+    # Leaving what waits to others.
+
+    def _leaves(self, me: Caller, instance: Instance) -> bool:
+        """Tell whether a caller leaves a free instance for now, because others are about to look."""
+        return self._nudges(me, instance) or self._joins(me, instance)
+
+    def _nudges(self, leader: Caller, instance: Instance) -> bool:
+        """Wake the oldest waiter instead of claiming an instance for it; tell whether it was done.
+
+        A leader whose time for foreign batches is over leaves the instance of a swift backend free:
+        until the oldest wakes, newcomers may take it, and whoever does runs what waits. Given to
+        the oldest at once, it would stand idle for a switch of threads each time. Once the oldest
+        has waited for `BARGE_S` the instance is its own.
+        """
+        if leader.pending or leader.foreign_until is None or instance.mean_s >= SWIFT_S:
+            return False
+        if time.perf_counter() < leader.foreign_until:
+            return False
+        (oldest,) = self._node.line.head(1)
+        owner = oldest.owner
+        if not isinstance(owner, Caller) or not owner.parked or not owner.runs or owner.main:
+            return False
+        if self._node.clock() - oldest.arrival >= BARGE_S:
+            return False
+        owner.nudged = True
+        owner.signal.wake()
+        return True
+
+    def _joins(self, me: Caller, instance: Instance) -> bool:
+        """Tell whether a caller leaves its request to a thread that is waking up."""
+        return me.pending > 0 and self.wakes(instance)
+
+    def crowded(self, instance: Instance) -> bool:
+        """Tell whether many callers that have their answer have yet to wake up to it.
+
+        Then a caller that ran batch after batch would keep them from it where the backend holds the
+        interpreter lock. A runner takes the batch, the caller sleeps, and who wakes up meanwhile
+        joins it. A swift backend is done before that.
+        """
+        if instance.mean_s < SWIFT_S:
+            return False
+        node = self._node
+        asleep = len(node.callers) - node.line.count
+        for other in node.instances:
+            asleep -= len(other.entries or ())
+        return asleep > 2 * len(node.instances)
+
+    def wakes(self, instance: Instance) -> bool:
+        """Tell whether a request should join a batch whose thread is waking up, if there is one.
+
+        Where a batch takes about as long as a switch of threads, waiting for that thread costs
+        less than a batch more; and if the backend holds the interpreter lock, a caller that went
+        on by itself would keep that thread from waking up at all.
+        """
+        if not SWIFT_S <= instance.mean_s < FAST_S:
+            return False
+        for other in self._node.instances:
+            holder = other.holder
+            if isinstance(holder, (Caller, Runner)) and holder.work is not None:
+                return other.max is None or other.running_weight < other.max
+        return False
+
+    # Giving.
+
+    def _runs(self, me: Caller | Runner | None, work: Work) -> bool:
+        """Let the thread that has cut a batch run it, if it may; tell whether it does."""
+        instance = work.instance
+        if me is None or not _may_run(me, work):
+            return False
+        if isinstance(me, Caller) and self.crowded(instance):
+            return False
+        instance.holder = me
+        instance.ident = me.ident
+        self.press()
+        return True
+
+    def give(self, work: Work) -> None:
+        """Give ``work`` to the thread that owns the instance, a waiting caller, or a runner."""
+        instance = work.instance
+        if instance.thread is not None:
+            run, lost = self._run_owned, self._lost
+            if not instance.thread.post(lambda: run(work), lambda: lost(work)):
+                self.fail(work, self._node.no_instance())
+                self._node.lose(instance)
+            return
+        self.press()
+        slow = instance.mean_s >= FAST_S
+        if (slow and self._pressure > _SUSTAINED) or self.crowded(instance):
+            self.give_runner(work)
+            return
+        for entry in work.entries:
+            owner = entry.owner
+            if (
+                isinstance(owner, Caller)
+                and owner.parked
+                and owner.work is None
+                and _may_run(owner, work)
+            ):
+                owner.work = work
+                instance.holder = owner
+                owner.signal.wake()
+                return
+        self.give_runner(work)
+
+    def give_runner(self, work: Work) -> None:
+        """Give ``work`` to a runner."""
+        error = self._crew.give(work)
+        if error is not None:
+            failure = BackendError(
+                f"no thread could be started to run the batch: {error}", node=self._node.name
+            )
+            failure.__cause__ = error
+            self.fail(work, failure)
+
+    def fail(self, work: Work, error: BaseException) -> None:
+        """Give back an instance and fail its batch, which did not run to its end."""
+        self.release(work, [own(error) for _ in work.entries])
+
+    def release(self, work: Work, errors: Sequence[BaseException | None]) -> None:
+        """Give back an instance and settle its batch; `dispatch` is to follow."""
+        instance, entries = work
+        if instance.entries is entries:
+            instance.entries = None
+            instance.running_weight = 0
+            instance.ident = 0
+            instance.holder = None
+            self._node.rest(instance)
+        for entry, error in zip(entries, errors, strict=True):
+            if entry.state == RUNNING:
+                self._node.settle(entry, error, instance)
+
+
+def _may_run(me: Caller | Runner, work: Work) -> bool:
+    """Tell whether a thread may run ``work`` itself."""
+    if work.instance.thread is not None:
+        return False
+    if isinstance(me, Runner):
+        return True
+    if not me.runs:
+        return False
+    own = [entry.owner is me for entry in work.entries]
+    if me.main:
+        return all(own)
+    if any(own):
+        return True
+    if work.instance.mean_s >= FAST_S:
+        return False
+    now = time.perf_counter()
+    if me.foreign_until is None:
+        me.foreign_until = now + FAST_S
+    return now < me.foreign_until

@@ -1,0 +1,67 @@
+"""When a batch is cut and which instance takes it: pure decisions, with no thread and no clock.
+
+A policy is made once per node. On every arrival, release and ``wake_at`` the scheduler asks
+``choose(total waiting weight, free)`` for an instance, then ``cut(queue, chosen, now)`` for a
+batch; ``take = 0`` offers the next free instance. All a policy knows comes through its arguments,
+so that a test or a simulator drives it with a clock of its own.
+
+A class may be both, `BatchPolicy` and `DispatchPolicy`: named for both keys it is made once, and so
+shares what it knows between the two.
+
+The shortest way to a batch policy is a condition::
+
+    import headrace
+    from headrace.policies import ConditionPolicy, Count, Idle, Waited
+
+    @headrace.register
+    class Patient(ConditionPolicy):
+        condition = Count(8) | Waited(ms=5) | Idle()
+
+    pipe = headrace.pipe({"backend": "Detect", "max": 16, "batch_policy": "Patient"})
+
+A name comes from `headrace.register`, or from a plugin's hook (see `headrace.hookspecs`); args and
+keys of the node become its options, ``batch_policy = "Patient(wait_ms=5)"``.
+"""
+
+from headrace.policies._conditions import (
+    Condition,
+    ConditionPolicy,
+    Count,
+    Enough,
+    FreeInstances,
+    Idle,
+    Verdict,
+    Waited,
+    Weight,
+    When,
+)
+from headrace.policies._contract import (
+    BatchPolicy,
+    Cut,
+    DispatchPolicy,
+    InstanceView,
+    Queue,
+    Waiting,
+)
+from headrace.policies._defaults import BestFit, Greedy
+
+__all__ = [
+    "BatchPolicy",
+    "BestFit",
+    "Condition",
+    "ConditionPolicy",
+    "Count",
+    "Cut",
+    "DispatchPolicy",
+    "Enough",
+    "FreeInstances",
+    "Greedy",
+    "Idle",
+    "InstanceView",
+    "Queue",
+    "Verdict",
+    "Waited",
+    "Waiting",
+    "Weight",
+    "When",
+]

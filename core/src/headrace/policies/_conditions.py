@@ -1,0 +1,301 @@
+"""Conditions that compose: when a batch is due, and when that may next change by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from headrace.policies._contract import Cut
+from headrace.policies._defaults import Sized, oldest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.policies._contract import InstanceView, Queue
+
+__all__ = [
+    "Condition",
+    "ConditionPolicy",
+    "Count",
+    "Enough",
+    "FreeInstances",
+    "Idle",
+    "Verdict",
+    "Waited",
+    "Weight",
+    "When",
+]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a condition says of this moment.
+
+    Attributes:
+        due: Whether a batch is due.
+        until: How long that holds at least if nothing arrives, starts or ends: a time in seconds on
+            the clock of ``now``; None for as long as that.
+    """
+
+    due: bool
+    until: float | None = None
+
+
+class Condition:
+    """When a batch is due: ``Count(8) | Waited(ms=5) & ~Idle()``.
+
+    ``a | b`` is due when one of them is, ``a & b`` when both are, ``~a`` when ``a`` is not. A
+    condition holds no state and may be shared. One of your own has `verdict`; `When` makes one of a
+    function.
+    """
+
+    def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
+        """Tell whether a batch is due, and when that may change by itself.
+
+        Args:
+            queue: The waiting requests, at least one.
+            instance: A free instance.
+            now: The time, in seconds.
+        """
+        raise TypeError(f"{type(self).__name__} has no verdict")
+
+    def __or__(self, other: Condition) -> Condition:
+        return _Any(self, other) if isinstance(other, Condition) else NotImplemented
+
+    def __and__(self, other: Condition) -> Condition:
+        return _All(self, other) if isinstance(other, Condition) else NotImplemented
+
+    def __invert__(self) -> Condition:
+        return _Not(self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("conditions are combined with | & ~, not with or, and, not")
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{key}={value!r}" for key, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
+
+
+class _Any(Condition):
+    """Due when one of two is."""
+
+    def __init__(self, left: Condition, right: Condition) -> None:
+        self._parts = (left, right)
+
+    def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
+        """Tell whether one of them is due."""
+        verdicts = [part.verdict(queue, instance, now) for part in self._parts]
+        due = [v for v in verdicts if v.due]
+        # It stays due as long as the last of those that are; else until the first that may be.
+        return Verdict(True, _latest(due)) if due else Verdict(False, _earliest(verdicts))
+
+    def __repr__(self) -> str:
+        return f"({self._parts[0]!r} | {self._parts[1]!r})"
+
+
+class _All(Condition):
+    """Due when both of two are."""
+
+    def __init__(self, left: Condition, right: Condition) -> None:
+        self._parts = (left, right)
+
+    def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
+        """Tell whether both are due."""
+        verdicts = [part.verdict(queue, instance, now) for part in self._parts]
+        missing = [v for v in verdicts if not v.due]
+        return Verdict(False, _latest(missing)) if missing else Verdict(True, _earliest(verdicts))
+
+    def __repr__(self) -> str:
+        return f"({self._parts[0]!r} & {self._parts[1]!r})"
+
+
+class _Not(Condition):
+    """Due when another is not."""
+
+    def __init__(self, inner: Condition) -> None:
+        self._inner = inner
+
+    def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
+        """Tell whether it is not due."""
+        verdict = self._inner.verdict(queue, instance, now)
+        return Verdict(not verdict.due, verdict.until)
+
+    def __repr__(self) -> str:
+        return f"~{self._inner!r}"
+
+
+def _earliest(verdicts: list[Verdict]) -> float | None:
+    """Give when the first of them may change, None for never."""
+    return min((v.until for v in verdicts if v.until is not None), default=None)
+
+
+def _latest(verdicts: list[Verdict]) -> float | None:
+    """Give when all of them may have changed, None when one never does."""
+    times = [v.until for v in verdicts]
+    return None if None in times else max(t for t in times if t is not None)
+
+
+class Count(Condition):
+    """At least ``n`` requests wait: ``Count(8)``.
+
+    Args:
+        n: A number of requests, at least 1.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n = _whole(n, "n")
+
+    def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
+        """Count the requests."""
+        return Verdict(len(queue) >= self.n)
+
+
+class Weight(Condition):
+    """The requests that wait weigh at least ``weight`` together: ``Weight(64)``.
+
+    Args:
+        weight: A sum of ``request_size``, at least 1.
+    """
+
+    def __init__(self, weight: int) -> None:
+        self.weight = _whole(weight, "weight")
+
+    def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
+        """Compare the weight."""
+        return Verdict(queue.weight >= self.weight)
+
+
+class Enough(Condition):
+    """What waits reaches the ``min`` of the instance: ``Idle() & Enough() | Waited(ms=5)``."""
+
+    def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
+        """Compare the weight with the instance."""
+        return Verdict(queue.weight >= instance.min)
+
+
+class Waited(Condition):
+    """The oldest request has waited ``ms`` milliseconds: ``Waited(ms=5)``.
+
+    Args:
+        ms: Milliseconds since its arrival at the node, at least 0.
+    """
+
+    def __init__(self, ms: float) -> None:
+        if isinstance(ms, bool) or not isinstance(ms, (int, float)) or not 0 <= ms < math.inf:
+            raise ValueError(f"ms is a number of milliseconds of at least 0, got {ms!r}")
+        self.ms = ms
+
+    def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
+        """Look at the oldest."""
+        over_at = oldest_of(queue) + self.ms / 1000
+        return Verdict(True) if now >= over_at else Verdict(False, over_at)
+
+
+class FreeInstances(Condition):
+    """At least ``n`` instances of the node are free: ``FreeInstances(2) | Waited(ms=5)``.
+
+    Args:
+        n: A number of instances, at least 1; the one that is offered counts.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n = _whole(n, "n")
+
+    def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
+        """Count the free instances."""
+        return Verdict(getattr(queue, "free", 1) >= self.n)
+
+
+class Idle(Condition):
+    """No instance of the node runs: ``Idle() | Count(8)``."""
+
+    def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
+        """Ask whether one runs."""
+        return Verdict(not getattr(queue, "running", 0))
+
+
+class When(Condition):
+    """A function says so: ``When(lambda queue, instance, now: queue[0].priority > 0)``.
+
+    Args:
+        function: Called with what `Condition.verdict` is called with. It gives whether a batch is
+            due: True or False, which hold until something arrives, starts or ends; or a `Verdict`,
+            where time alone may change it. It must be pure and quick.
+    """
+
+    def __init__(self, function: Callable[[Any, Any, float], bool | Verdict]) -> None:
+        if not callable(function):
+            raise TypeError(f"When takes a function, got {function!r}")
+        self.function = function
+
+    def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
+        """Ask the function."""
+        said = self.function(queue, instance, now)
+        return said if isinstance(said, Verdict) else Verdict(bool(said))
+
+
+def _whole(value: int, name: str) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} is an int of at least 1, got {value!r}")
+    return value
+
+
+class ConditionPolicy(Sized):
+    """A batch policy of one condition: a batch is cut when it is due.
+
+    A subclass gives the condition, or makes it of its options::
+
+        class Patient(ConditionPolicy):
+            condition = Count(8) | Waited(ms=5)
+
+        class Tunable(ConditionPolicy):
+            class Options(ConditionPolicy.Options):
+                wait_ms: float = Field(5, ge=0, description="Longest wait, in milliseconds.")
+
+            def make_condition(self, options):
+                return Idle() | Waited(ms=options.wait_ms)
+
+    The batch is the longest head of the queue that the instance takes, within ``batch_sizes`` and
+    ``pad`` of the node, whatever the condition counts. It is cut, too, when it is full, since no
+    company fits in any more, and when no more may come, because the queue is full or the node is
+    closed. Otherwise a condition without `Waited` keeps requests until more come, their deadline,
+    or close. A batch that is due below the instance's ``min`` is filled up or refused, as ``pad``
+    says: see `Enough`.
+
+    Attributes:
+        condition: When a batch is due.
+        Options: ``batch_sizes`` and ``pad`` of the node. Options of a subclass get these as well.
+    """
+
+    condition: ClassVar[Condition | None] = None
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        own = cls.Options
+        if not issubclass(own, Sized.Options):
+            body = {"__doc__": own.__doc__, "__module__": own.__module__}
+            made: Any = type(own.__name__, (own, Sized.Options), body)
+            cls.Options = made  # type: ignore[misc]
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        made = self.make_condition(self.options)
+        if not isinstance(made, Condition):
+            raise TypeError(f"{type(self).__name__}.condition is {made!r} and no Condition")
+        self._condition = made
+
+    def make_condition(self, options: Any) -> Condition | None:
+        """Give the condition; called once, when the policy is made. The default: `condition`."""
+        return self.condition
+
+    def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
+        """Cut as the class says; see `BatchPolicy.cut`."""
+        take, weight, full = self._fits(queue, instance.max)
+        if take == 0:
+            return Cut(0)
+        if not full and getattr(queue, "open", True):
+            verdict = self._condition.verdict(queue, instance, now)
+            if not verdict.due:
+                return Cut(0, verdict.until)
+        return Cut(self._filled(queue, take, weight) or take)

@@ -1,0 +1,133 @@
+"""Every benchmark runs, in its smallest form, and writes what it says; no time is looked at."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PEERS = ("litserve", "mosec")
+
+
+def run(module: str, folder: Path, *arguments: str) -> tuple[str, dict]:
+    """Run a benchmark; give what it printed and the figures it wrote."""
+    file = folder / "figures.json"
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--quick", "--json", str(file), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads(file.read_text(encoding="utf-8"))
+
+
+def test_jpeg_onnx_measures_clients_and_lists(tmp_path):
+    pytest.importorskip("onnx")
+    options = ("--network", "light", "--clients", "2", "--list", "6")
+    _, figures = run("benchmarks.jpeg_onnx", tmp_path, *options)
+    cell, lists = figures["light"]["2"], figures["light"]["lists"]
+    assert set(cell["loads"]) == set(lists["loads"]) - {"halves"}
+    assert all(load["rps"] > 0 for loads in lists["loads"].values() for load in loads)
+    assert not lists["by_hand"].startswith("headrace")
+    assert set(lists["ratio"]) == {side for side in lists["loads"] if side.startswith("headrace")}
+
+
+def test_jpeg_http_says_which_server_it_leaves_out(tmp_path):
+    pytest.importorskip("onnx")
+    text, figures = run("benchmarks.jpeg_http", tmp_path, "--clients", "2")
+    here = [peer for peer in PEERS if find_spec(peer) and find_spec("psutil")]
+    left_out = [line.split()[0] for line in text.splitlines() if " is left out: " in line]
+    assert sorted(here + left_out) == sorted(PEERS)
+    loads = figures["cells"]["2"]["loads"]
+    assert set(loads) == {"bare", "headrace", *here}
+    for peer in here:  # the processes of the server did the work, and their time was counted
+        assert all(0 < load["others_us"] < load["cpu_us"] for load in loads[peer])
+    assert all(load["others_us"] == 0 for load in loads["headrace"])
+
+
+def test_jpeg_http_runs_without_any_server(tmp_path):
+    pytest.importorskip("onnx")
+    text, figures = run("benchmarks.jpeg_http", tmp_path, "--clients", "1", "--peer")
+    assert set(figures["cells"]["1"]["loads"]) == {"bare", "headrace"}
+    assert "left out" not in text
+
+
+def test_waiting_has_the_requests_waiting_that_it_names(tmp_path):
+    _, figures = run("benchmarks.scheduling.waiting", tmp_path)
+    queued = {state["state"]: state["queued"] for state in figures["still"]}
+    assert queued.pop("5000 requests, 100 ms a batch of 8") > 4000
+    assert queued == {
+        "idle": 0,
+        "idle, BackgroundThread": 0,
+        "1 request waits for company": 1,
+        "1 caller waits for company": 1,
+        "1000 requests wait, backend blocked": 1000,
+        "1000 requests with deadlines": 1000,
+        "1000 requests, timeout_ms": 1000,
+        "40 callers wait": 40,
+        "40 callers with deadlines": 40,
+        "40 callers, 4 have room": 40,
+        "1000 coroutines wait": 1000,
+        "1000 requests, BackgroundThread": 1000,
+    }
+    cells = {cell["case"]: cell["rounds"] for cell in figures["many"]["cells"]}
+    assert {"max=1", "max=8, priorities", "max=8, one list", "cancel one"} <= set(cells)
+    for rounds in cells.values():
+        assert all(each["few"]["answer"] > 0 and each["many"]["answer"] > 0 for each in rounds)
+
+
+def test_overhead_runs(tmp_path):
+    parts = ("graph", "long", "fair", "held")
+    _, figures = run("benchmarks.scheduling.overhead", tmp_path, "--part", *parts)
+    wanted = {"diamond x>(y,z)>w inst=2", "lines of nodes", "hold the lock 50 us inst=2 max=8"}
+    assert {cell["cell"] for cell in figures["cells"]} >= wanted
+
+
+def test_import_time_runs(tmp_path):
+    _, figures = run("benchmarks.import_time", tmp_path)
+    assert figures.keys() > {"environment"}
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"503 Service Unavailable"])
+def test_the_client_of_jpeg_http_reads_an_answer_in_pieces(status, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks.servers.process import Client
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as received:
+                for _ in range(2):  # the second request comes on the same connection
+                    length = 0
+                    while line := received.readline().strip():
+                        name, _, value = line.partition(b":")
+                        length = int(value) if name == b"Content-Length" else length
+                    assert received.read(length) == b"file"
+                    head = b"HTTP/1.1 %b\r\nconTent-length: 12\r\nx: y\r\n\r\n" % status
+                    for k in range(0, len(head), 7):
+                        connection.sendall(head[k : k + 7])
+                    connection.sendall(b'{"class"')
+                    connection.sendall(b": 7}")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        client = Client(listener.getsockname()[1], "/predict")
+        for _ in range(2):
+            if status.startswith(b"200"):
+                assert client(b"file") == 7
+            else:
+                with pytest.raises(RuntimeError, match="503"):
+                    client(b"file")
+        thread.join()
+        client.close()
