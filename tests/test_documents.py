@@ -38,7 +38,7 @@ RUN_ELSEWHERE = {
     "headrace run --json examples/ocr/page.toml examples/ocr/made/pages > "
     "examples/ocr/made/pages.jsonl": "test_example_ocr_page",
     "python examples/ocr/draw.py examples/ocr/made/pages.jsonl": "test_example_ocr_page",
-    "python examples/ocr/compare_pages.py --rounds 1": "test_example_ocr_page",
+    "python examples/ocr/compare_pages.py --rounds 1 --passes 1": "test_example_ocr_page",
 }
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 

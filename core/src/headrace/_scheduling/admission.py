@@ -180,6 +180,13 @@ class Entrance:
             code = code_of(error)
             node.failures[code] = node.failures.get(code, 0) + 1
 
+    def count_late(self, error: BaseException) -> None:
+        """Count as failed a request that has ended well here, but cannot go on."""
+        node = self._node
+        with node.lock:
+            code = code_of(error)
+            node.failures[code] = node.failures.get(code, 0) + 1
+
     def waits(self) -> Waits:
         """Count the waits of a request that entered here at other nodes."""
         return Waits(self._node.elsewhere)
