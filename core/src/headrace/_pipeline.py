@@ -274,7 +274,7 @@ class Pipeline:
 
         Whenever this raises, the old instances are in place and nothing has changed. It returns
         when all old ones are closed, or when ``timeout`` is over: then those whose batch still
-        runs are closed later.
+        runs are closed later. It blocks; a coroutine calls it through ``asyncio.to_thread``.
 
         Args:
             node: The name of the node; ``"main"`` for a configuration without tables.
