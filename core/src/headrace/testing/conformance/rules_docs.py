@@ -151,15 +151,15 @@ def docstring_batch(subject: Subject) -> str | None:
     """The section Batch must give the range that the backend has.
 
     It begins with the range: `1 or more`, `1 to 8`, `4`; words may follow. It must be the range
-    that the class declares, or that `init` has set. A text that begins without a number is not
-    compared (a container has the range of what is inside).
+    that the class declares, or that `init` has set. That of a container is not compared: it has the
+    range of what is inside.
     """
     text = sections(documentation(subject.cls)).get("Batch", "")
     documented = _range_of(text)
+    if subject.children:
+        return "a container has the range of what is inside"
     if documented is None:
-        if not subject.children:
-            raise Broken(f"the section Batch begins with no range such as '1 or more': {text!r}")
-        return "the section Batch gives no numbers"
+        raise Broken(f"the section Batch begins with no range such as '1 or more': {text!r}")
     root = subject.live.root
     actual = (root.min, root.max)
     if documented not in (actual, (subject.cls.min, subject.cls.max)):
