@@ -473,3 +473,27 @@ def test_arrays_are_compared_by_dtype_shape_and_numbers():
     copy = kept({"x": a})
     a[0] = 9
     assert difference(copy, {"x": a}) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1 or more", (1, None)),
+        ("4 or more; items are independent", (4, None)),
+        ("One or more items.", (1, None)),
+        ("Any number of items.", (1, None)),
+        ("1 to 8", (1, 8)),
+        ("2-16, see the option", (2, 16)),
+        ("1", (1, 1)),
+        ("1; one at a time.", (1, 1)),
+        ("Exactly 4 rows", None),
+        ("exactly 4 items", (4, 4)),
+        ("2 to the size of the window", (2, "what words tell")),
+        ("That of what is inside.", None),
+        ("10 milliseconds", None),
+    ],
+)
+def test_the_range_in_a_docstring_is_read(text, found):
+    from headrace.testing.conformance.rules_docs import _range_of
+
+    assert _range_of(text) == found
