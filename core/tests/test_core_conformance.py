@@ -497,3 +497,45 @@ def test_the_range_in_a_docstring_is_read(text, found):
     from headrace.testing.conformance.rules_docs import _range_of
 
     assert _range_of(text) == found
+
+
+class Constant(headrace.Backend):
+    """Give the same number to all.
+
+    Reads:
+        Nothing.
+    Writes:
+        result: 7.
+    Batch:
+        1 or more
+
+    Raises:
+        Nothing.
+    Source:
+        Own.
+    """
+
+    reads = ()
+    rerun = True
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = 7
+
+
+def test_rules_about_keys_do_not_apply_where_none_is_read():
+    headrace.register("ConstantOfConformance", Constant, replace=True)
+
+    class ConstantConformance(BackendConformance):
+        expression = "ConstantOfConformance"
+
+        def make_item(self, k):
+            return {"data": k}
+
+    certificate = certify(ConstantConformance)
+    found = {v.id: v.detail for v in certificate.rules if v.outcome != "passed"}
+    assert certificate.certified, found
+    assert dict.fromkeys(found) == dict.fromkeys(
+        ("missing-key", "wrong-type", "wrong-shape", "wrong-dtype", "bad-item-alone")
+        + ("imports-lazily", "missing-library")  # a class of a test module
+    )
