@@ -53,7 +53,9 @@ class Backend:
         rerun: True when `forward` has no side effects, so that the items of a batch that failed
             may be tried one by one.
         reads, writes: The keys of a request that `forward` reads and writes; ``"{option}"`` stands
-            for the key that an option names; a TypedDict class may stand for the tuple.
+            for the key that an option names, or for all keys of a list or table; a TypedDict class
+            may stand for the tuple. Where only `init` knows them (the inputs of a model), it may set
+            them on the instance.
         takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for
             any number.
         phases: How many phases, separated by ``;``, stand in ``[ ]``.
@@ -66,8 +68,8 @@ class Backend:
     max: int | None = None
     owns_thread: ClassVar[bool] = False
     rerun: ClassVar[bool] = False
-    reads: ClassVar[tuple[str, ...] | type] = ("data",)
-    writes: ClassVar[tuple[str, ...] | type] = ("result",)
+    reads: tuple[str, ...] | type = ("data",)
+    writes: tuple[str, ...] | type = ("result",)
     takes: ClassVar[int | tuple[int, int | None]] = 0
     phases: ClassVar[int] = 1
     prefixes: ClassVar[tuple[str, ...]] = ()

@@ -32,7 +32,7 @@ plugins = typer.Typer(
 app.add_typer(plugins, name="plugins")
 
 _EXITS = (
-    "Exit status: 0 success, 1 failed requests or broken plugins, 2 wrong configuration or "
+    "Exit status: 0 success, 1 failed requests, broken plugins or rules, 2 wrong configuration or "
     "arguments, 130 Ctrl-C (a second one ends at once), 141 the reader of stdout went away."
 )
 
@@ -198,6 +198,45 @@ def explain(
 
     status = explain_what(what, json=json, allow_import=not no_import, graph=graph)
     raise typer.Exit(status)
+
+
+@app.command(cls=Command, epilog=_EXITS)
+def conformance(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME",
+            help="A backend (ResizeMat, cv:ResizeMat), or a plugin (cv) or distribution "
+            "(headrace-cv) for all its backends.",
+            show_default=False,
+        ),
+    ],
+    certificate: Annotated[
+        Optional[str],  # noqa: UP045 - older typers read no other spelling
+        typer.Option(
+            "--certificate",
+            metavar="OUT.JSON",
+            help="Write the certificates to this file, as JSON.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Judge backends by the rules of the backend contract, and print a certificate.
+
+    Every backend is judged through the conformance class that its distribution offers in the
+    entry-point group `headrace.conformance`; one without is reported as not certified, which is
+    exit status 1, as is a rule that is broken. Rules that its author excepts are shown with the
+    reason. pytest is not needed. With --json the certificates go to stdout.
+
+    \b
+    Examples:
+      headrace conformance ResizeMat
+      headrace conformance headrace-cv headrace-ort --certificate certificate.json
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    from headrace._cli.conformance import conformance as judge
+
+    raise typer.Exit(judge(names, certificate=certificate, json=json))
 
 
 @app.command(cls=Command)

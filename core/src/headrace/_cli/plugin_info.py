@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headrace import Backend
 
-__all__ = ["info"]
+__all__ = ["all_plugins", "info"]
 
 _LIMITS = {
     "gt": ">",
@@ -39,12 +39,12 @@ def info(name: str, *, json: bool) -> int:
     Raises:
         ConfigError: There is none of that name.
     """
-    records = [r for r in _all_plugins() if name in (r.distribution, r.plugin)]
+    records = [r for r in all_plugins() if name in (r.distribution, r.plugin)]
     if not records:
-        records = [r for r in _all_plugins() if normalised_plugin(name) == r.plugin]
+        records = [r for r in all_plugins() if normalised_plugin(name) == r.plugin]
     specs = registry.find(name)
     if not records and not specs:
-        known = [*registry.names(), *(r.distribution for r in _all_plugins())]
+        known = [*registry.names(), *(r.distribution for r in all_plugins())]
         raise ConfigError(registry.unknown(name, known))
     for record in records:
         specs += [
@@ -62,7 +62,7 @@ def info(name: str, *, json: bool) -> int:
     return OK
 
 
-def _all_plugins() -> list[PluginRecord]:
+def all_plugins() -> list[PluginRecord]:
     """Give the installed plugins, and core as if it were one."""
     from headrace._registry.catalogue import CORE_BACKENDS
 

@@ -1,6 +1,6 @@
 """Which backends, definitions and policies there are, and which distribution brings each."""
 
-from headrace._registry.discovery import PluginRecord, normalised_plugin
+from headrace._registry.discovery import PluginRecord, conformance_classes, normalised_plugin
 from headrace._registry.imports import is_file, run_imports
 from headrace._registry.registry import BackendSpec, Registry, register, registry
 
@@ -8,6 +8,7 @@ __all__ = [
     "BackendSpec",
     "PluginRecord",
     "Registry",
+    "conformance_classes",
     "is_file",
     "normalised_plugin",
     "register",

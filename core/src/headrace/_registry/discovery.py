@@ -25,10 +25,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from importlib.metadata import Distribution, EntryPoint
 
-__all__ = ["BACKENDS", "HOOKS", "PluginRecord", "discover", "normalised_plugin"]
+__all__ = [
+    "BACKENDS",
+    "CONFORMANCE",
+    "HOOKS",
+    "PluginRecord",
+    "conformance_classes",
+    "discover",
+    "normalised_plugin",
+]
 
 BACKENDS = "headrace.backends"
 HOOKS = "headrace.plugins"
+CONFORMANCE = "headrace.conformance"
 _GROUPS = (BACKENDS, HOOKS)
 
 
@@ -94,6 +103,14 @@ def discover(environ: Mapping[str, str] | None = None) -> list[PluginRecord]:
     for record in records:
         _check_allowed(record, environ.get("HEADRACE_PLUGINS"))
     return records
+
+
+def conformance_classes() -> dict[tuple[str, str], str]:
+    """Give the import path of each conformance class, by distribution and name of the backend."""
+    from importlib.metadata import entry_points
+
+    points = entry_points(group=CONFORMANCE)
+    return {(_name_of(point), point.name): point.value for point in points}
 
 
 def _name_of(point: EntryPoint) -> str:

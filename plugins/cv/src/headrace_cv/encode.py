@@ -51,7 +51,7 @@ class EncodeMat(PerImage):
             default=95,
             ge=1,
             le=100,
-            description="Quality of JPEG and lossy WebP, 1 to 100; PNG loses nothing.",
+            description="Quality of JPEG and lossy WebP, 1 to 100 (no unit); PNG loses nothing.",
         )
 
         positional = ("format", "quality")

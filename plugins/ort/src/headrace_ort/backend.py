@@ -42,7 +42,7 @@ class OnnxTensor(headrace.Backend):
 
     Options = OnnxOptions
     rerun = True
-    reads = ("data",)
+    reads: tuple[str, ...] | type = ("{inputs}",)
     writes = ("result",)
 
     _session: Any = None
@@ -103,6 +103,7 @@ class OnnxTensor(headrace.Backend):
             self._session, outputs=options.outputs, unbatched=options.unbatched
         )
         self._keys = _keys(self._signature, options.inputs)
+        self.reads = tuple(dict.fromkeys(self._keys.values()))
         if options.ragged == "pad":
             collate.check_padding(self._signature.inputs, options.pad_value)
         self._set_range()

@@ -1,0 +1,20 @@
+"""The conformance kit: rules of the backend contract, each checked against a real backend.
+
+Needs neither pytest nor any array library: rules are plain functions, which ``headrace
+conformance`` and the pytest plugin both run.
+"""
+
+from headrace.testing.conformance.base import BackendConformance
+from headrace.testing.conformance.certificate import Certificate, Verdict
+from headrace.testing.conformance.rule import Rule
+from headrace.testing.conformance.run import ConformanceRun, certify, rules
+
+__all__ = [
+    "BackendConformance",
+    "Certificate",
+    "ConformanceRun",
+    "Rule",
+    "Verdict",
+    "certify",
+    "rules",
+]

@@ -1,0 +1,109 @@
+"""What a run of the kit found: a verdict per rule, and whether the backend is certified."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = [
+    "BLOCKED",
+    "EXPECTED_FAILURE",
+    "FAILED",
+    "NOT_APPLICABLE",
+    "PASSED",
+    "UNEXPECTED_PASS",
+    "Certificate",
+    "Verdict",
+]
+
+PASSED = "passed"
+FAILED = "failed"
+NOT_APPLICABLE = "not_applicable"
+BLOCKED = "blocked"
+EXPECTED_FAILURE = "expected_failure"
+UNEXPECTED_PASS = "unexpected_pass"  # noqa: S105 - a word, no password
+
+_GOOD = (PASSED, NOT_APPLICABLE, EXPECTED_FAILURE)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one rule.
+
+    Attributes:
+        id: The rule.
+        outcome: ``passed``; ``failed``; ``not_applicable`` where the contract promises nothing;
+            ``blocked`` where another rule must hold first; ``expected_failure``;
+            ``unexpected_pass`` of a rule that is listed as an expected failure.
+        reason: Why the rule is there.
+        detail: What was seen; empty when there is nothing to say.
+        expected: The reason that the author gives for an expected failure, or None.
+    """
+
+    id: str
+    outcome: str
+    reason: str
+    detail: str = ""
+    expected: str | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether a backend with this verdict can be certified."""
+        return self.outcome in _GOOD
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a run of the kit found about one backend.
+
+    Attributes:
+        backend: Its name, as in the expression.
+        distribution, version: Who brings it; for a registered class its module, and nothing.
+        expression: What was certified.
+        options: What stood beside it in the configuration, as text or plain data.
+        headrace, python: The versions that ran.
+        platform: Operating system and machine.
+        rules: A verdict per rule, in order.
+        problem: Why no rule could be judged, or None.
+        tolerance: ``(rtol, atol)`` of comparisons of numbers with fractions.
+    """
+
+    backend: str
+    distribution: str
+    version: str
+    expression: str
+    options: dict[str, Any]
+    headrace: str
+    python: str
+    platform: str
+    rules: tuple[Verdict, ...] = ()
+    problem: str | None = None
+    tolerance: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def certified(self) -> bool:
+        """Whether every rule holds, does not apply or fails for a reason that is given."""
+        return self.problem is None and bool(self.rules) and all(v.good for v in self.rules)
+
+    @property
+    def expected_failures(self) -> dict[str, str]:
+        """The rules that are not kept, each with the reason that the author gives."""
+        return {v.id: v.expected or "" for v in self.rules if v.outcome == EXPECTED_FAILURE}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the certificate as plain data for JSON."""
+        return {
+            "backend": self.backend,
+            "distribution": self.distribution,
+            "version": self.version,
+            "certified": self.certified,
+            "problem": self.problem,
+            "expression": self.expression,
+            "options": self.options,
+            "tolerance": {"rtol": self.tolerance[0], "atol": self.tolerance[1]},
+            "headrace": self.headrace,
+            "python": self.python,
+            "platform": self.platform,
+            "rules": [asdict(verdict) for verdict in self.rules],
+            "expected_failures": self.expected_failures,
+        }

@@ -1,0 +1,129 @@
+"""Rules about the keys that a backend reads and writes, against what it declares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.testing.conformance.rule import Broken, Rule, rule
+from headrace.testing.conformance.watching import DECOY, WatchedRequest
+
+if TYPE_CHECKING:
+    from headrace.testing.conformance.subject import Subject
+
+__all__ = ["RULES"]
+
+_ITEMS = 3
+_ALWAYS = frozenset({"request_size", "result"})
+"""Keys that core itself looks at around every batch."""
+
+_MOVED = frozenset({"data", "result"})
+"""Keys that containers move between the backends inside."""
+
+
+def watched(subject: Subject, k: int) -> WatchedRequest:
+    """Run request ``k`` and give it, with what was read and written."""
+    request = WatchedRequest({**subject.item(k), DECOY: "decoy"})
+    subject.live.results(subject.live.filled(request))
+    return request
+
+
+def _inside(subject: Subject, which: str) -> frozenset[str]:
+    """Give the keys that the backends inside a container declare."""
+    children = subject.children
+    found = [subject.declared(which, child).all for child in children]
+    return frozenset().union(*found, _MOVED if children else ())
+
+
+@rule("reads", "range")
+def reads(subject: Subject) -> str | None:
+    """Maps, `check` and readers rely on `reads`: it names all keys that matter, and no others.
+
+    Requests note which of their keys are looked at: only declared ones may be, and every declared
+    one must be. A request cut down to the declared keys must give what the whole one gives. Keys
+    of a TypedDict that are not required may be missing; `request_size` is core's and need not be
+    declared.
+    """
+    declared = subject.declared("reads")
+    allowed = declared.all | _inside(subject, "reads") | _inside(subject, "writes") | _ALWAYS
+    looked: set[str] = set()
+    walked = False
+    for k in range(_ITEMS):
+        whole = subject.item(k)
+        for key in sorted(declared.required - whole.keys()):
+            raise Broken(f"it declares that it reads {key!r}; request {k} has none and is run")
+        request = watched(subject, k)
+        looked |= request.read
+        walked |= request.walked
+        undeclared = request.read - allowed - {DECOY}
+        if undeclared and not request.walked:
+            raise Broken(f"it reads {min(undeclared)!r}, which `reads` does not declare")
+        less = {key: value for key, value in whole.items() if key in allowed}
+        error = subject.live.alone(less)
+        if error is not None:
+            raise Broken(f"a request with the declared keys alone fails: {error}")
+        subject.must_equal(
+            less.get("result"),
+            subject.expected(k),
+            f"request {k} with the declared keys alone differs",
+        )
+    never = declared.all - looked
+    if never:
+        raise Broken(f"it declares that it reads {min(never)!r}, and never looks at it")
+    return "it copies requests; single keys cannot be seen" if walked else None
+
+
+@rule("writes", "range")
+def writes(subject: Subject) -> None:
+    """Maps, `check` and readers rely on `writes`: each of these keys is set, and no other is.
+
+    After a request that went well every declared key must have been written, keys of a TypedDict
+    that are not required excepted, and no other key may have been set, changed or removed.
+    """
+    declared = subject.declared("writes")
+    allowed = declared.all | _inside(subject, "writes")
+    seen: set[str] = set()
+    for k in range(_ITEMS):
+        before = {**subject.item(k), DECOY: "decoy"}
+        request = WatchedRequest(before)
+        subject.live.results(subject.live.filled(request))
+        changed = _changed(before, dict(request.copy())) | request.written
+        undeclared = changed - allowed
+        if undeclared:
+            raise Broken(f"it writes {_shown(undeclared)}, which `writes` does not declare")
+        missing = declared.required - changed
+        if missing:
+            raise Broken(f"it declares that it writes {_shown(missing)}; request {k} got none")
+        seen |= changed
+    never = declared.all - seen
+    if never:
+        raise Broken(f"it declares that it writes {_shown(never)}, and no request got it")
+
+
+def _changed(before: dict[str, object], after: dict[str, object]) -> set[str]:
+    changed = set(before.keys() ^ after.keys())
+    return changed | {key for key in before.keys() & after.keys() if before[key] is not after[key]}
+
+
+def _shown(keys: set[str] | frozenset[str]) -> str:
+    first = min(keys)
+    return "every key of the request" if first == DECOY else repr(first)
+
+
+@rule("extra-keys-pass", "reads", "writes")
+def extra_keys_pass(subject: Subject) -> None:
+    """Keys that a backend does not know belong to others and pass through it untouched.
+
+    A request with a further key gives the same result, and that key holds the same object after.
+    """
+    stranger = object()
+    request = subject.item(0)
+    request["a key of another backend"] = stranger
+    result = subject.live.result_alone(request)
+    if request.get("a key of another backend") is not stranger:
+        raise Broken("a key that the backend does not know was changed or removed")
+    subject.must_equal(
+        result, subject.expected(0), "a key that it does not know changes the result"
+    )
+
+
+RULES: tuple[Rule, ...] = (reads, writes, extra_keys_pass)

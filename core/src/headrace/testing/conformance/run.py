@@ -1,0 +1,188 @@
+"""Running the rules over one backend, each once, those it needs before it."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace._describe import plain
+from headrace._registry.registry import nearest
+from headrace.testing.conformance import (
+    rules_batch,
+    rules_class,
+    rules_docs,
+    rules_errors,
+    rules_keys,
+    rules_left,
+    rules_life,
+    rules_threads,
+)
+from headrace.testing.conformance.certificate import (
+    BLOCKED,
+    EXPECTED_FAILURE,
+    FAILED,
+    NOT_APPLICABLE,
+    PASSED,
+    UNEXPECTED_PASS,
+    Certificate,
+    Verdict,
+)
+from headrace.testing.conformance.rule import Broken, NotApplicable, Rule
+from headrace.testing.conformance.subject import Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Self
+
+    from headrace import Backend
+    from headrace.testing.conformance.base import BackendConformance
+
+__all__ = ["ConformanceRun", "certify", "check_expected", "rules"]
+
+_MODULES = (
+    rules_class,
+    rules_docs,
+    rules_batch,
+    rules_keys,
+    rules_errors,
+    rules_life,
+    rules_threads,
+    rules_left,
+)
+
+
+def rules() -> Mapping[str, Rule]:
+    """Give all rules by identifier, in the order in which they are judged."""
+    found = {one.id: one for module in _MODULES for one in module.RULES}
+    ordered: dict[str, Rule] = {}
+
+    def put(identifier: str) -> None:
+        if identifier not in ordered:
+            for needed in found[identifier].needs:
+                put(needed)
+            ordered[identifier] = found[identifier]
+
+    for identifier in found:
+        put(identifier)
+    return ordered
+
+
+def check_expected(cls: type[BackendConformance]) -> None:
+    """Check the exceptions of a conformance class: rules that exist, each with a reason.
+
+    Raises:
+        ValueError: One is no rule, or has no reason.
+    """
+    known = rules()
+    for identifier, reason in cls.expected_failures.items():
+        if identifier not in known:
+            near = nearest(identifier, known)
+            raise ValueError(
+                f"expected_failures of {cls.__name__} names {identifier!r}, which is no rule"
+                + (f"; did you mean {near!r}?" if near else "")
+            )
+        if not isinstance(reason, str) or not reason.strip():
+            raise ValueError(
+                f"expected_failures of {cls.__name__} gives no reason for {identifier!r}: "
+                "write why the backend cannot keep it"
+            )
+
+
+class ConformanceRun:
+    """One conformance class, judged rule by rule; used as a context manager."""
+
+    def __init__(
+        self, cls: type[BackendConformance], *, promised: type[Backend] | None = None
+    ) -> None:
+        check_expected(cls)
+        self.rules = rules()
+        self.subject = Subject(cls(), promised)
+        self.expected = dict(cls.expected_failures)
+        self._verdicts: dict[str, Verdict] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what was built."""
+        self.subject.close()
+
+    def verdict(self, identifier: str) -> Verdict:
+        """Judge one rule, and before it those that it needs; each is judged once."""
+        if identifier not in self._verdicts:
+            self._verdicts[identifier] = self._judge(self.rules[identifier])
+        return self._verdicts[identifier]
+
+    def _judge(self, rule: Rule) -> Verdict:
+        outcome, detail = PASSED, ""
+        for needed in rule.needs:
+            if self.verdict(needed).outcome in (FAILED, BLOCKED):
+                outcome, detail = BLOCKED, f"it cannot be judged before {needed!r} holds"
+                break
+        else:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # a rule of its own listens to them
+                    detail = rule.check(self.subject) or ""
+            except Broken as error:
+                outcome, detail = FAILED, str(error)
+            except NotApplicable as error:
+                outcome, detail = NOT_APPLICABLE, str(error)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a backend raises breaks the rule
+                outcome, detail = FAILED, f"{type(error).__name__}: {error}"
+        reason = self.expected.get(rule.id)
+        if reason is not None:
+            if outcome == FAILED:
+                outcome = EXPECTED_FAILURE
+            elif outcome != BLOCKED:
+                outcome = UNEXPECTED_PASS
+                detail = "it is listed in expected_failures, and holds: take it out there"
+        return Verdict(rule.id, outcome, rule.reason, detail, reason)
+
+    def certificate(self) -> Certificate:
+        """Judge all rules."""
+        return describe(self.subject, tuple(self.verdict(identifier) for identifier in self.rules))
+
+
+def describe(subject: Subject, verdicts: tuple[Verdict, ...]) -> Certificate:
+    """Make the certificate of a backend, however little of it is known."""
+    kit = subject.kit
+    name, distribution, version = kit.expression, "", ""
+    with contextlib.suppress(Exception):  # the rule `resolves` says what is wrong
+        spec = subject.element.spec
+        name, distribution, version = spec.name, spec.distribution, spec.version
+    options: dict[str, Any] = plain(dict(kit.options))
+    return Certificate(
+        backend=name,
+        distribution=distribution,
+        version=version,
+        expression=kit.expression,
+        options=options,
+        headrace=headrace.__version__,
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        rules=verdicts,
+        tolerance=(kit.rtol, kit.atol),
+    )
+
+
+def certify(cls: type[BackendConformance], *, promised: type[Backend] | None = None) -> Certificate:
+    """Judge a backend by all rules.
+
+    Args:
+        cls: The conformance class.
+        promised: The class that an entry point offers under the backend's name; the expression must
+            name it. None where there is no such promise.
+
+    Raises:
+        ValueError: ``expected_failures`` names what is no rule, or gives no reason.
+    """
+    with ConformanceRun(cls, promised=promised) as run:
+        return run.certificate()

@@ -1,0 +1,129 @@
+"""A request that notes which of its keys are read and written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["DECOY", "WatchedRequest"]
+
+DECOY = "a key that nobody declares"
+"""A key put into watched requests: whoever reads it copies or walks the whole request."""
+
+_MISSING = object()
+
+
+class WatchedRequest(dict[str, Any]):
+    """A dict that notes, per key, whether it was read or written first, and all that was written.
+
+    Attributes:
+        read: The keys that were looked at before anything was written under them.
+        written: The keys that were set or removed.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.read: set[str] = set()
+        self.written: set[str] = set()
+
+    @property
+    def walked(self) -> bool:
+        """Whether somebody copied or walked through all of it."""
+        return DECOY in self.read
+
+    def _look(self, key: str) -> None:
+        if key not in self.written:
+            self.read.add(key)
+
+    def __getitem__(self, key: str) -> Any:
+        self._look(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Give a value, as dict does."""
+        self._look(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self._look(key)  # type: ignore[arg-type]
+        return super().__contains__(key)
+
+    def __iter__(self) -> Any:
+        # Overridden so that `dict(request)` asks for each key, and no shortcut past it is taken.
+        return super().__iter__()
+
+    def items(self) -> Any:
+        """Give all pairs, as dict does."""
+        self._look_at_all()
+        return super().items()
+
+    def values(self) -> Any:
+        """Give all values, as dict does."""
+        self._look_at_all()
+        return super().values()
+
+    def copy(self) -> Any:
+        """Give a plain copy."""
+        self._look_at_all()
+        return dict(super().items())
+
+    def __or__(self, other: Any) -> Any:
+        return {**self.copy(), **other}
+
+    def __ror__(self, other: Any) -> Any:
+        return {**other, **self.copy()}
+
+    def __eq__(self, other: object) -> bool:
+        self._look_at_all()
+        return super().__eq__(other)
+
+    __hash__ = None
+
+    def _look_at_all(self) -> None:
+        for key in list(super().keys()):
+            self._look(key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.written.add(key)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        self.written.add(key)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """Give a value, or set it, as dict does."""
+        self._look(key)
+        if not super().__contains__(key):
+            self.written.add(key)
+        return super().setdefault(key, default)
+
+    def pop(self, key: str, default: Any = _MISSING) -> Any:
+        """Remove a key, as dict does."""
+        self._look(key)
+        if super().__contains__(key):
+            self.written.add(key)
+        return super().pop(key) if default is _MISSING else super().pop(key, default)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove the last key, as dict does."""
+        key, value = super().popitem()
+        self._look(key)
+        self.written.add(key)
+        return key, value
+
+    def clear(self) -> None:
+        """Remove all keys, as dict does."""
+        self.written.update(super().keys())
+        super().clear()
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Set several keys, as dict does."""
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+
+    def __ior__(self, other: Any) -> Any:
+        self.update(other)
+        return self
+
+    def __reduce__(self) -> Any:
+        return dict, (self.copy(),)

@@ -1,0 +1,182 @@
+"""Backends whose class, options or docstring break one rule each."""
+
+from __future__ import annotations
+
+import inspect
+
+from pydantic import ConfigDict, Field
+
+from conformance_shelf.labels import breaks, broken, documented
+from conformance_shelf.perfect import Perfect
+
+# resolves
+
+broken("resolves", "MisspeltName", expression="Perfectt(3)")
+broken("resolves", "MisspeltOption", expression="Perfect(3)", options={"factro": 3})
+broken("resolves", "OptionOfAnotherType", expression="Perfect(factor=much)")
+broken("resolves", "NoExpression", expression="Perfect(3")
+broken("resolves", "ExpressionIsNone", expression=None)
+
+
+# attributes
+
+
+@breaks("attributes")
+class ReadsWhatNoOptionNames(Perfect):
+    reads = ("data", "{key}")
+
+
+@breaks("attributes")
+class WritesAList(Perfect):
+    writes = ["result"]  # noqa: RUF012
+
+
+@breaks("attributes")
+class RerunIsAText(Perfect):
+    rerun = "yes"
+
+
+@breaks("attributes")
+class PrefixesAreAText(Perfect):
+    prefixes = "or"
+
+
+# options
+
+
+@breaks("options-described")
+class OptionWithoutDescription(Perfect):
+    class Options(Perfect.Options):
+        """How much."""
+
+        quiet: bool = False
+
+
+@breaks("options-described")
+class OptionWithoutUnit(Perfect):
+    class Options(Perfect.Options):
+        """How much."""
+
+        delay: float = Field(0.0, description="The delay before it.")
+
+
+@breaks("options-strict")
+class OptionsTakeAnything(Perfect):
+    class Options(Perfect.Options):
+        """How much."""
+
+        model_config = ConfigDict(extra="ignore")
+
+
+@breaks("options-strict")
+class OptionsCanBeChanged(Perfect):
+    class Options(Perfect.Options):
+        """How much."""
+
+        model_config = ConfigDict(frozen=False)
+
+
+@breaks("options-strict")
+class PositionalOfNoOption(Perfect):
+    class Options(Perfect.Options):
+        """How much."""
+
+        positional = ("factor", "faktor")
+
+
+class Curve:
+    """What JSON cannot describe."""
+
+
+@breaks("options-schema")
+class OptionOfAnyClass(Perfect):
+    class Options(Perfect.Options):
+        """How much."""
+
+        curve: Curve = Field(Curve(), description="The curve.")
+
+
+@breaks("options-schema", expression="DefaultOfAnotherType(digits=2)")
+class DefaultOfAnotherType(Perfect):
+    class Options(Perfect.Options):
+        """How much."""
+
+        digits: int = Field("two", description="How many digits (a number).")
+
+
+# items
+
+
+class _Counting:
+    count = 0
+
+
+def never_the_same(self, k):
+    _Counting.count += 1
+    return {"data": k + _Counting.count}
+
+
+def the_same_object(self, k, item={"data": 1}):  # noqa: B006
+    return item
+
+
+broken("items", "NeverTheSame", expression="Perfect", make_item=never_the_same)
+broken("items", "TheSameDict", expression="Perfect", make_item=the_same_object)
+broken("items", "AllEqual", expression="Perfect", make_item=lambda self, k: {"data": 7})
+broken("items", "NoData", expression="Perfect", make_item=lambda self, k: {"number": k})
+broken("items", "NoDict", expression="Perfect", make_item=lambda self, k: k)
+
+
+# docstrings
+
+
+GOOD = inspect.getdoc(Perfect) or ""
+
+
+@breaks("docstring-sections")
+class NoDocstring(Perfect):
+    __doc__ = ""
+
+
+@breaks("docstring-sections")
+@documented(GOOD[: GOOD.index("Source:")])
+class NoSource(Perfect):
+    pass
+
+
+@breaks("docstring-sections")
+@documented(
+    GOOD.replace("Raises:\n    InputError: ``data`` is missing or no number.\n", "Raises:\n")
+)
+class EmptyRaises(Perfect):
+    pass
+
+
+@breaks("docstring-keys")
+@documented(GOOD.replace("    data: A number", "    data: Any.\n    mask: A number"))
+class DocumentsAKeyItDoesNotRead(Perfect):
+    pass
+
+
+@breaks("docstring-keys")
+@documented(GOOD.replace("    result: The number", "    product: The number"))
+class DocumentsAnotherKey(Perfect):
+    pass
+
+
+@breaks("docstring-batch")
+@documented(GOOD.replace("1 or more;", "1 to 8;"))
+class DocumentsAnotherRange(Perfect):
+    pass
+
+
+@breaks("docstring-batch")
+@documented(GOOD.replace("1 or more; items", "Items"))
+class DocumentsNoRange(Perfect):
+    pass
+
+
+@breaks("docstring-raises")
+@documented(GOOD.replace("InputError: ``data`` is missing or no number.", "Nothing."))
+class DocumentsNoError(Perfect):
+    pass

@@ -1,0 +1,188 @@
+"""Backends that do one thing wrong with requests that are wrong, or with running again."""
+
+from __future__ import annotations
+
+import inspect
+
+from conformance_shelf.labels import breaks
+from conformance_shelf.perfect import GOOD_TYPES, Perfect
+from headrace.errors import InputError
+
+
+@breaks("missing-key")
+class RaisesKeyError(Perfect):
+    def one(self, request):
+        request["data"]
+        super().one(request)
+
+
+@breaks("missing-key")
+class DoesNotNameTheKey(Perfect):
+    def one(self, request):
+        if "data" not in request:
+            raise InputError("something is missing")
+        super().one(request)
+
+
+@breaks("missing-key")
+class TakesZeroForWhatIsMissing(Perfect):
+    def one(self, request):
+        if "data" in request:
+            super().one(request)
+        else:
+            request["result"] = 0
+
+
+@breaks("wrong-type")
+class TakesAnything(Perfect):
+    def one(self, request):
+        if "data" in request and type(request["data"]) not in (*GOOD_TYPES, list, complex):
+            request["result"] = 0
+        else:
+            super().one(request)
+
+
+@breaks("wrong-type")
+class FailsOnATypeItDoesNotKnow(Perfect):
+    def one(self, request):
+        if "data" in request and type(request["data"]) not in (*GOOD_TYPES, list, complex):
+            raise TypeError("unsupported operand")
+        super().one(request)
+
+
+@breaks("wrong-type")
+class SaysAnythingAndRefuses(Perfect):
+    __doc__ = (inspect.getdoc(Perfect) or "").replace(
+        "data: A number, int or float.", "data: Anything."
+    )
+
+
+@breaks("wrong-shape")
+class UnpacksLists(Perfect):
+    def read(self, request):
+        value = request.get("data")
+        while isinstance(value, list) and value:
+            (value,) = value
+        return super().read({"data": value} if "data" in request else {})
+
+
+@breaks("wrong-dtype")
+class DropsTheImaginaryPart(Perfect):
+    def read(self, request):
+        value = request.get("data")
+        if isinstance(value, complex):
+            return value.real
+        return super().read(request)
+
+
+@breaks("works-after-failure")
+class RemembersFailures(Perfect):
+    def one(self, request):
+        try:
+            super().one(request)
+        except InputError:
+            self.factor += 1
+            raise
+
+
+@breaks("bad-item-alone")
+class OneSpoilsAll(Perfect):
+    rerun = False
+
+    def forward(self, batch):
+        for request in batch:
+            self.one(request)
+
+
+@breaks("bad-item-alone")
+class SkipsThoseAfterTheBadOne(Perfect):
+    def forward(self, batch):
+        outcomes = [None] * len(batch)
+        for place, request in enumerate(batch):
+            try:
+                self.one(request)
+            except InputError as error:
+                outcomes[place] = error
+                for later in batch[place + 1 :]:
+                    later["result"] = None
+                break
+        return outcomes if any(outcomes) else None
+
+
+def _local_error():
+    class NoNumberError(InputError):
+        pass
+
+    return NoNumberError
+
+
+NoNumberError = _local_error()
+
+
+class HalfAnError(InputError):
+    """An error that loses its key on the way."""
+
+    def __reduce__(self):
+        return HalfAnError, ("no number",)
+
+
+@breaks("errors-pickle")
+class RaisesALocalError(Perfect):
+    def one(self, request):
+        try:
+            super().one(request)
+        except InputError as error:
+            raise NoNumberError(error.what, key=error.key) from None
+
+
+@breaks("errors-pickle")
+class RaisesAnErrorThatLosesItsKey(Perfect):
+    def one(self, request):
+        try:
+            super().one(request)
+        except InputError as error:
+            raise HalfAnError(error.what, key=error.key) from None
+
+
+UNIT = {"m": 1, "cm": 100}
+
+
+@breaks("rerun", make_item=lambda self, k: {"data": k + 1, "unit": ("m", "cm")[k % 2]})
+class ConvertsWhatItConverted(Perfect):
+    """Convert a length to metres.
+
+    Reads:
+        data: A number.
+        unit: "m" or "cm".
+    Writes:
+        result: The length in metres.
+        unit: "m".
+    Batch:
+        1 or more
+
+    Raises:
+        InputError: A key is missing or wrong.
+    Source:
+        Own.
+    """
+
+    reads = ("data", "unit")
+    writes = ("result", "unit")
+
+    def one(self, request):
+        if "unit" not in request:
+            raise InputError("no unit", key="unit")
+        unit = request["unit"]
+        if not isinstance(unit, str) or unit not in UNIT:
+            raise InputError("no such unit", key="unit")
+        request["result"] = self.read(request) / UNIT[unit]
+        request["unit"] = "m"
+
+
+@breaks("rerun")
+class CountsCalls(Perfect):
+    def one(self, request):
+        again = "seen" in vars(self) and id(request) in self.seen
+        super().one(request)
+        self.__dict__.setdefault("seen", {})[id(request)] = request
+        request["result"] += again

@@ -1,0 +1,120 @@
+"""The shelf: perfect backends pass every rule, each broken one is rejected by the rule meant for it."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from headrace.testing import certify
+from headrace.testing.conformance import rules, rules_life
+from headrace.testing.conformance.probe import Probe, probe
+
+sys.path.insert(0, str(Path(__file__).parent))
+shelf = {
+    name: importlib.import_module(f"conformance_shelf.{name}")
+    for name in (
+        *("perfect", "labels", "broken_class", "broken_batch", "broken_errors", "broken_life"),
+        "heavy",
+    )
+}
+sys.path.pop(0)
+PERFECT = shelf["perfect"].CONFORMANCE
+BROKEN = shelf["labels"].BROKEN
+ABOUT_IMPORTS = {"imports-lazily", "missing-library"}
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """Let fresh processes find the shelf: they get the path of this one."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.fixture
+def fake_torch(monkeypatch):
+    """A torch on whose device the one backend that leaks has allocated."""
+    leaky = shelf["broken_life"].LeavesDeviceMemory
+    leaky.allocated = 0
+    cuda = types.SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        device_count=lambda: 1,
+        memory_allocated=lambda index: leaky.allocated,
+        current_device=lambda: 0,
+        current_stream=lambda: "default stream",
+    )
+    torch = types.SimpleNamespace(
+        cuda=cuda,
+        is_grad_enabled=lambda: True,
+        is_inference_mode_enabled=lambda: False,
+        Tensor=type("Tensor", (), {}),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+
+@pytest.fixture(autouse=True)
+def tidy():
+    """Give back what the leaky ones have left."""
+    life = shelf["broken_life"]
+    life.LeavesAThread.stop.clear()
+    yield
+    life.LeavesAThread.stop.set()
+    for file in life.LeavesAFile.files:
+        file.close()
+    for descriptor in life.LeavesADescriptor.descriptors:
+        os.close(descriptor)
+    life.LeavesAFile.files.clear()
+    life.LeavesADescriptor.descriptors.clear()
+    life.OnlyOnce.made = life.EveryLifeAddsUp.made = 0
+
+
+def judged(cls):
+    certificate = certify(cls)
+    return certificate, {v.id: v for v in certificate.rules}
+
+
+@pytest.mark.parametrize("cls", PERFECT, ids=lambda cls: cls.__name__)
+def test_a_perfect_backend_passes_every_rule(cls):
+    certificate, verdicts = judged(cls)
+    assert {v.id: v.detail for v in verdicts.values() if v.outcome != "passed"} == {}
+    assert list(verdicts) == list(rules())
+    assert certificate.certified
+
+
+@pytest.mark.parametrize("cls", BROKEN, ids=lambda cls: f"{cls.breaks}-{cls.__name__}")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_a_broken_backend_is_rejected_by_exactly_the_rule_meant_for_it(cls, request, monkeypatch):
+    if cls.breaks == "device-memory-left":
+        request.getfixturevalue("fake_torch")
+    if cls.breaks not in ABOUT_IMPORTS:
+        # A fresh process takes half a second, and says the same of all of them.
+        monkeypatch.setattr(rules_life, "probe", lambda subject: Probe(stage="build"))
+    certificate, verdicts = judged(cls)
+    failed = {v.id: v.detail for v in verdicts.values() if v.outcome == "failed"}
+    assert set(failed) == {cls.breaks}, failed
+    assert {v.outcome for v in verdicts.values()} <= {
+        *("passed", "failed", "blocked", "not_applicable"),
+    }
+    assert failed[cls.breaks]
+    assert not certificate.certified
+    gc.collect()
+
+
+def test_the_shelf_has_a_broken_backend_for_every_rule():
+    assert {cls.breaks for cls in BROKEN} == set(rules())
+    assert len({cls.__name__ for cls in BROKEN}) == len(BROKEN) >= 25
+
+
+def test_the_shelf_is_judged_in_fresh_processes_as_it_is_said():
+    from headrace.testing.conformance.subject import Subject
+
+    found = probe(Subject(PERFECT[0]()))
+    assert (found.imported, found.configured, found.built) == ([], [], [])
+    assert (found.stage, found.error) == ("build", "")

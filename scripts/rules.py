@@ -1,0 +1,125 @@
+"""Write docs/rules/, a page per rule of the backend contract, from the rules themselves.
+
+python scripts/rules.py            write the pages
+python scripts/rules.py --check    exit 1 when the pages are not what the code says
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+from headrace.testing.conformance import Rule, rules
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "rules"
+SHELF = ROOT / "core" / "tests" / "conformance_shelf"
+
+HEAD = """# The rules
+
+What the conformance kit checks of a backend, a page per rule. Made from the code by
+`python scripts/rules.py`.
+
+A backend is certified by a class with its expression and a factory of requests:
+
+```python
+import numpy
+
+from headrace.testing import BackendConformance
+
+
+class ResizeMatConformance(BackendConformance):
+    expression = "ResizeMat(16,24)"  # a backend; children stand in [ ] as always
+    options = {}  # what goes beside it in a configuration
+    expected_failures = {}  # {"rule": "why the backend cannot keep it"}
+
+    def make_item(self, k):  # request number k: a new dict, the same k an equal one
+        return {"data": numpy.full((8, 8 + k, 3), 10 * k, "uint8")}
+```
+
+- **pytest** collects every subclass that a test module defines or imports, one test per rule. It
+  needs `pip install 'headrace[testing]'`.
+- **`headrace conformance NAME...`** judges the backends of a distribution that offers the class as
+  an entry point, `ResizeMat = "headrace_cv.conformance:ResizeMatConformance"` in the group
+  `headrace.conformance`. It prints a certificate; `--certificate out.json` writes it. It does not
+  need pytest.
+
+A rule **passes**, **fails**, does **not apply** (where the contract itself promises nothing), or is
+**not judged** because a rule that it needs fails. An exception to a rule stands in
+`expected_failures` with its reason, which the certificate shows; when that rule holds after all, or
+the reason is empty, that is a failure. Rules that need an excepted one are judged all the same.
+
+Numbers with fractions in two results count as equal within `rtol = 1e-5` and `atol = 1e-6`, which
+the class may set; everything else is compared exactly, arrays by dtype, shape and content.
+
+| rule | why |
+|---|---|
+"""
+
+
+def pages() -> dict[str, str]:
+    """Give every page by the name of its file."""
+    known = rules()
+    found = {f"{rule.id}.md": page(rule) for rule in known.values()}
+    rows = [f"| [`{rule.id}`]({rule.id}.md) | {rule.reason} |" for rule in known.values()]
+    return {"README.md": HEAD + "\n".join(rows) + "\n", **found}
+
+
+def broken() -> dict[str, str]:
+    """Give, per rule, the source of the first backend on the shelf that breaks it."""
+    found: dict[str, str] = {}
+    for path in sorted(SHELF.glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for part in ast.parse(text).body:
+            if not isinstance(part, ast.ClassDef):
+                continue
+            for call in part.decorator_list:
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "breaks":
+                    identifier = ast.literal_eval(call.args[0])
+                    found.setdefault(identifier, source(text, part))
+    return found
+
+
+def source(text: str, part: ast.ClassDef) -> str:
+    """Give the source of a class without the marks of the shelf, but with its other decorators."""
+    lines = text.splitlines()
+    kept = [
+        "@" + (ast.get_source_segment(text, one) or "")
+        for one in part.decorator_list
+        if not (isinstance(one, ast.Call) and ast.unparse(one.func) == "breaks")
+    ]
+    body = [line.partition("  # noqa")[0] for line in lines[part.lineno - 1 : part.end_lineno]]
+    return "\n".join([*kept, *body])
+
+
+def page(rule: Rule) -> str:
+    """Write the page of one rule."""
+    text = f"# {rule.id}\n\n{rule.reason}\n\n{rule.text}\n"
+    example = broken().get(rule.id)
+    if example is not None:
+        shelf = "../../core/tests/conformance_shelf/perfect.py"
+        text += f"\nBroken by, where [`Perfect`]({shelf}) keeps every rule:\n\n"
+        text += f"```python\n{example}\n```\n"
+    if rule.needs:
+        needed = ", ".join(f"[`{name}`]({name}.md)" for name in rule.needs)
+        text += f"\nNeeds: {needed}.\n"
+    return f"{text}\n[All rules](README.md)\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or say whether they are what the code says."""
+    made = pages()
+    there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
+    if "--check" in arguments:
+        return 0 if made == there else 1
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name in there.keys() - made.keys():
+        (FOLDER / name).unlink()
+    for name, text in made.items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

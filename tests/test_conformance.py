@@ -1,0 +1,81 @@
+"""Our own plugins keep every rule, and every rule has its page."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from headrace.testing import certify
+from headrace.testing.conformance import rules
+
+ROOT = Path(__file__).resolve().parents[1]
+OURS = ("headrace-cv", "headrace-ort")
+
+
+def load_script():
+    spec = importlib.util.spec_from_file_location("rules_script", ROOT / "scripts" / "rules.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_our_plugins_are_certified_without_an_exception(tmp_path):
+    out = tmp_path / "certificate.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "conformance", *OURS, "--certificate", str(out)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    written = json.loads(out.read_text(encoding="utf-8"))
+    assert written["certified"] is True
+    backends = {
+        (p.dist.name, p.name)
+        for p in entry_points(group="headrace.backends")
+        if p.dist is not None and p.dist.name in OURS
+    }
+    certificates = {(c["distribution"], c["backend"]): c for c in written["certificates"]}
+    assert set(certificates) == backends
+    for certificate in certificates.values():
+        assert certificate["expected_failures"] == {}
+        assert [rule["id"] for rule in certificate["rules"]] == list(rules())
+        outcomes = {rule["id"]: rule["outcome"] for rule in certificate["rules"]}
+        # Only `rerun` promises nothing where it is False.
+        assert outcomes.pop("rerun") in ("passed", "not_applicable")
+        assert set(outcomes.values()) == {"passed"}
+    heavy = {
+        rule["id"]: rule["detail"] for rule in certificates["headrace-ort", "OnnxTensor"]["rules"]
+    }
+    assert "onnxruntime" in heavy["imports-lazily"]
+    assert "onnxruntime" in heavy["missing-library"]
+
+
+def test_the_pages_of_the_rules_are_what_the_code_says():
+    script = load_script()
+    there = {path.name: path.read_text("utf-8") for path in script.FOLDER.glob("*.md")}
+    assert there == script.pages(), "run: python scripts/rules.py"
+    assert set(there) == {"README.md", *(f"{identifier}.md" for identifier in rules())}
+
+
+def test_every_page_shows_a_backend_that_breaks_the_rule():
+    shown = load_script().broken()
+    # These two are broken by a conformance class, not by a backend.
+    assert set(rules()) - set(shown) == {"resolves", "items"}
+
+
+@pytest.mark.parametrize("document", ["core/README.md", "docs/rules/README.md"])
+def test_the_class_that_a_document_shows_is_certified(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (program,) = [block for block in blocks if "BackendConformance" in block]
+    names: dict[str, type] = {}
+    exec(program, names)
+    assert certify(names["ResizeMatConformance"]).certified
