@@ -57,6 +57,7 @@ ORDER = [
     "Loop",
     "Restart",
     "DagDispatcher",
+    "Repost",
     "Queue",
     "Send",
     "Recv",

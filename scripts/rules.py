@@ -24,16 +24,18 @@ What the conformance kit checks of a backend, a page per rule. Made from the cod
 A backend is certified by a class with its expression and a factory of requests:
 
 ```python
+import numpy
+
 from headrace.testing import BackendConformance
 
 
 class ResizeMatConformance(BackendConformance):
-    expression = "ResizeMat(16,24)"         # a backend; children stand in [ ] as always
-    options = {}                            # what goes beside it in a configuration
-    expected_failures = {}                  # {"rule": "why the backend cannot keep it"}
+    expression = "ResizeMat(16,24)"  # a backend; children stand in [ ] as always
+    options = {}  # what goes beside it in a configuration
+    expected_failures = {}  # {"rule": "why the backend cannot keep it"}
 
-    def make_item(self, k):                 # request number k: a new dict, the same k an equal one
-        return {"data": [[k, k], [k, k]]}
+    def make_item(self, k):  # request number k: a new dict, the same k an equal one
+        return {"data": numpy.full((8, 8 + k, 3), 10 * k, "uint8")}
 ```
 
 - **pytest** collects every subclass that a test module defines or imports, one test per rule. It

@@ -86,8 +86,10 @@ def test_waiting_has_the_requests_waiting_that_it_names(tmp_path):
 
 
 def test_overhead_runs(tmp_path):
-    _, figures = run("benchmarks.scheduling.overhead", tmp_path, "--part", "fair", "held")
-    assert {cell["cell"] for cell in figures["cells"]} >= {"hold the lock 50 us inst=2 max=8"}
+    parts = ("graph", "long", "fair", "held")
+    _, figures = run("benchmarks.scheduling.overhead", tmp_path, "--part", *parts)
+    wanted = {"diamond x>(y,z)>w inst=2", "lines of nodes", "hold the lock 50 us inst=2 max=8"}
+    assert {cell["cell"] for cell in figures["cells"]} >= wanted
 
 
 def test_import_time_runs(tmp_path):

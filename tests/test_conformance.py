@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import pytest
+
+from headrace.testing import certify
 from headrace.testing.conformance import rules
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,3 +69,13 @@ def test_every_page_shows_a_backend_that_breaks_the_rule():
     shown = load_script().broken()
     # These two are broken by a conformance class, not by a backend.
     assert set(rules()) - set(shown) == {"resolves", "items"}
+
+
+@pytest.mark.parametrize("document", ["core/README.md", "docs/rules/README.md"])
+def test_the_class_that_a_document_shows_is_certified(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (program,) = [block for block in blocks if "BackendConformance" in block]
+    names: dict[str, type] = {}
+    exec(program, names)
+    assert certify(names["ResizeMatConformance"]).certified

@@ -57,6 +57,15 @@ def backend(example):
     return run
 
 
+def test_the_readme_shows_the_graph_as_the_command_draws_it(example):
+    command = [sys.executable, "-m", "headrace", "explain", str(example / "page.toml")]
+    done = subprocess.run(
+        [*command, "--graph", "mermaid"], check=True, capture_output=True, text=True
+    )
+    readme = (EXAMPLE.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"```mermaid\n{done.stdout.strip()}\n```" in readme
+
+
 def edits(a: str, b: str) -> int:
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):

@@ -7,6 +7,10 @@ only headrace is measured. Parts, each a table:
   ``batching_timeout``, with 1, 10 and 40 client threads. headrace runs a backend written in
   Python; omniback its own in C++ and the same one in Python.
 - ``chain``: four of them in one node, ``S[...]``.
+- ``graph``: three nodes in a line, a > b > c, and a diamond, x > (y, z) > w, whose map brings both
+  results to w. One instance per node, and two.
+- ``long``: headrace alone, one client: a line of three beside a single node, and a line of 200
+  beside that of three.
 - ``thread``: the same backend in a thread of its own, ``BackgroundThread[...]``.
 - ``sleep``: 2 ms a batch of up to 8, two instances: how full the batches get, and what waiting
   costs. Beside it two threads that call the bare function back to back with full batches.
@@ -131,6 +135,11 @@ def register() -> None:
 def ours(expression: str, **keys: Any) -> tuple[Call, headrace.Pipeline]:
     """Build a pipeline of one node; give how to call it, and itself."""
     pipe = headrace.pipe({"backend": expression, **keys})
+    return calls_of(pipe), pipe
+
+
+def calls_of(pipe: headrace.Pipeline) -> Call:
+    """Give how to call a pipeline that copies."""
 
     def call(i: int) -> None:
         request = {"data": i}
@@ -138,7 +147,7 @@ def ours(expression: str, **keys: Any) -> tuple[Call, headrace.Pipeline]:
         if request["result"] is not i:
             raise RuntimeError("another request's answer")
 
-    return call, pipe
+    return call
 
 
 @contextlib.contextmanager
@@ -157,8 +166,13 @@ def silence() -> Iterator[None]:
 
 def theirs(expression: str, **keys: Any) -> Call:
     """Build the same with omniback, where a node's name can be used once in a process."""
+    return their_calls({f"node{next(_serial)}": {"backend": expression, **keys}})
+
+
+def their_calls(nodes: dict[str, dict[str, Any]]) -> Call:
+    """Build nodes with omniback; give how to call them."""
     with silence():
-        pipe = omniback.pipe({f"node{next(_serial)}": {"backend": expression, **keys}})
+        pipe = omniback.pipe(nodes)
 
     def call(i: int) -> None:
         request = {"data": i}
@@ -313,6 +327,60 @@ def thread(table: Table, *, quick: bool) -> None:
     summary(table, start, "1x Python at 1 client; 2.5x / 6x C++ at 10 / 40")
 
 
+def line_of(names: list[str], backend: str, **keys: Any) -> dict[str, dict[str, Any]]:
+    """Give the nodes of a line."""
+    nodes = {name: {"backend": backend, **keys} for name in names}
+    for name, following in itertools.pairwise(names):
+        nodes[name]["next"] = following
+    return nodes
+
+
+def diamond_of(names: list[str], backend: str, **keys: Any) -> dict[str, dict[str, Any]]:
+    """Give the nodes of x > (y, z) > w."""
+    x, y, z, w = names
+    nodes = {name: {"backend": backend, **keys} for name in names}
+    nodes[x]["next"] = f"{y},{z}"
+    nodes[y]["next"] = nodes[z]["next"] = w
+    nodes[w]["map"] = f"{y}[result:data],{z}[result:other]"
+    return nodes
+
+
+def graph(table: Table, *, quick: bool) -> None:
+    start = len(table.cells)
+    shapes = {"line a>b>c": (line_of, "abc"), "diamond x>(y,z)>w": (diamond_of, "xyzw")}
+    for (shape, (nodes_of, letters)), instances in itertools.product(shapes.items(), (1, 2)):
+        if quick and instances == 1:
+            continue
+        keys = {"instance_num": instances, "max": 1, "batching_timeout": 0}
+        pipe = headrace.pipe(nodes_of(list(letters), "Copy", **keys))
+        sides = {OURS: calls_of(pipe)}
+        if omniback is not None:
+            for side, backend in ((CPP, "Identity"), (PYTHON, "Copy1")):
+                names = [f"{letter}{next(_serial)}" for letter in letters]
+                sides[side] = their_calls(nodes_of(names, backend, **keys))
+        for clients in CLIENTS:
+            table.cell(f"{shape} inst={instances}", clients, sides)
+        pipe.close()
+    summary(table, start, "10x C++ and 40x Python in every cell")
+
+
+def long(table: Table, *, quick: bool) -> None:
+    keys = {"instance_num": 2, "max": 1, "batching_timeout": 0}
+    pipes = {
+        f"{count} nodes": headrace.pipe(line_of([f"n{i}" for i in range(count)], "Copy", **keys))
+        for count in (3, 1, 200)
+    }
+    sides = {name: calls_of(pipe) for name, pipe in pipes.items()}
+    loads = table.cell("lines of nodes", 1, sides, seconds=2 * table.seconds)
+    one = 1 / ratio(loads["3 nodes"], loads["1 nodes"])
+    many = ratio(loads["3 nodes"], loads["200 nodes"]) * 3 / 200
+    print(f"  a line of three costs {one:.2f}x one node (wanted: at most 3.5x)")
+    print(f"  a line of 200 costs {many:.2f}x as much per node as one of three (wanted: 1.5x)\n")
+    table.cells[-1]["per_node"] = {"three_over_one": one, "long_over_three": many}
+    for pipe in pipes.values():
+        pipe.close()
+
+
 def back_to_back(kind: type[Spending], seconds: float) -> float:
     """Give the requests per second of two threads that call with batches of 8, nothing between."""
     done = [0, 0]
@@ -414,6 +482,8 @@ def held(table: Table, *, quick: bool) -> None:
 PARTS = {
     "identity": identity,
     "chain": chain,
+    "graph": graph,
+    "long": long,
     "thread": thread,
     "sleep": sleep,
     "fair": fair,

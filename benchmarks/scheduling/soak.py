@@ -309,7 +309,7 @@ class Soak:
         self.pipes = {name: headrace.pipe(config) for name, config in CONFIGS.items()}
         self.tallies = {name: Tally(name) for name in CONFIGS}
         self.reloads: Counter[str] = Counter()
-        self.samples: list[tuple[float, int, int]] = []
+        self.samples: list[tuple[float, int, int, int]] = []
         self.wrong: list[str] = []
         self._seconds, self._requests, self._seed = seconds, requests, seed
         self._random = random.Random(seed)
@@ -383,7 +383,9 @@ class Soak:
 
     def _sample(self) -> None:
         _trim()
-        self.samples.append((time.monotonic() - self._begun, rss_bytes(), threading.active_count()))
+        now_s = time.monotonic() - self._begun
+        blocks = sys.getallocatedblocks()
+        self.samples.append((now_s, rss_bytes(), threading.active_count(), blocks))
 
     def _report(self, took_s: float) -> dict[str, Any]:
         counts: dict[str, Any] = {}
@@ -394,6 +396,7 @@ class Soak:
         mark = 60.0 if took_s >= JUDGED_S else took_s / 3
         first = [s for s in self.samples if abs(s[0] - mark) <= 5] or self.samples[:1]
         last = [s for s in self.samples if s[0] >= took_s - 10] or self.samples[-1:]
+        marks = (("first", first), ("last", last))
         before, after = (sorted(s[1] for s in part)[len(part) // 2] for part in (first, last))
         growth = after / before - 1 if before else 0.0
         judged = took_s >= JUDGED_S and before > 0
@@ -415,6 +418,7 @@ class Soak:
                 "growth": round(growth, 4),
                 "on_the_way": [s[1] for s in self.samples[:: max(1, len(self.samples) // 10)]],
             },
+            "blocks": {name: sorted(s[3] for s in part)[len(part) // 2] for name, part in marks},
             "threads": {"first": early, "last": late},
             "judged": judged,
         }
@@ -495,6 +499,8 @@ def _print_table(report: dict[str, Any]) -> None:
         f"  memory   {memory['first'] / 1e6:.1f} MB, at the end {memory['last'] / 1e6:.1f} MB "
         f"({memory['growth']:+.2%}{'' if report['judged'] else ', too short to judge'})"
     )
+    blocks = report["blocks"]
+    print(f"  blocks   {blocks['first']} of Python's allocator, at the end {blocks['last']}")
     print(f"  threads  {threads['first']}, at the end {threads['last']}")
     for wrong in report["wrong"][:20]:
         print("WRONG", wrong)

@@ -182,10 +182,10 @@ def expire():
 
 @pytest.fixture
 def waiting(until):
-    """Give a function that waits until so many requests wait at the node ``main``."""
+    """Give a function that waits until so many requests wait at a node."""
 
-    def wait(pipe, count):
-        until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == count)
+    def wait(pipe, count, node="main"):
+        until(lambda: pipe.stats()["nodes"][node]["waiting"] == count)
 
     return wait
 

@@ -66,10 +66,11 @@ def add_plugin(folder, name, *, backends, module="", version="1.0", requires=("h
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """A folder for fake distributions, the only ones that are seen."""
+    """A folder for fake distributions, the only ones that are seen; nothing is registered."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(registry, "local", {})
     yield folder
     monkeypatch.undo()
     registry.refresh()

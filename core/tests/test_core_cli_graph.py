@@ -87,3 +87,33 @@ def test_an_unknown_format_and_a_bare_expression_are_refused(tmp_path):
         ["explain", "Identity", "--graph", "svg"],
     ):
         assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+@pytest.fixture
+def reposting(tmp_path):
+    config = {
+        "check": {"backend": "S[Identity,(or)Repost[repair]]", "next": "done"},
+        "repair": {"backend": "S[Identity,Repost[check]]"},
+        "done": {"backend": "Identity"},
+    }
+    return headrace.explain(config)
+
+
+def test_where_a_walk_may_go_on_is_a_dashed_arrow(reposting):
+    text = FORMATS["mermaid"](reposting)
+    assert re.findall(r'(n\d) -. "Repost" .-> (n\d)', text) == [("n0", "n1"), ("n1", "n0")]
+    text = FORMATS["dot"](reposting)
+    assert '"check" -> "repair" [label=Repost, style=dashed];' in text
+    root = ET.fromstring(FORMATS["svg"](reposting))
+    paths = [p for p in root.iter("{http://www.w3.org/2000/svg}path") if p.get("marker-end")]
+    assert [p.get("stroke-dasharray") for p in paths] == [None, "4 3", "4 3"]
+
+
+def test_the_tree_says_where_a_walk_may_go_on(tmp_path):
+    path = tmp_path / "page.toml"
+    text = '[a]\nbackend = "S[Identity,Repost[b]]"\n[b]\nbackend = "Identity"\n'
+    path.write_text(text, encoding="utf-8")
+    done = CliRunner().invoke(app, ["explain", str(path)])
+    assert done.exit_code == 0
+    assert "Repost" in done.stdout
+    assert "goes on at node 'b'" in done.stdout

@@ -621,7 +621,7 @@ def test_greedy_counts_the_wait_of_the_oldest_of_all_priorities():
 def test_the_line_knows_its_oldest_through_all_that_happens(gate):
     from headrace._scheduling.line import WaitingLine
 
-    waiting, left = WaitingLine(), []
+    waiting, left = WaitingLine(None), []
     for number, priority in enumerate(itertools.islice(itertools.cycle([0, 5, -3]), 9)):
         entry = Entry({"data": number}, None, arrival=float(number), priority=priority)
         waiting.push(entry)

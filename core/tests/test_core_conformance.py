@@ -473,3 +473,68 @@ def test_arrays_are_compared_by_dtype_shape_and_numbers():
     copy = kept({"x": a})
     a[0] = 9
     assert difference(copy, {"x": a}) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1 or more", (1, None)),
+        ("4 or more; items are independent", (4, None)),
+        ("One or more items.", (1, None)),
+        ("Any number of items.", (1, None)),
+        ("1 to 8", (1, 8)),
+        ("2-16, see the option", (2, 16)),
+        ("1", (1, 1)),
+        ("1; one at a time.", (1, 1)),
+        ("Exactly 4 rows", None),
+        ("exactly 4 items", (4, 4)),
+        ("2 to the size of the window", (2, "what words tell")),
+        ("That of what is inside.", None),
+        ("10 milliseconds", None),
+    ],
+)
+def test_the_range_in_a_docstring_is_read(text, found):
+    from headrace.testing.conformance.rules_docs import _range_of
+
+    assert _range_of(text) == found
+
+
+class Constant(headrace.Backend):
+    """Give the same number to all.
+
+    Reads:
+        Nothing.
+    Writes:
+        result: 7.
+    Batch:
+        1 or more
+
+    Raises:
+        Nothing.
+    Source:
+        Own.
+    """
+
+    reads = ()
+    rerun = True
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = 7
+
+
+def test_rules_about_keys_do_not_apply_where_none_is_read():
+    headrace.register("ConstantOfConformance", Constant, replace=True)
+
+    class ConstantConformance(BackendConformance):
+        expression = "ConstantOfConformance"
+
+        def make_item(self, k):
+            return {"data": k}
+
+    certificate = certify(ConstantConformance)
+    found = {v.id: v.detail for v in certificate.rules if v.outcome != "passed"}
+    assert certificate.certified, found
+    about_keys = {"missing-key", "wrong-type", "wrong-shape", "wrong-dtype", "bad-item-alone"}
+    about_imports = {"imports-lazily", "missing-library"}  # it is a class of a test module
+    assert set(found) == about_keys | about_imports

@@ -39,10 +39,19 @@ def interrupt_when(condition):
         changed.wake()
         return take_settled(node)
     Node.take_settled = noticed
+    hit = threading.Event()
+    def interrupt(signum, frame):
+        if not hit.is_set():
+            hit.set()
+            raise KeyboardInterrupt
+    signal.signal(signal.SIGINT, interrupt)
     def watch():
         while not condition():
             assert changed.sleep(20)
-        os.kill(os.getpid(), signal.SIGINT)
+        # CPython does not see a signal that comes just before a thread goes to sleep: once more.
+        while not hit.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+            hit.wait(0.05)
     threading.Thread(target=watch, daemon=True).start()
 
 def waits(pipe, count):

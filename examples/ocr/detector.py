@@ -46,7 +46,7 @@ def picture_of(request: headrace.keys.Request) -> NDArray[np.uint8]:
         InputError: There is none.
     """
     picture: Any = request.get("data")
-    shape = getattr(picture, "shape", ())
+    shape: tuple[int, ...] = getattr(picture, "shape", ())
     if len(shape) != 3 or shape[2] != 3 or 0 in shape or picture.dtype != np.uint8:
         wanted, got = "uint8 [H, W, 3]", f"{type(picture).__name__} {list(shape)}"
         raise headrace.errors.InputError("no picture", key="data", expected=wanted, got=got)
@@ -107,7 +107,7 @@ class FitPage(headrace.Backend):
         for request in batch:
             picture = picture_of(request)
             height, width = picture.shape[:2]
-            page = self._resized(picture)
+            page: Any = self._resized(picture)
             scale = width / page.shape[1], height / page.shape[0]
             top = self._space(page)
             if top:
@@ -128,7 +128,7 @@ class FitPage(headrace.Backend):
         return resized  # type: ignore[no-any-return]
 
     def _space(self, page: NDArray[np.uint8]) -> int:
-        height, width = page.shape[:2]
+        height, width = map(int, page.shape[:2])
         if height > self.options.min_side and width / height <= self.options.max_aspect:
             return 0
         wanted = 2 * max(int(width / self.options.max_aspect), self.options.min_side)
@@ -207,7 +207,7 @@ class DbBoxes(headrace.Backend):
         """Read each map by itself."""
         for request in batch:
             text = request["data"]
-            shape = getattr(text, "shape", ())
+            shape: tuple[int, ...] = getattr(text, "shape", ())
             if len(shape) != 3 or shape[0] != 1:
                 wanted, got = "float32 [1, h, w]", f"{type(text).__name__} {list(shape)}"
                 raise headrace.errors.InputError("no map", key="data", expected=wanted, got=got)

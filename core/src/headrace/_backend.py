@@ -132,6 +132,7 @@ class Backend:
     _pad: bool = False
     _dependency: Backend | None = None
     _reentrant: ClassVar[bool] = False  # several threads may call it at a time
+    _reposts: bool = False  # a `Repost` stands inside
 
     # What authors write.
 

@@ -98,11 +98,16 @@ class Core:
         node = self._built.nodes.get(name) if isinstance(name, str) else None
         return node.scheduler if node is not None else self._schedulers[0]
 
+    @property
+    def walked(self) -> Graph:
+        """The graph of a pipeline that is called by walking through it."""
+        assert self.graph is not None  # noqa: S101 - all that has no graph has one scheduler
+        return self.graph
+
     def route_of(self, entry: Entry) -> Route | None:
         """Give the way of an entry through the graph; None when it is refused."""
-        assert self.graph is not None  # noqa: S101 - only graphs have routes
         try:
-            return self.graph.route_of(entry.request)
+            return self.walked.route_of(entry.request)
         except InputError as error:
             self.refuse(entry, error)
             return None
@@ -174,6 +179,12 @@ class Core:
                 node=name,
                 hint="Build the pipeline again.",
             )
+        if plan.is_graph and self.graph is None:
+            raise SetupError(
+                "a Repost needs a pipeline that was built to walk from node to node",
+                node=name,
+                hint="Build the pipeline again.",
+            )
         if old.plan.door_to is not None:
             return None
         self._building = True
@@ -206,7 +217,7 @@ class Core:
             commit()
             plan = config._plan
             if aside is None:
-                self._built.nodes[name].plan = plan.nodes[name]
+                self._built.put_door(plan.nodes[name])
             else:
                 retirement, settled = self._exchange(aside, plan)
             if self.graph is not None:

@@ -54,6 +54,8 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
         described["definition"] = element.definition
     if element.named is not None:
         described["instance"] = element.named.name
+    if element.target is not None:
+        described["target"] = element.target[0]
     if element.own_thread:
         described["own_thread"] = True
     if any(positional or named for positional, named in element.prefixes):

@@ -14,6 +14,7 @@ from headrace._scheduling.entry import RUNNING, Entry
 if TYPE_CHECKING:
     import asyncio
 
+    from headrace._graph import Walk
     from headrace._scheduling.scheduler import Scheduler
 
 __all__ = ["AsyncOwner", "RequestFuture"]
@@ -36,22 +37,22 @@ class RequestFuture(concurrent.futures.Future[Any]):
     ``cancel()`` is True only while the request waits; once a backend runs on it, it ends.
     """
 
-    _scheduler: Scheduler | None = None
-    _entry: Entry | None = None
+    _scheduler: Scheduler | Walk | None = None
+    _entry: Entry | Walk | None = None
     _answered = False
 
     def __init__(self) -> None:
         super().__init__()
         self._condition = _Condition()
 
-    def attach(self, scheduler: Scheduler, entry: Entry) -> None:
-        """Say where the request waits."""
+    def attach(self, scheduler: Scheduler | Walk, entry: Entry | Walk) -> None:
+        """Say where the request waits: a walk stands for all places on its way."""
         self._scheduler, self._entry = scheduler, entry
 
     def cancel(self) -> bool:
         """Take the request back; False when it runs or is done."""
         if self._scheduler is not None and self._entry is not None:
-            taken = self._scheduler.cancel(self._entry)
+            taken = self._scheduler.cancel(self._entry)  # type: ignore[arg-type]
             if taken and super().cancel():
                 self.set_running_or_notify_cancel()
         return self.cancelled()

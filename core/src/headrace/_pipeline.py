@@ -140,8 +140,9 @@ class Pipeline:
             if entry.state == DONE:
                 future.finished(entry)
             elif route is not None:
-                future.attach(route.entry.scheduler, entry)
-                Walk(route, entry, future).start(waits_for_room=True)
+                walk = Walk(self._core.walked, route, entry, future)
+                future.attach(walk, walk)
+                walk.start(waits_for_room=True)
             elif self._only is not None:
                 future.attach(self._only, entry)
                 self._only.submit(entry, waits_for_room=True)
@@ -189,7 +190,7 @@ class Pipeline:
                 continue
             route = self._core.route_of(entry)
             if route is not None:
-                walk = Walk(route, entry, owner)
+                walk = Walk(self._core.walked, route, entry, owner)
                 waiting.append((owner, walk.give_up))
                 walk.start()
         try:
@@ -233,25 +234,24 @@ class Pipeline:
             self._only.call_many(entries)
             return
         routes = [None if e.state == DONE else self._core.route_of(e) for e in entries]
-        walk_together(
-            [(route, entry) for route, entry in zip(routes, entries, strict=True) if route]
-        )
+        walks = [(route, entry) for route, entry in zip(routes, entries, strict=True) if route]
+        walk_together(self._core.walked, walks)
 
     def _walk(self, request: Request) -> None:
         """Walk one request through the graph in this thread, or let others where that is faster."""
-        if "data" in request and self._graph is not None and "node_name" not in request:
-            only = self._graph.only
-            if only is not None and is_cheap(only):
-                walk_here(only, request)
-                return
+        graph = self._graph or self._core.walked
+        only = graph.only
+        if only is not None and "data" in request and "node_name" not in request and is_cheap(only):
+            walk_here(graph, only, request)
+            return
         (entry,) = self._entries([request], None, 0)
         route = None if entry.state == DONE else self._core.route_of(entry)
         if route is None:
             raise entry.error or AssertionError("a request was refused without a reason")
         if is_cheap(route):
-            walk_here(route, request)
+            walk_here(graph, route, request)
             return
-        walk_together([(route, entry)])
+        walk_together(graph, [(route, entry)])
         if entry.error is not None:
             raise entry.error
 
@@ -274,7 +274,7 @@ class Pipeline:
 
         Whenever this raises, the old instances are in place and nothing has changed. It returns
         when all old ones are closed, or when ``timeout`` is over: then those whose batch still
-        runs are closed later.
+        runs are closed later. It blocks; a coroutine calls it through ``asyncio.to_thread``.
 
         Args:
             node: The name of the node; ``"main"`` for a configuration without tables.

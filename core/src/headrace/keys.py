@@ -42,6 +42,10 @@ RESTART: Final = "restart"
 """The node at which ``Restart`` enters again. Written by a backend, read and removed by
 ``Restart``."""
 
+REPOST: Final = "repost"
+"""The node at which the walk goes on once this node has ended. Written by ``Repost``, read and
+removed by the walk."""
+
 COLOR: Final = "color"
 """Order of the channels of the image in ``data``: ``"rgb"``, ``"bgr"`` or ``"gray"``. Written by
 decoders and colour conversion, read by colour conversion and encoders."""
@@ -57,6 +61,7 @@ RESERVED: Final[Mapping[str, str]] = {
     CONTEXT: "a mapping that travels with the request",
     NODE_NAME: "the node at which the request enters",
     RESTART: "the node at which Restart enters again",
+    REPOST: "the node at which Repost lets the walk go on",
     COLOR: "order of the channels of the image in data",
     BOX: "x1, y1, x2, y2 in pixels",
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace._build.commons import Commons
 from headrace._build.door import Door
-from headrace._build.elements import At, ElementBuilder
+from headrace._build.elements import At, ElementBuilder, reached_by_name
 from headrace._build.parts import Parts
 from headrace._build.probes import make_probes
 from headrace._build.schedulers import front_scheduler, node_scheduler
@@ -71,6 +71,13 @@ class Built:
     front_parts: Parts = field(default_factory=Parts)
     front_holds: set[str] = field(default_factory=set)
 
+    def put_door(self, plan: NodePlan) -> None:
+        """Change the keys of a second door to a node."""
+        self.nodes[plan.name].plan = plan
+        door = self.registered[f"node.{plan.name}"]
+        if isinstance(door, Door):
+            door.timeout_ms = plan.keys.timeout_ms
+
 
 class Builder:
     """Builds the nodes of one pipeline.
@@ -98,6 +105,7 @@ class Builder:
         self.threads = max(1, (plan.threads or usable_cpus()) // plan.total_instances)
         self.commons = commons or Commons()
         self._all = Parts()
+        self._reached = reached_by_name(plan)
 
     def build(self) -> Built:
         """Build all; what was built is closed again when something fails."""
@@ -114,7 +122,7 @@ class Builder:
                 built.front_holds = builder.looked_up
                 built.front = (
                     front.scheduler
-                    if isinstance(front, Door)
+                    if isinstance(front, Door) and front.is_plain
                     else front_scheduler(front, shortcut=self.shortcut)
                 )
         except BaseException:
@@ -136,6 +144,7 @@ class Builder:
             self.registered,
             shared,
             self.commons,
+            self._reached,
             threads=self.threads,
             cancelled=self.cancelled.is_set,
             shortcut=self.shortcut,
@@ -157,7 +166,7 @@ class Builder:
             scheduler = node_scheduler(
                 node, [door], shortcut=self.shortcut, probes=self.commons.probes
             )
-            self.registered[f"node.{node.name}"] = Door(scheduler)
+        self.registered[f"node.{node.name}"] = Door(scheduler, self.plan.links.get(node.name))
         return BuiltNode(
             node,
             scheduler,
@@ -173,7 +182,9 @@ class Builder:
     def _door(self, node: NodePlan) -> BuiltNode:
         """Make a second door to a node: the same queue, batches and instances."""
         target = self.nodes[node.door_to or ""]
-        self.registered[f"node.{node.name}"] = self.registered[f"node.{target.plan.name}"]
+        self.registered[f"node.{node.name}"] = Door(
+            target.scheduler, self.plan.links.get(node.name), node.keys.timeout_ms
+        )
         return BuiltNode(
             node,
             target.scheduler,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from headrace._backend import Backend
+from headrace._build.each import elements, gather
 from headrace._containers.background import BackgroundThread
 from headrace._scheduling.batch import entries_running_here
 from headrace._scheduling.entry import Entry
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import Outcomes
+    from headrace._plan.links import Links
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
@@ -22,36 +25,84 @@ __all__ = ["Bound", "Door", "Guarded", "NotCallable"]
 
 
 class Door(Backend):
-    """A node, called from inside an expression: each item is a request of its own there."""
+    """A node, called from inside an expression: each item is a request of its own there.
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    With ``each`` it is one request per element, whose results are gathered.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, links: Links | None = None, timeout_ms: float | None = None
+    ) -> None:
+        """Make a door.
+
+        Args:
+            scheduler: The node.
+            links: How the node is linked, of which a call from inside an expression heeds ``each``.
+            timeout_ms: The limit of a second door, which its node does not know; None for none.
+        """
         self.scheduler = scheduler
+        self.links = links
+        self.timeout_ms = timeout_ms
         self._name = f"node.{scheduler.name}"
         self._state = "ready"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether calling it is nothing else than calling its scheduler."""
+        return self.timeout_ms is None and (self.links is None or self.links.each is None)
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Hand the items to the node and wait for them; deadline and priority are kept."""
         outer = {id(entry.request): entry for entry in entries_running_here()}
-        entries = []
-        for request in batch:
+        entries: list[Entry] = []
+        parts: list[list[Entry]] = []
+        outcomes: list[BaseException | None] = [None] * len(batch)
+        for index, request in enumerate(batch):
             parent = outer.get(id(request))
-            entry = Entry(
-                request,
-                None,
-                deadline=parent.deadline if parent is not None else None,
-                priority=parent.priority if parent is not None else 0,
-            )
             request.pop("result", None)
             try:
-                entry.weight = self.scheduler.checked(request)
+                made = [self._entry(one, parent) for one in self._requests(request)]
             except InputError as error:
-                entry.refuse(error)
-            entries.append(entry)
-        self.scheduler.call_many(entries, internal=True)
-        errors = [entry.error for entry in entries]
-        if not any(errors):
+                outcomes[index] = error
+                made = []
+            parts.append(made)
+            entries += made
+        if entries:
+            self.scheduler.call_many(entries, internal=True)
+        for index, (request, made) in enumerate(zip(batch, parts, strict=True)):
+            if outcomes[index] is None:
+                outcomes[index] = self._outcome(request, made)
+        if not any(outcomes):
             return None
-        return [e if e is None or isinstance(e, Exception) else _shown(e) for e in errors]
+        return [e if e is None or isinstance(e, Exception) else _shown(e) for e in outcomes]
+
+    def _requests(self, request: Request) -> list[Request]:
+        if self.links is None or self.links.each is None:
+            return [request]
+        try:
+            return elements(self.links, request)
+        except InputError as error:
+            self.scheduler.count_refused(request, error)
+            raise
+
+    def _entry(self, request: Request, parent: Entry | None) -> Entry:
+        deadline = parent.deadline if parent is not None else None
+        if self.timeout_ms is not None:
+            own = time.monotonic() + self.timeout_ms / 1000
+            deadline = own if deadline is None else min(own, deadline)
+        priority = parent.priority if parent is not None else 0
+        entry = Entry(request, None, deadline=deadline, priority=priority)
+        try:
+            entry.weight = self.scheduler.checked(request)
+        except InputError as error:
+            entry.refuse(error)
+        return entry
+
+    def _outcome(self, request: Request, made: list[Entry]) -> BaseException | None:
+        if self.links is None or self.links.each is None:
+            return made[0].error
+        copies = [entry.request for entry in made]
+        return gather(self.links, request, copies, [entry.error for entry in made])
 
 
 def _shown(error: BaseException) -> Exception:

@@ -10,13 +10,14 @@ from headrace._build.door import Bound, Door, Guarded, NotCallable
 from headrace._build.schedulers import device_of, node_scheduler
 from headrace._containers.background import BackgroundThread
 from headrace._containers.choice import Fallback
-from headrace._containers.graph import DagDispatcher
+from headrace._containers.graph import DagDispatcher, Repost
 from headrace._containers.queues import QueueUser
 from headrace._containers.ranges import inside
 from headrace._containers.scheduling import Batching, InstanceDispatcher
 from headrace._containers.wiring import Wiring
 from headrace._context import InitContext, shown_progress
 from headrace._plan.brackets import is_bare, takes_dependency
+from headrace._plan.calls import elements_run
 from headrace._plan.ranges import states_range
 from headrace._plan.threads import give_threads
 from headrace._scheduling.thread import OwnThread
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from headrace._context import Shared
     from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
 
-__all__ = ["At", "ElementBuilder"]
+__all__ = ["At", "ElementBuilder", "reached_by_name"]
 
 _log = logging.getLogger("headrace.build")
 
@@ -73,6 +74,7 @@ class ElementBuilder:
         registered: dict[str, Backend],
         shared: Shared,
         pipeline: Commons,
+        reached: set[str],
         *,
         threads: int,
         cancelled: Callable[[], bool],
@@ -93,7 +95,7 @@ class ElementBuilder:
         self._progress = shown_progress()
         self._shortcut = shortcut
         self._name = node.name if node is not None else "entrypoint"
-        self._reached = _reached_by_name(plan)
+        self._reached = reached
 
     def element(self, element: Element, at: At) -> Backend:
         """Build one element and all below it."""
@@ -142,6 +144,11 @@ class ElementBuilder:
             backend.queues = self._pipeline.queues
         elif isinstance(backend, DagDispatcher):
             self._pipeline.dispatchers.append(backend)
+        elif isinstance(backend, Repost) and element.target is not None:
+            backend.target = element.target[0]
+        if element.children or element.target is not None:
+            run = elements_run(self._plan.nodes, [element])
+            backend._reposts = any(one.target is not None for one in run)
         backend._start(element.options, self._context(element, children, late))
         self._inherit_range(backend, children, at)
         self._warm_up(backend, at)
@@ -213,6 +220,8 @@ class ElementBuilder:
             return self._register(element, at)
         if word == "instances":
             return self._copies(element, at)
+        if word == "repost":
+            return self._backend(element, (), at)
         for child in element.children:
             self.element(child, at)
         return NotCallable(element.name)
@@ -333,7 +342,7 @@ class ElementBuilder:
         return Door(node_scheduler(self.node, backends, shortcut=self._shortcut, probes=probes))
 
 
-def _reached_by_name(plan: PipelinePlan) -> set[str]:
+def reached_by_name(plan: PipelinePlan) -> set[str]:
     """Find the registered instances that some expression calls by name, past any queue."""
     roots = [node.entry for node in plan.nodes.values()]
     roots += [node.init for node in plan.nodes.values() if node.init is not None]

@@ -89,6 +89,7 @@ def _add(branch: Tree, element: dict[str, Any], prefix: list[Any] | None = None)
     before = f"({','.join(map(shown, prefix))})" if prefix else ""
     brought = f"{element['distribution']} {element['version']}".strip()
     named = f", the instance {element['instance']!r}" if "instance" in element else ""
+    named += f", goes on at node {element['target']!r}" if "target" in element else ""
     here = branch.add(
         _text(
             before,

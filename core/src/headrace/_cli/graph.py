@@ -43,6 +43,12 @@ def _edges(found: dict[str, Any]) -> list[Edge]:
     return [(source, target, _says(found, target, source)) for source, target in edges]
 
 
+def _reposts(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Give from which node to which a walk may go on by `Repost`."""
+    nodes = found["nodes"].items()
+    return [(name, to) for name, node in nodes for to in node["links"].get("reposts", ())]
+
+
 def _says(found: dict[str, Any], node: str, source: str) -> str:
     pairs = found["nodes"][node]["links"].get("map", {}).get(source, {})
     return ", ".join(f"{key}:{target}" for key, target in pairs.items())
@@ -58,6 +64,8 @@ def mermaid(found: dict[str, Any]) -> str:
     for source, target, says in _edges(found):
         arrow = f'-- "{says}" -->' if says else "-->"
         lines.append(f"  {names[source]} {arrow} {names[target]}")
+    for source, target in _reposts(found):
+        lines.append(f'  {names[source]} -. "Repost" .-> {names[target]}')
     return "\n".join(lines)
 
 
@@ -74,6 +82,8 @@ def dot(found: dict[str, Any]) -> str:
     for source, target, says in _edges(found):
         label = f" [label={quoted(says)}]" if says else ""
         lines.append(f"  {quoted(source)} -> {quoted(target)}{label};")
+    for source, target in _reposts(found):
+        lines.append(f"  {quoted(source)} -> {quoted(target)} [label=Repost, style=dashed];")
     return "\n".join([*lines, "}"])
 
 
@@ -104,6 +114,10 @@ def svg(found: dict[str, Any]) -> str:
             bottom += _GAP_Y
             dip = (bottom - boxes[source][1]) * 4 // 3 - _GAP_Y
         arrows.append(_arrow(boxes[source], boxes[target], says, dip))
+    for source, target in _reposts(found):
+        bottom += _GAP_Y
+        dip = (bottom - boxes[source][1]) * 4 // 3 - _GAP_Y
+        arrows.append(_arrow(boxes[source], boxes[target], "Repost", dip, dashed=True))
     bottom += _PAD
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{right}" height="{bottom}"',
@@ -141,15 +155,21 @@ def _box(box: tuple[int, int, int, int], label: str) -> str:
 
 
 def _arrow(
-    source: tuple[int, int, int, int], target: tuple[int, int, int, int], says: str, dip: int
+    source: tuple[int, int, int, int],
+    target: tuple[int, int, int, int],
+    says: str,
+    dip: int,
+    *,
+    dashed: bool = False,
 ) -> str:
     x1, y1 = source[0] + source[2], source[1] + source[3] // 2
     x2, y2 = target[0], target[1] + target[3] // 2
     middle = (x1 + x2) // 2
     bend = _GAP_X if dip else middle - x1
+    dashes = ' stroke-dasharray="4 3"' if dashed else ""
     path = (
         f'<path d="M{x1} {y1} C{x1 + bend} {y1 + dip} {x2 - bend} {y2 + dip} {x2} {y2}" '
-        'fill="none" stroke="#555" marker-end="url(#end)"/>'
+        f'fill="none" stroke="#555"{dashes} marker-end="url(#end)"/>'
     )
     if not says:
         return path

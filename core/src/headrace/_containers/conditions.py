@@ -146,7 +146,7 @@ class Random(Branches):
         positional = ("p",)
         p: float = Field(ge=0, le=1, description="Probability of the first branch, 0 to 1.")
         seed: int | None = Field(
-            None, description="Start of the random numbers, for runs that can be repeated."
+            None, description="Seed of the random numbers, for runs that can be repeated."
         )
 
     def init(self, options: Any, context: InitContext) -> None:

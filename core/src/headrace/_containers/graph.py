@@ -1,16 +1,18 @@
-"""DagDispatcher: the front that walks a request through the graph."""
+"""Words of the graph: the front that walks a request through it, and the end of a walk."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
 from headrace._backend import Backend
+from headrace._containers.wiring import Wiring
 from headrace.errors import ContractError, HeadraceError
+from headrace.keys import REPOST
 
 if TYPE_CHECKING:
     from headrace.keys import Request
 
-__all__ = ["DagDispatcher"]
+__all__ = ["DagDispatcher", "Repost"]
 
 
 class Walker(Protocol):
@@ -55,3 +57,45 @@ class DagDispatcher(Backend):
             else:
                 outcomes.append(None)
         return outcomes if any(outcomes) else None
+
+
+class Repost(Wiring):
+    """End the walk here and go on at another node: ``S[Check,(or)Repost[repair]]``.
+
+    The item leaves the expression: the elements of an ``S`` or ``Loop`` around it pass it by, and
+    once its batch has ended it enters the node it was reposted to, as if it had been sent there:
+    its own dict, with ``result`` moved to ``data``. What follows the node that it left does not run,
+    nor does a ``map`` of the node it enters. Deadline, priority, cancellation, ``node_name`` and the
+    bound of the node at which the request entered the pipeline stay as they are. Where several
+    branches end apart, ``result`` has the nodes at which they really ended.
+
+    It cannot stand in a branch that joins again, in a node with ``each``, in the middle of a
+    ``CatSplit``, or in ``entrypoint``.
+
+    Reads:
+        data: Anything.
+    Writes:
+        result: The same object as ``data``.
+        repost: The node to go on at; taken out when the node has ended.
+    Batch:
+        1 or more.
+
+    Raises:
+        LimitError: The request was reposted more than 100 times.
+    Source:
+        own
+    """
+
+    writes = ("result", "repost")
+    word = "repost"
+    takes = 1
+    words = 1
+    _reentrant = True
+    rerun = True
+    target: str = ""
+
+    def forward(self, batch: list[Request]) -> None:
+        """Mark the requests."""
+        for request in batch:
+            request["result"] = request["data"]
+            request[REPOST] = self.target

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._backend import Backend
+from headrace.errors import InputError
 
 if TYPE_CHECKING:
     from headrace.keys import Request
@@ -23,7 +24,7 @@ class Identity(Backend):
         1 or more; items are independent.
 
     Raises:
-        Nothing.
+        InputError: ``data`` is missing.
     Source:
         own
     """
@@ -34,5 +35,9 @@ class Identity(Backend):
 
     def forward(self, batch: list[Request]) -> None:
         """Set ``result`` to ``data`` in each request."""
-        for request in batch:
-            request["result"] = request["data"]
+        try:
+            for request in batch:
+                request["result"] = request["data"]
+        except KeyError:
+            what = "the request has no 'data'"
+            raise InputError(what, key="data", expected="anything", got="nothing") from None

@@ -11,6 +11,7 @@ from headrace._containers.calling import caller_of
 from headrace._containers.ranges import branches
 from headrace._options import Options as _Options
 from headrace.errors import LimitError, NoResultError
+from headrace.keys import REPOST
 
 if TYPE_CHECKING:
     from headrace._containers.ranges import Range
@@ -53,7 +54,7 @@ class Again(Backend):
             for position, i in enumerate(left):
                 if some is not None and some[position] is not None:
                     outcomes[i] = some[position]
-                elif not self.is_done(batch[i]):
+                elif not (self._reposts and REPOST in batch[i]) and not self.is_done(batch[i]):
                     again.append(i)
             left = [i for i in again if self._ready(batch[i], i, outcomes)]
             if not left:

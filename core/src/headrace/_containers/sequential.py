@@ -8,6 +8,7 @@ from headrace._backend import Backend
 from headrace._containers.calling import caller_of
 from headrace._containers.ranges import sequence
 from headrace.errors import NoResultError
+from headrace.keys import REPOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +64,7 @@ class Sequential(Backend):
             for child, (positional, named) in zip(children, prefixes, strict=True)
         ]
         self._plain = [step.call for step in self._steps]
-        if any(step.otherwise or step.key is not None for step in self._steps):
+        if self._reposts or any(step.otherwise or step.key is not None for step in self._steps):
             self._plain = []
 
     def forward(self, batch: list[Request]) -> Outcomes:
@@ -136,6 +137,8 @@ class Sequential(Backend):
         taken: list[int] = []
         for i, request in enumerate(batch):
             if outcomes[i] is not None or not step.wants(request, ready[i]):
+                continue
+            if self._reposts and REPOST in request:
                 continue
             if step.otherwise:
                 taken.append(i)

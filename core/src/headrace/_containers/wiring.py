@@ -37,7 +37,16 @@ class Wiring(Backend):
 
     word: ClassVar[
         Literal[
-            "ioc", "di", "with", "instance", "param", "reflect", "register", "instances", "list"
+            "ioc",
+            "di",
+            "with",
+            "instance",
+            "param",
+            "reflect",
+            "register",
+            "instances",
+            "list",
+            "repost",
         ]
     ]
     words: ClassVar[int] = 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace._graph.handover import Hop, hops_of
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from headrace._plan.links import Links
     from headrace._scheduling.scheduler import Scheduler
@@ -27,9 +28,10 @@ class Station:
         links: How it is linked.
         before: Its predecessors on the route.
         after: Its successors on the route.
-        shared: Whether several successors take its dict, so that each gets a shallow copy.
-        kept: Whether a later map names it, so that its keys at its end are kept.
+        copied: Whether who takes its dict gets a shallow copy: it has several successors, or a
+            later map reads the keys that it ended with.
         timeout_ms: The limit of a second door, which its node does not know; None for none.
+        skipped: Itself and all after it, where a `Repost` may end the walk there.
     """
 
     name: str
@@ -37,9 +39,16 @@ class Station:
     links: Links
     before: tuple[str, ...]
     after: tuple[str, ...]
-    shared: bool
-    kept: bool
+    copied: bool
     timeout_ms: float | None
+    skipped: frozenset[str] = frozenset()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it always runs, once, for as long as its node allows, and then comes ``next``."""
+        links = self.links
+        special = links.otherwise or links.each is not None or links.reposts
+        return not special and self.timeout_ms is None
 
 
 @dataclass(eq=False)
@@ -49,16 +58,21 @@ class Route:
     Attributes:
         stations: The nodes, each after its predecessors.
         sinks: Those without successors.
-        line: The schedulers, when it is a plain line without map, ``or`` and ``each``; else None.
+        parallel: The nodes of branches that may run at the same time, also after a `Repost`.
+        line: All schedulers but the first, when each simply hands its dict to the next; else None.
+        hops: All nodes but the first, when each is plain; else None.
     """
 
     stations: tuple[Station, ...]
     sinks: tuple[str, ...]
+    parallel: tuple[Scheduler, ...]
     line: tuple[Scheduler, ...] | None
+    hops: tuple[Hop, ...] | None
 
     def __post_init__(self) -> None:
         self.by_name = {station.name: station for station in self.stations}
-        self.branches = any(len(station.after) > 1 for station in self.stations)
+        self.first = self.stations[0].scheduler
+        self.last = self.stations[-1].name
 
     @property
     def entry(self) -> Station:
@@ -70,7 +84,8 @@ class Graph:
     """All nodes of a pipeline and how they are linked.
 
     Attributes:
-        roots: The nodes without predecessors.
+        names: All nodes, in file order.
+        roots: The nodes at which a request may begin that names none.
         only: The route from the only root; None where there are several.
     """
 
@@ -87,20 +102,25 @@ class Graph:
         """Link the nodes, anew; requests that are on their way go on as they began."""
         self._links = links
         self._own_ms = own_ms
-        following = {name for one in links.values() for name in one.next}
-        self.roots = tuple(name for name in links if name not in following)
+        self.names = tuple(links)
+        self.roots = roots(links)
         self._routes: dict[str, Route] = {}
         self._only = self.roots[0] if len(self.roots) == 1 else None
+        # Where an `or` follows, no result is no error; several doors may lead to one scheduler.
+        self._lenient = {
+            id(self._schedulers[name])
+            for name, one in links.items()
+            if any(links[following].otherwise for following in one.next)
+        }
+        for scheduler in self._schedulers.values():
+            scheduler.needs_result(id(scheduler) not in self._lenient)
         self.only = self.route_of({}) if self._only is not None else None
-        for name, one in links.items():
-            # Where an `or` follows, no result is no error.
-            self._schedulers[name].needs_result(not any(links[n].otherwise for n in one.next))
 
     def walk(self, request: Request) -> None:
         """Walk a request that a front of the pipeline hands over; raises its error."""
-        from headrace._graph.walk import walk_here
+        from headrace._graph.here import walk_here
 
-        walk_here(self.route_of(request), request, internal=True)
+        walk_here(self, self.route_of(request), request, internal=True)
 
     def route_of(self, request: Request) -> Route:
         """Give the route of a request.
@@ -120,58 +140,113 @@ class Graph:
                 expected=f"one of {', '.join(self.roots)}",
                 got=None if name is None else repr(name),
             )
+        return self.route_from(name)
+
+    def route_from(self, name: str) -> Route:
+        """Give the route of what enters at a node."""
         route = self._routes.get(name)
         if route is None:
             route = self._routes[name] = self._route(name)
         return route
 
+    def follows(self, name: str) -> bool:
+        """Tell whether something comes after a node."""
+        return bool(self._links[name].next)
+
     def _route(self, entry: str) -> Route:
         links = self._links
-        reached = {entry}
-        todo = [entry]
-        while todo:
-            for name in links[todo.pop()].next:
-                if name not in reached:
-                    reached.add(name)
-                    todo.append(name)
+        reached = _reached(links, [entry])
         before: dict[str, list[str]] = {name: [] for name in reached}
         for name in links:
             if name in reached:
                 for following in links[name].next:
                     before[following].append(name)
-        named = {n for name in reached for n in (links[name].map or ())}
-        left = {name: len(found) for name, found in before.items()}
-        ready = [entry]
-        order: list[str] = []
-        while ready:
-            name = ready.pop()
-            order.append(name)
-            for following in reversed(links[name].next):
-                left[following] -= 1
-                if not left[following]:
-                    ready.append(following)
-        stations = tuple(
-            Station(
-                name,
-                self._schedulers[name],
-                links[name],
-                tuple(before[name]),
-                links[name].next,
-                len(links[name].next) > 1,
-                name in named,
-                self._own_ms.get(name),
-            )
-            for name in order
-        )
+        order = _in_order(links, entry, before)
+        mapped = {n for name in order[1:] for n in (links[name].map or ())}
+        stations = tuple(self._station(name, before[name], mapped) for name in order)
         sinks = tuple(name for name in order if not links[name].next)
-        plain = all(
-            len(s.after) <= 1
-            and s.links.each is None
-            and not s.links.otherwise
-            # The entry's own map is not used: nothing came before it.
-            and (s.links.map is None or s.name == entry)
-            and s.timeout_ms is None
-            for s in stations
+        plain = all(s.is_plain and id(s.scheduler) not in self._lenient for s in stations)
+        is_line = plain and all(len(s.after) <= 1 and not s.copied for s in stations)
+        is_line = is_line and all(s.links.map is None for s in stations[1:])
+        line = tuple(s.scheduler for s in stations[1:]) if is_line else None
+        hops = hops_of(stations) if plain else None
+        parallel = tuple(self._schedulers[name] for name in self._parallel(entry))
+        return Route(stations, sinks, parallel, line, hops)
+
+    def _station(self, name: str, before: Iterable[str], mapped: set[str]) -> Station:
+        links = self._links[name]
+        takes_dict = any(self._links[n].map is None for n in links.next)
+        return Station(
+            name,
+            self._schedulers[name],
+            links,
+            tuple(before),
+            links.next,
+            takes_dict and (len(links.next) > 1 or name in mapped),
+            self._own_ms.get(name),
+            frozenset(_reached(self._links, [name])) if links.reposts else frozenset(),
         )
-        line = tuple(s.scheduler for s in stations) if plain else None
-        return Route(stations, sinks, line)
+
+    def _parallel(self, entry: str) -> list[str]:
+        """Give the nodes that may run beside another one, wherever a walk from ``entry`` leads."""
+        links = self._links
+        all_reached = _reached(links, [entry], reposts=True)
+        found: dict[str, None] = {}
+        for name in links:
+            if name not in all_reached or len(links[name].next) < 2:
+                continue
+            branches = [_reached(links, [following]) for following in links[name].next]
+            common = set.intersection(*branches)
+            found.update((n, None) for branch in branches for n in branch - common)
+        return [name for name in links if name in found]
+
+
+def roots(links: Mapping[str, Links]) -> tuple[str, ...]:
+    """Give the nodes at which a request may begin that names none: nothing leads there.
+
+    What leads to a node is another one before it, a `Repost`, or an expression that calls it. Of
+    several nodes that lead to each other in a circle, by `Repost`, the first in the file is one.
+    """
+    following = {name for one in links.values() for name in one.next}
+    found: list[str] = []
+    candidates = [name for name in links if name not in following]
+    reached = {name: _reached(links, [name], reposts=True, calls=True) for name in candidates}
+    for name in candidates:
+        leads = [other for other in candidates if other != name and name in reached[other]]
+        # One of a circle that stands later in the file is led to by the first.
+        if not any(other not in reached[name] or other in found for other in leads):
+            found.append(name)
+    return tuple(found)
+
+
+def _reached(
+    links: Mapping[str, Links], start: list[str], *, reposts: bool = False, calls: bool = False
+) -> set[str]:
+    """Give the nodes reached from some, these included."""
+    found, todo = set(start), list(start)
+    while todo:
+        name = todo.pop()
+        one = links[name]
+        ways = [*one.next, *(one.reposts if reposts else ())]
+        if calls and not (one.door and name in start):
+            ways += one.calls
+        for following in ways:
+            if following in links and following not in found:
+                found.add(following)
+                todo.append(following)
+    return found
+
+
+def _in_order(links: Mapping[str, Links], entry: str, before: Mapping[str, list[str]]) -> list[str]:
+    """Give the nodes of a route, each after its predecessors."""
+    left = {name: len(found) for name, found in before.items()}
+    ready = [entry]
+    order: list[str] = []
+    while ready:
+        name = ready.pop()
+        order.append(name)
+        for following in reversed(links[name].next):
+            left[following] -= 1
+            if not left[following]:
+                ready.append(following)
+    return order

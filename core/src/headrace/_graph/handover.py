@@ -2,47 +2,82 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._plan.links import KEPT
-from headrace.errors import InputError, NoResultError
+from headrace.errors import ContractError, InputError, LimitError, NoResultError
+from headrace.keys import REPOST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from headrace._graph.graph import Route, Station
+    from headrace._graph.graph import Station
+    from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["Ends", "elements", "finish", "gather", "input_of", "passes_by"]
+__all__ = [
+    "MOST_REPOSTS",
+    "Ends",
+    "Hop",
+    "finish",
+    "hops_of",
+    "input_of",
+    "mapped",
+    "passes_by",
+    "repost_of",
+    "too_often",
+]
+
+MOST_REPOSTS = 100
+"""How often one request may go on at another node."""
+
+Ends = dict[str, "Request"]
+"""Per node of a route, its dict as it was at its end."""
 
 
-class Ends:
-    """How the nodes of one walk have ended.
+class Hop(NamedTuple):
+    """How one plain node of a route is reached, worked out beforehand.
 
     Attributes:
-        dicts: Per node, its dict as it was at its end (a shallow copy where a map needs it later).
+        name: The node.
+        scheduler: Its queue and instances.
+        source: The node whose dict it takes; None with a map.
+        copies: Whether it takes a copy.
+        pairs: The map: per pair the node, its key and the key it goes to.
+        station: The node as a station.
     """
 
-    __slots__ = ("dicts",)
+    name: str
+    scheduler: Scheduler
+    source: str | None
+    copies: bool
+    pairs: tuple[tuple[str, str, str], ...]
+    station: Station
 
-    def __init__(self) -> None:
-        self.dicts: dict[str, Request] = {}
 
-    def note(self, station: Station, request: Request) -> None:
-        """Take note of the end of a node."""
-        self.dicts[station.name] = dict(request) if station.kept else request
+def hops_of(stations: Sequence[Station]) -> tuple[Hop, ...]:
+    """Work out how the nodes of a route after the first are reached."""
+    by_name = {station.name: station for station in stations}
+    hops = []
+    for station in stations[1:]:
+        source = None if station.links.map is not None else station.before[0]
+        copies = source is not None and by_name[source].copied
+        pairs = tuple(
+            (name, key, target)
+            for name, keys in (station.links.map or {}).items()
+            for key, target in keys.items()
+            if name in by_name
+        )
+        hops.append(Hop(station.name, station.scheduler, source, copies, pairs, station))
+    return tuple(hops)
 
 
 def passes_by(station: Station, ends: Ends) -> bool:
     """Tell whether a node with ``or`` is passed by, because its predecessor gave a result."""
-    return (
-        station.links.otherwise
-        and bool(station.before)
-        and "result" in ends.dicts[station.before[0]]
-    )
+    return station.links.otherwise and bool(station.before) and "result" in ends[station.before[0]]
 
 
-def input_of(station: Station, route: Route, ends: Ends) -> Request:
+def input_of(station: Station, by_name: Mapping[str, Station], ends: Ends) -> Request:
     """Make the dict that a node runs on.
 
     Raises:
@@ -51,42 +86,46 @@ def input_of(station: Station, route: Route, ends: Ends) -> Request:
     """
     if not station.links.otherwise:
         for name in station.before:
-            if "result" not in ends.dicts[name]:
+            if "result" not in ends[name]:
                 raise NoResultError(
                     f"node {name!r} gave no 'result' for node {station.name!r}", node=name
                 )
     if station.links.map is not None:
-        return _mapped(station, ends)
+        sources = station.links.map.items()
+        pairs = [(n, k, t) for n, keys in sources if n in ends for k, t in keys.items()]
+        return mapped(station, pairs, ends)
     (before,) = station.before
-    ended = ends.dicts[before]
-    source = route.by_name[before]
-    request = dict(ended) if source.shared or source.kept else ended
+    ended = ends[before]
+    request = dict(ended) if by_name[before].copied else ended
     if not station.links.otherwise:
         request["data"] = request.pop("result")
     return request
 
 
-def _mapped(station: Station, ends: Ends) -> Request:
+def mapped(station: Station, pairs: Sequence[tuple[str, str, str]], ends: Ends) -> Request:
+    """Make the dict that a map describes.
+
+    Raises:
+        InputError: A source is missing, or nothing brings ``data``.
+    """
     request: Request = {}
-    assert station.links.map is not None  # noqa: S101 - the caller has looked
-    for name, pairs in station.links.map.items():
-        ended = ends.dicts.get(name)
-        if ended is None:
-            continue  # it takes no part in this walk
-        for key in KEPT:
-            if key in ended:
-                request.setdefault(key, ended[key])
-        for source, target in pairs.items():
-            if source == "result" and station.links.otherwise and source not in ended:
-                source = "data"
-            if source not in ended:
-                raise InputError(
-                    f"node {name!r} ended without the key {source!r} that the map of node "
-                    f"{station.name!r} asks for",
-                    key=source,
-                    node=name,
-                )
+    for name, source, target in pairs:
+        ended = ends[name]
+        if source in ended:
             request[target] = ended[source]
+        elif source == "result" and station.links.otherwise:
+            request[target] = ended["data"]
+        else:
+            raise InputError(
+                f"node {name!r} ended without the key {source!r} that the map of node "
+                f"{station.name!r} asks for",
+                key=source,
+                node=name,
+            )
+        if "context" in ended or "request_id" in ended:
+            for key in KEPT:
+                if key in ended and key not in request:
+                    request[key] = ended[key]
     if "data" not in request:
         raise InputError(
             f"nothing on this way brings 'data' to node {station.name!r}",
@@ -96,65 +135,50 @@ def _mapped(station: Station, ends: Ends) -> Request:
     return request
 
 
-def elements(station: Station, request: Request) -> list[Request]:
-    """Make one shallow copy per element of the list that ``each`` names.
+def repost_of(station: Station, request: Request) -> str | None:
+    """Take out of a dict at which node its walk is to go on, if a `Repost` ended it here.
 
     Raises:
-        InputError: The key is missing, or holds no list.
+        ContractError: The key names a node that no `Repost` of this one does.
     """
-    assert station.links.each is not None  # noqa: S101 - the caller has looked
-    source, target = station.links.each
-    values: Any = request.get(source)
-    if not isinstance(values, (list, tuple)):
-        raise InputError(
-            f"node {station.name!r} runs once per element of {source!r}",
-            key=source,
-            expected="a list",
-            got=type(values).__name__ if source in request else "nothing",
+    target = request.pop(REPOST, None)
+    if target is None:
+        return None
+    if target not in station.links.reposts:
+        raise ContractError(
+            f"the key {REPOST!r} holds {target!r}: it is written by Repost[node] only",
             node=station.name,
         )
-    copies = []
-    for value in values:
-        copy = dict(request)
-        copy.pop("result", None)
-        copy[target] = value
-        copies.append(copy)
-    return copies
+    request["data"] = request.pop("result")
+    return str(target)
 
 
-def gather(
-    station: Station,
-    request: Request,
-    copies: list[Request],
-    errors: list[BaseException | None],
-) -> BaseException | None:
-    """Put the results of all elements into the request; give the error that fails it, if any."""
-    results = []
-    for copy, error in zip(copies, errors, strict=True):
-        if error is None and "result" not in copy:
-            error = NoResultError(
-                f"an element gave no 'result' in node {station.name!r}", node=station.name
-            )
-        if error is not None and not station.links.keep_errors:
-            return error
-        results.append(None if error is not None else copy["result"])
-    request["result"] = results
-    return None
+def too_often(station: Station, target: str) -> LimitError:
+    """Make the error of a request that goes on at another node time and again."""
+    return LimitError(
+        f"the request was reposted more than {MOST_REPOSTS} times, last from node "
+        f"{station.name!r} to {target!r}",
+        limit=MOST_REPOSTS,
+        node=station.name,
+        hint="See why it never comes to an end.",
+    )
 
 
-def finish(route: Route, ends: Ends, request: Request, data: Any) -> None:
+def finish(sinks: Sequence[tuple[Station, Request]], request: Request, data: Any) -> None:
     """Give the caller's dict what the sinks have: ``result`` and, from a single one, its keys.
 
     Raises:
-        NoResultError: A sink gave no result.
+        NoResultError: A sink gave no result; it is counted there.
     """
-    for name in route.sinks:
-        if "result" not in ends.dicts[name]:
-            raise NoResultError(f"node {name!r} gave no 'result'", node=name)
-    if len(route.sinks) == 1:
-        ended: Mapping[str, Any] = ends.dicts[route.sinks[0]]
+    for station, ended in sinks:
+        if "result" not in ended:
+            error = NoResultError(f"node {station.name!r} gave no 'result'", node=station.name)
+            station.scheduler.count_late(error)
+            raise error
+    if len(sinks) == 1:
+        ((_, ended),) = sinks
         if ended is not request:
             request.update(ended)
     else:
-        request["result"] = {name: ends.dicts[name]["result"] for name in route.sinks}
+        request["result"] = {station.name: ended["result"] for station, ended in sinks}
     request["data"] = data

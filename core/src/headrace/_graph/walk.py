@@ -1,204 +1,83 @@
-"""A request on its way through the nodes: in its caller's thread, or from end to end of nodes."""
+"""A request on its way through the nodes that no thread waits inside: each end starts the next."""
 
 from __future__ import annotations
 
 import threading
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from headrace._graph.handover import Ends, elements, finish, gather, input_of, passes_by
-from headrace._scheduling.admission import inside
-from headrace._scheduling.entry import Entry
-from headrace._scheduling.signal import Signal
-from headrace.errors import HeadraceError, NoResultError
+from headrace._build.each import elements, gather
+from headrace._graph.handover import (
+    MOST_REPOSTS,
+    Ends,
+    finish,
+    input_of,
+    passes_by,
+    repost_of,
+    too_often,
+)
+from headrace._graph.stations import entry_at
+from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, RUNNING, Entry
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace._graph.graph import Route, Station
+    from headrace._graph.graph import Graph, Route, Station
     from headrace._scheduling.entry import Owner
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["CHEAP_S", "Walk", "is_cheap", "walk_here", "walk_together"]
+__all__ = ["Walk"]
 
-CHEAP_S = 200e-6
-"""Branches run one after the other in the caller's thread while their mean forward is below this."""
-
-
-def is_cheap(route: Route) -> bool:
-    """Tell whether a caller may run the branches of a route one after the other itself."""
-    if not route.branches:
-        return True
-    return all(
-        instance.mean_s < CHEAP_S
-        for station in route.stations[1:]
-        for instance in station.scheduler.instances
-    )
+_WAITING = (QUEUED, OUTSIDE, ENTERED)
 
 
-def walk_here(route: Route, request: Request, *, internal: bool = False) -> None:
-    """Walk a request in the calling thread, which waits without a deadline.
+class _Leg:
+    """A part of a walk: from a node at which it enters to its ends, or to a `Repost`.
 
-    Args:
-        route: The nodes to walk through.
-        request: The request.
-        internal: It comes from a front of this pipeline, which closing does not refuse.
-
-    Raises:
-        RequestError: The request failed; its ``data`` is the caller's again, and it has no result.
+    Attributes:
+        route: What it walks through.
+        ends: How its nodes have ended.
+        left: Per node, for how many predecessors it waits.
     """
-    data = request["data"]
-    try:
-        if route.line is not None:
-            _walk_line(route, request, internal=internal)
-        else:
-            _walk_graph(route, request, data, internal=internal)
-    except BaseException:
-        request["data"] = data
-        request.pop("result", None)
-        raise
+
+    __slots__ = ("ends", "left", "route")
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.ends: Ends = {}
+        self.left = {station.name: len(station.before) for station in route.stations}
 
 
-def _walk_line(route: Route, request: Request, *, internal: bool) -> None:
-    first, *others = route.line or ()
-    data = request["data"]
-    first.call(request, internal=internal)
-    for scheduler in others:
-        request["data"] = request.pop("result")
-        scheduler.call(request, internal=True, home=first)
-        if first.outside:
-            first.let_in()
-    request["data"] = data
+_Begin = tuple[_Leg, "Station", "Request"]
+"""A node that may run now, with its dict."""
 
-
-def _walk_graph(route: Route, request: Request, data: Any, *, internal: bool) -> None:
-    ends = Ends()
-    home = route.entry.scheduler
-    for station in route.stations:
-        if station is route.entry:
-            current = request
-        elif passes_by(station, ends):
-            ends.dicts[station.name] = ends.dicts[station.before[0]]
-            continue
-        else:
-            current = input_of(station, route, ends)
-        if station is route.entry:
-            _run_station(station, current, None, internal=internal)
-        else:
-            _run_station(station, current, home, internal=True)
-            if home.outside:
-                home.let_in()
-        ends.note(station, current)
-    finish(route, ends, request, data)
-
-
-def _run_station(
-    station: Station, current: Request, home: Scheduler | None, *, internal: bool
-) -> None:
-    if station.links.each is None and station.timeout_ms is None:
-        station.scheduler.call(current, internal=internal, home=home)
-        return
-    waits = home.waits() if home is not None else None
-    if station.links.each is None:
-        entry = _element(current, station)
-        entry.waits = waits
-        station.scheduler.call_many([entry], internal=internal)
-        if entry.error is not None:
-            raise entry.error
-        return
-    copies = elements(station, current)
-    entries = [_element(copy, station) for copy in copies]
-    for entry in entries:
-        entry.waits = waits
-    if entries:
-        station.scheduler.call_many(entries, internal=internal)
-    error = gather(station, current, copies, [entry.error for entry in entries])
-    if error is not None:
-        raise error
-
-
-def _element(
-    copy: Request,
-    station: Station,
-    owner: Owner | None = None,
-    *,
-    deadline: float | None = None,
-    priority: int = 0,
-) -> Entry:
-    if station.timeout_ms is not None:
-        own = time.monotonic() + station.timeout_ms / 1000
-        deadline = own if deadline is None else min(own, deadline)
-    entry = Entry(copy, owner, deadline=deadline, priority=priority)
-    try:
-        entry.weight = station.scheduler.checked(copy)
-    except HeadraceError as error:
-        entry.refuse(error)
-    return entry
-
-
-class _Waiter:
-    """The owner of walks that one thread waits for."""
-
-    def __init__(self, pending: int) -> None:
-        self._pending = pending
-        self._lock = threading.Lock()
-        self.signal = Signal()
-
-    def finished(self, entry: Entry) -> None:
-        """Count one walk that is over; the last wakes the thread."""
-        with self._lock:
-            self._pending -= 1
-            last = self._pending == 0
-        if last:
-            self.signal.wake()
-
-
-def walk_together(walks: list[tuple[Route, Entry]]) -> None:
-    """Let several requests walk, none of them in this thread, and wait for all.
-
-    Their outcomes are in the entries.
-    """
-    if not walks:
-        return
-    for route, entry in walks:
-        for station in route.stations:
-            if station.scheduler.held_by_this_thread():
-                entry.refuse(inside(station.name))
-                break
-    fresh = [(route, entry) for route, entry in walks if entry.error is None]
-    waiter = _Waiter(len(fresh))
-    begun = [Walk(route, entry, waiter) for route, entry in fresh]
-    try:
-        for walk in begun:
-            walk.start()
-        if begun:
-            waiter.signal.sleep()
-    except BaseException as interrupt:
-        left = [walk.give_up() for walk in begun]
-        interrupt.abandoned = any(left)  # type: ignore[attr-defined]
-        raise
+_End = tuple[_Leg, "Station", "Request", "BaseException | None"]
+"""A node that has ended, its dict, and its error."""
 
 
 class _Step:
     """The owner of the entry of one node of a walk."""
 
-    __slots__ = ("station", "walk")
+    __slots__ = ("leg", "station", "walk")
 
-    def __init__(self, walk: Walk, station: Station) -> None:
+    def __init__(self, walk: Walk, leg: _Leg, station: Station) -> None:
         self.walk = walk
+        self.leg = leg
         self.station = station
 
     def finished(self, entry: Entry) -> None:
         """Let the walk go on."""
-        self.walk.node_done(self.station, entry.request, entry.error)
+        self.walk.forget(entry)
+        self.walk.node_done(self.leg, self.station, entry.request, entry.error)
 
 
 class _EachStep:
     """The owner of the entries of all elements of one node of a walk."""
 
-    __slots__ = ("copies", "entries", "left", "request", "station", "walk")
+    __slots__ = ("copies", "entries", "left", "leg", "request", "station", "walk")
 
-    def __init__(self, walk: Walk, station: Station, request: Request) -> None:
+    def __init__(self, walk: Walk, leg: _Leg, station: Station, request: Request) -> None:
         self.walk = walk
+        self.leg = leg
         self.station = station
         self.request = request
         self.copies: list[Request] = []
@@ -210,18 +89,21 @@ class _EachStep:
         with self.walk.lock:
             self.left -= 1
             last = self.left == 0
+        self.walk.forget(entry)
         if entry.error is not None and not self.station.links.keep_errors:
-            self.walk.node_done(self.station, self.request, entry.error)
+            self.walk.node_done(self.leg, self.station, self.request, entry.error)
         elif last:
             errors = [one.error for one in self.entries]
-            error = gather(self.station, self.request, self.copies, errors)
-            self.walk.node_done(self.station, self.request, error)
+            error = gather(self.station.links, self.request, self.copies, errors)
+            if error is not None and error not in errors:
+                self.station.scheduler.count_late(error)
+            self.walk.node_done(self.leg, self.station, self.request, error)
 
 
 class Walk:
     """A walk that no thread waits inside: each node's end starts what comes after it.
 
-    It stands in for the entry of its first node: it is given to its owner when it is over.
+    It stands in for the entry of its first node: its owner is given that when it is over.
 
     Attributes:
         request: The caller's dict.
@@ -229,153 +111,249 @@ class Walk:
         lock: Guards what the ends of several nodes change.
     """
 
-    def __init__(
-        self,
-        route: Route,
-        entry: Entry,
-        owner: Owner,
-    ) -> None:
+    def __init__(self, graph: Graph, route: Route, entry: Entry, owner: Owner) -> None:
         self.request = entry.request
         self.error: BaseException | None = None
         self.lock = threading.Lock()
-        self._route = route
+        self._graph = graph
         self._entry = entry
         self._owner = owner
-        self._ends = Ends()
-        self._left = {s.name: len(s.before) for s in route.stations}
+        self._home = route.first
+        self._waits = route.first.waits()
+        self._legs = [_Leg(route)]
+        self._sinks: list[tuple[Station, Request]] = []
         self._sinks_left = len(route.sinks)
-        self._waits = route.entry.scheduler.waits()
+        self._reposts = 0
         self._over = False
         self._open: dict[int, tuple[Scheduler, Entry]] = {}
 
-    @property
-    def first(self) -> tuple[Scheduler, Entry]:
-        """The scheduler and the entry of the node at which the request enters."""
-        return self._route.entry.scheduler, self._entry
-
     def start(self, *, waits_for_room: bool = False) -> None:
         """Let the request enter."""
-        station = self._route.entry
+        (leg,) = self._legs
+        station = leg.route.entry
+        if station.links.reposts:
+            self.request.pop("repost", None)
         if station.links.each is not None or station.timeout_ms is not None:
-            self._start(station, self.request)
+            ended = self._start(leg, station, self.request, internal=False)
+            if ended is not None:
+                self.node_done(*ended)
             return
-        self._entry.owner = _Step(self, station)
+        self._entry.owner = _Step(self, leg, station)
+        self._open[id(self._entry)] = (station.scheduler, self._entry)
         station.scheduler.submit(self._entry, waits_for_room=waits_for_room)
 
-    def _start(self, station: Station, request: Request) -> None:
-        """Let one node run on ``request``."""
+    def _start(
+        self, leg: _Leg, station: Station, request: Request, *, internal: bool = True
+    ) -> _End | None:
+        """Let one node run on ``request``; give its end when it has ended at once."""
         deadline, priority = self._entry.deadline, self._entry.priority
+        if station.links.reposts:
+            request.pop("repost", None)
         if station.links.each is None:
-            step_owner = _Step(self, station)
-            entry = _element(request, station, step_owner, deadline=deadline, priority=priority)
-            self._submit(station, [entry])
-            return
+            owner = _Step(self, leg, station)
+            entry = entry_at(station, request, owner, deadline=deadline, priority=priority)
+            self._submit(station, [entry], internal=internal)
+            return None
         try:
-            copies = elements(station, request)
+            copies = elements(station.links, request)
         except HeadraceError as error:
-            self.node_done(station, request, error)
-            return
-        step = _EachStep(self, station, request)
+            station.scheduler.count_refused(request, error)
+            return leg, station, request, error
+        step = _EachStep(self, leg, station, request)
         step.copies = copies
         step.entries = [
-            _element(copy, station, step, deadline=deadline, priority=priority) for copy in copies
+            entry_at(station, copy, step, deadline=deadline, priority=priority) for copy in copies
         ]
         step.left = len(copies)
         if not copies:
-            self.node_done(station, request, gather(station, request, [], []))
-        else:
-            self._submit(station, step.entries)
+            return leg, station, request, gather(station.links, request, [], [])
+        self._submit(station, step.entries, internal=internal)
+        return None
 
-    def _submit(self, station: Station, entries: list[Entry]) -> None:
+    def _submit(self, station: Station, entries: list[Entry], *, internal: bool) -> None:
         with self.lock:
             if self._over:
                 return
             for entry in entries:
                 self._open[id(entry)] = (station.scheduler, entry)
+        elsewhere = station.scheduler is not self._home
         for entry in entries:
             if entry.error is not None:
                 entry.owner.finished(entry)
-            elif station is self._route.entry:
-                station.scheduler.submit(entry)
             else:
-                entry.waits = self._waits
-                station.scheduler.submit(entry, internal=True)
+                entry.waits = self._waits if elsewhere else None
+                station.scheduler.submit(entry, internal=internal)
 
-    def node_done(self, station: Station, request: Request, error: BaseException | None) -> None:
+    def forget(self, entry: Entry) -> None:
+        """Take note that an entry has its outcome."""
+        with self.lock:
+            self._open.pop(id(entry), None)
+
+    def node_done(
+        self, leg: _Leg, station: Station, request: Request, error: BaseException | None
+    ) -> None:
         """Take note of the end of a node, and start what it was waited for."""
-        home = self._route.entry.scheduler
-        if home.outside:
-            home.let_in()
-        todo: list[tuple[Station, Request]] = []
-        try:
-            if error is None:
-                todo = self._ready_after(station, request)
-        except HeadraceError as failure:
-            error = failure
+        if self._home.outside:
+            self._home.let_in()
+        ended: list[_End] = [(leg, station, request, error)]
+        while ended:  # no recursion: nodes that end at once may follow each other in any number
+            todo = self._after(*ended.pop())
+            starts = [self._start(*one) for one in todo]
+            ended += [end for end in starts if end is not None]
+
+    def _after(
+        self, leg: _Leg, station: Station, request: Request, error: BaseException | None
+    ) -> list[_Begin]:
+        """Give what begins when a node has ended; with an error it is the walk that ends."""
+        todo: list[_Begin] = []
+        if error is None:
+            try:
+                other = self._reposted(station, request)
+                if other is not None:
+                    todo = [(other, other.route.entry, request)]
+            except HeadraceError as failure:
+                station.scheduler.count_late(failure)
+                error = failure
+            else:
+                if other is None:
+                    todo, error = self._ready_after(leg, station, request)
         if error is not None:
             self._end(error)
-            return
-        for following, made in todo:
-            self._start(following, made)
+            return []
+        return todo
 
-    def _ready_after(self, station: Station, request: Request) -> list[tuple[Station, Request]]:
-        """Give the nodes that may run now, with their dicts."""
-        todo: list[tuple[Station, Request]] = []
+    def _reposted(self, station: Station, request: Request) -> _Leg | None:
+        """Begin another leg where a `Repost` has ended the walk."""
+        target = repost_of(station, request) if station.links.reposts else None
+        if target is None:
+            return None
+        leg = _Leg(self._graph.route_from(target))
+        with self.lock:
+            self._reposts += 1
+            if self._reposts > MOST_REPOSTS:
+                raise too_often(station, target)
+            skipped = [name for name in station.skipped if not self._graph.follows(name)]
+            self._sinks_left += len(leg.route.sinks) - len(skipped)
+            self._legs.append(leg)
+        return leg
+
+    def _ready_after(
+        self, leg: _Leg, station: Station, request: Request
+    ) -> tuple[list[_Begin], BaseException | None]:
+        """Give the nodes that may run now, with their dicts, or the error that ends the walk."""
+        todo: list[_Begin] = []
+        by_name, ends = leg.route.by_name, leg.ends
         ended = [station]
-        done = False
+        failed: tuple[Station, HeadraceError] | None = None
         with self.lock:
             if self._over:
-                return []
-            self._ends.note(station, request)
-            while ended:
+                return [], None
+            ends[station.name] = request
+            while ended and failed is None:
                 one = ended.pop()
                 if not one.after:
                     self._sinks_left -= 1
-                    done = self._sinks_left == 0
+                    self._sinks.append((one, ends[one.name]))
                 for name in one.after:
-                    self._left[name] -= 1
-                    if self._left[name]:
+                    leg.left[name] -= 1
+                    if leg.left[name]:
                         continue
-                    following = self._route.by_name[name]
-                    if passes_by(following, self._ends):
-                        self._ends.dicts[name] = self._ends.dicts[one.name]
+                    following = by_name[name]
+                    if passes_by(following, ends):
+                        before = ends[one.name]
+                        ends[name] = dict(before) if one.copied else before
                         ended.append(following)
-                    else:
-                        todo.append((following, input_of(following, self._route, self._ends)))
+                        continue
+                    try:
+                        todo.append((leg, following, input_of(following, by_name, ends)))
+                    except HeadraceError as error:
+                        failed = following, error
+            done = not self._sinks_left
+        if failed is not None:
+            failed[0].scheduler.count_refused(request, failed[1])
+            return [], failed[1]
         if done:
             self._end(None)
-        return todo
+        return todo, None
 
     def _end(self, error: BaseException | None) -> None:
         with self.lock:
             if self._over:
                 return
             self._over = True
-            still_open = list(self._open.values())
-            self._open.clear()
+            still_open = self._take_open()
         if error is None:
             try:
-                finish(self._route, self._ends, self.request, self._entry.data)
-            except NoResultError as missing:
+                order = {name: i for i, name in enumerate(self._graph.names)}
+                sinks = sorted(self._sinks, key=lambda sink: order[sink[0].name])
+                finish(sinks, self.request, self._entry.data)
+            except HeadraceError as missing:
                 error = missing
         if error is not None:
             for scheduler, entry in still_open:
                 scheduler.cancel(entry)
             if not getattr(error, "abandoned", False):
-                self.request["data"] = self._entry.data
-                self.request.pop("result", None)
+                self._give_back()
+        self._forget_ends()
         self.error = error
         self._entry.error = error
         self._owner.finished(self._entry)
 
+    def _forget_ends(self) -> None:
+        """Let go of what the nodes wrote: whoever keeps the future would keep all of it."""
+        with self.lock:
+            for leg in self._legs:
+                leg.ends.clear()
+            self._sinks.clear()
+
+    def _take_open(self) -> list[tuple[Scheduler, Entry]]:
+        still_open = list(self._open.values())
+        self._open.clear()
+        return still_open
+
+    def _give_back(self) -> None:
+        self.request["data"] = self._entry.data
+        self.request.pop("result", None)
+
+    # Taking it back.
+
+    @property
+    def state(self) -> str:
+        """QUEUED while all of it that is open waits, RUNNING while a backend runs, DONE."""
+        with self.lock:
+            if self._over:
+                return DONE
+            states = {entry.state for _, entry in self._open.values()}
+        return QUEUED if states and states.issubset(_WAITING) else RUNNING
+
+    def cancel(self, entry: object = None) -> bool:
+        """Take the request back where it waits; False while a backend runs on it, or it is done.
+
+        Args:
+            entry: Not used; a walk is cancelled as an entry is.
+        """
+        if self.state != QUEUED:
+            return False
+        with self.lock:
+            waiting = list(self._open.values())
+        if not waiting or not waiting[0][0].cancel(waiting[0][1]):
+            return False
+        self.give_up()
+        return True
+
     def give_up(self) -> bool:
         """Cancel what waits; tell whether a backend still runs on something."""
         with self.lock:
+            over = self._over
             self._over = True
-            still_open = [*self._open.values(), self.first]
-            self._open.clear()
+            still_open = self._take_open()
         abandoned = getattr(self.error, "abandoned", False) is True
         for scheduler, entry in still_open:
             if not scheduler.cancel(entry):
                 abandoned = scheduler.abandon(entry) or abandoned
+        if not abandoned and not over:
+            self._give_back()
+        self._forget_ends()
+        if self._home.outside:
+            self._home.let_in()
         return abandoned

@@ -20,6 +20,7 @@ __all__ = [
     "Named",
     "NodePlan",
     "PipelinePlan",
+    "Place",
     "PolicyPlan",
     "Prefix",
     "ProbePlan",
@@ -28,6 +29,9 @@ __all__ = [
 
 Range = tuple[int, "int | None"]
 """Least and greatest weight, both included; None for unbounded."""
+
+Place = dict[str, Any]
+"""Where something was written: ``file``, ``path``, ``span`` and ``text``, as a problem has them."""
 
 Prefix = tuple[tuple[Any, ...], dict[str, Any]]
 """The prefix before a child: positional values and named ones."""
@@ -52,6 +56,7 @@ class Element:
         own_thread: Whether a `BackgroundThread` is put around it.
         definition: The definition that this is the outermost name of, or None.
         frames: The instances of enclosing ``IoC``s that it can name.
+        target: The node at which a `Repost` lets the walk go on, and where that was written.
         unavailable: Children that cannot be built here and why (`Fallback`), or that were not
             chosen (`ModelLoader`).
     """
@@ -70,6 +75,7 @@ class Element:
     unavailable: dict[str, str] = field(default_factory=dict)
     definition: str | None = None
     frames: tuple[dict[str, Named], ...] = ()
+    target: tuple[str, Place] | None = None
 
     @property
     def children(self) -> list[Element]:
@@ -229,7 +235,9 @@ class PipelinePlan:
     @property
     def is_graph(self) -> bool:
         """Whether a request may walk through more than one call of one node."""
-        return len(self.nodes) > 1 or any(one.each is not None for one in self.links.values())
+        return len(self.nodes) > 1 or any(
+            one.each is not None or one.reposts for one in self.links.values()
+        )
 
     @property
     def total_instances(self) -> int:

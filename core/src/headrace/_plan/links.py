@@ -36,6 +36,10 @@ class Links:
         otherwise: The key ``or``: it runs only where its predecessor gave no result.
         each: The key of a list, and the key under which its elements go; None when it runs once.
         keep_errors: ``each_errors = "none"``: an element that fails leaves None.
+        files: Per key, the file that it was written in.
+        reposts: The nodes at which a `Repost` in its expression lets the walk go on.
+        calls: The nodes that its expression calls, ``Forward[node.x]``.
+        door: Whether it is another door to a node.
     """
 
     name: str
@@ -45,6 +49,9 @@ class Links:
     each: tuple[str, str] | None = None
     keep_errors: bool = False
     files: Mapping[str, str | None] = field(default_factory=dict, compare=False)
+    reposts: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    door: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Give the links that are set, as plain data."""
@@ -54,6 +61,7 @@ class Links:
             "or": self.otherwise,
             "each": ":".join(self.each) if self.each is not None else None,
             "each_errors": "none" if self.keep_errors else None,
+            "reposts": list(self.reposts),
         }
         return {key: value for key, value in found.items() if value}
 
@@ -179,8 +187,12 @@ def read_links(
     return links
 
 
-def check_links(links: Mapping[str, Links], problems: Problems) -> None:
-    """Check that the links of all nodes make a graph that every request can walk to its end."""
+def check_links(links: Mapping[str, Links], problems: Problems) -> bool:
+    """Check that the links of all nodes make a graph that every request can walk to its end.
+
+    Returns:
+        Whether all names in ``next`` are nodes, and none comes after itself.
+    """
     for one in links.values():
         for name in one.next:
             if name not in links:
@@ -195,7 +207,7 @@ def check_links(links: Mapping[str, Links], problems: Problems) -> None:
     if circle is not None:
         way = " > ".join(circle)
         _wrong(problems, links[circle[0]], "next", f"the nodes go round in a circle: {way}")
-        return
+        return False
     before: dict[str, list[str]] = {name: [] for name in links}
     for one in links.values():
         for name in one.next:
@@ -203,6 +215,7 @@ def check_links(links: Mapping[str, Links], problems: Problems) -> None:
                 before[name].append(one.name)
     for one in links.values():
         _check_one(one, links, before, problems)
+    return all(name in links for one in links.values() for name in one.next)
 
 
 def _wrong(problems: Problems, links: Links, key: str, message: str, **more: Any) -> None:

@@ -14,6 +14,8 @@ from headrace._plan.links import check_links, read_links
 from headrace._plan.nodes import NodePlanner
 from headrace._plan.parameters import Parameters, report_unknown_globals
 from headrace._plan.probes import plan_probes
+from headrace._plan.reads import check_keys_read
+from headrace._plan.reposts import check_front, check_reposts, with_calls
 from headrace._plan.resolver import Resolver
 from headrace._plan.scope import Layer, Scope
 from headrace._plan.threads import give_threads
@@ -71,7 +73,13 @@ class Pipeline:
             name: read_links(name, table, shared, self.problems)
             for name, table in self.shape.nodes.items()
         }
-        check_links(links, self.problems)
+        is_graph = check_links(links, self.problems)
+        links = with_calls(links, self.nodes)
+        if is_graph and len(self.nodes) == len(self.shape.nodes):
+            check_reposts(links, self.nodes, self.problems)
+            check_keys_read(links, self.nodes, self.problems)
+            if entrypoint is not None:
+                check_front(entrypoint, links, self.nodes, self.problems)
         self.resolver.definitions.check_all(self)
         for parameters in self.parameters:
             parameters.report_unknown(self.problems)
@@ -274,6 +282,11 @@ class Pipeline:
         problems.raise_if_any()
         if element is None:
             raise SetupError(f"nothing can be built from {text!r}")
+        if any(one.target is not None for one in element.walk()):
+            raise SetupError(
+                f"{text!r} is built in init and has a Repost, of which the graph cannot know",
+                hint="Write it in the configuration.",
+            )
         return element
 
 

@@ -207,6 +207,30 @@ def _stand_for(
     return element
 
 
+def _plan_repost(
+    resolver: Resolver, element: Element, phases: Phases, inner: Scope, scope: Scope
+) -> Element | None:
+    child = phases[0][0]
+    name = word_of(resolver, element, child, inner)
+    if name is None:
+        return None
+    nodes = list(resolver.pipeline.shape.nodes)
+    if name not in nodes and not scope.lenient:
+        resolver.add(
+            "graph",
+            f"no node is called {name!r}",
+            child,
+            inner,
+            suggestion=nearest(name.removeprefix("node."), nodes),
+            hint=f"There are: {', '.join(nodes)}.",
+        )
+        return None
+    layer, call = scope.layer, element.call
+    place = {"file": layer.file, "path": layer.path, "span": call.name_span, "text": call.text}
+    element.target = (name, place)
+    return element
+
+
 def is_scheduled(element: Element) -> bool:
     """Tell whether calls of an instance go through a scheduler."""
     return scheduling.door_of(element).cls is Batching
@@ -222,4 +246,5 @@ _MEANINGS: dict[str, Any] = {
     "register": registering.plan_register,
     "instances": registering.plan_instances,
     "list": registering.plan_list,
+    "repost": _plan_repost,
 }

@@ -37,6 +37,7 @@ CORE_BACKENDS = {
     "Loop": f"{_CONTAINERS}.loops:Loop",
     "Restart": f"{_CONTAINERS}.loops:Restart",
     "DagDispatcher": f"{_CONTAINERS}.graph:DagDispatcher",
+    "Repost": f"{_CONTAINERS}.graph:Repost",
 }
 """The backends of core and where each class is."""
 
@@ -44,7 +45,6 @@ CORE_POLICIES = ("greedy", "best_fit")
 """The policies of core."""
 
 WORDS_TO_COME = {
-    "Repost": "Walks that end early and go on elsewhere come with a later version.",
     "Benchmark": "It comes with the command `headrace bench`.",
 }
 """Names with a meaning that this version refuses, and what they come with."""

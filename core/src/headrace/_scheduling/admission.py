@@ -128,13 +128,28 @@ def _enter_full(node: Node, entry: Entry) -> None:
         entry.state = OUTSIDE
         return
     waiting = node.line.count + node.elsewhere.count
-    if rule == "shed_oldest" and node.line.count:
-        oldest = node.line.oldest_of_lowest()
-        if oldest.priority <= entry.priority:
-            node.settle_waiting(_overloaded(node, waiting, shed=True), [oldest])
-            node.push(entry)
-            return
-    node.settle(entry, _overloaded(node, waiting, shed=False))
+    if rule == "shed_oldest" and _shed(node, entry.priority, waiting):
+        node.push(entry)
+    else:
+        node.settle(entry, _overloaded(node, waiting, shed=False))
+
+
+def _shed(node: Node, priority: int, waiting: int) -> bool:
+    """Let the oldest of the lowest priority make way, if that is ``priority`` or lower.
+
+    Of equals those that wait at other nodes are the older ones.
+    """
+    error = _overloaded(node, waiting, shed=True)
+    oldest = node.line.oldest_of_lowest() if node.line.count else None
+    here = priority + 1 if oldest is None else oldest.priority
+    found = node.elsewhere.shed(min(here, priority))
+    if found is not None:
+        node.shed.append((*found, error))
+        return True
+    if oldest is None or here > priority:
+        return False
+    node.settle_waiting(error, [oldest])
+    return True
 
 
 def _overloaded(node: Node, waiting: int, *, shed: bool) -> OverloadedError:
@@ -177,6 +192,13 @@ class Entrance:
         node = self._node
         with node.lock:
             node.entered += 1
+            code = code_of(error)
+            node.failures[code] = node.failures.get(code, 0) + 1
+
+    def count_late(self, error: BaseException) -> None:
+        """Count as failed a request that has ended well here, but cannot go on."""
+        node = self._node
+        with node.lock:
             code = code_of(error)
             node.failures[code] = node.failures.get(code, 0) + 1
 

@@ -6,49 +6,80 @@ Elements of a list and branches of a graph count as their one request.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
+    from headrace._scheduling.node import Node
 
 __all__ = ["Elsewhere", "Waits"]
 
 
 class Elsewhere:
-    """How many requests that entered at a node wait at others.
+    """The requests that entered at a node and wait at others.
 
     Attributes:
-        count: The number.
-        lock: Guards it; nothing else is locked while it is held.
+        count: How many there are.
+        lock: Guards them; nothing else is locked while it is held.
+        order: Them by priority, the one that has waited longest first.
     """
 
-    __slots__ = ("count", "lock")
+    __slots__ = ("count", "lock", "order")
 
     def __init__(self) -> None:
         self.count = 0
         self.lock = threading.Lock()
+        self.order: dict[int, OrderedDict[Waits, None]] = {}
+
+    def shed(self, priority: int) -> tuple[Entry, Node] | None:
+        """Count the oldest of the lowest priority no more, if that is ``priority`` or lower.
+
+        Returns:
+            An entry of it, and the node at which that waits; None when there is no such request.
+        """
+        with self.lock:
+            lowest = min((p for p, level in self.order.items() if level), default=None)
+            if lowest is None or lowest > priority:
+                return None
+            return next(iter(self.order[lowest])).leave()
 
 
 class Waits:
     """The entries of one request that wait at other nodes than the one it entered at."""
 
-    __slots__ = ("_entries", "_home")
+    __slots__ = ("_entries", "_home", "_priority")
 
     def __init__(self, home: Elsewhere) -> None:
         self._home = home
-        self._entries: set[Entry] = set()
+        self._priority = 0
+        self._entries: dict[Entry, Node] = {}
 
-    def began(self, entry: Entry) -> None:
-        """Take note that an entry waits."""
+    def began(self, entry: Entry, node: Node) -> None:
+        """Take note that an entry waits at a node."""
         with self._home.lock:
             if not self._entries:
+                self._priority = entry.priority
+                self._home.order.setdefault(entry.priority, OrderedDict())[self] = None
                 self._home.count += 1
-            self._entries.add(entry)
+            self._entries[entry] = node
 
     def ended(self, entry: Entry) -> None:
         """Take note that an entry waits no more; a second time does nothing."""
         with self._home.lock:
-            if entry in self._entries:
-                self._entries.discard(entry)
-                if not self._entries:
-                    self._home.count -= 1
+            if self._entries.pop(entry, None) is not None and not self._entries:
+                self._forget()
+
+    def leave(self) -> tuple[Entry, Node]:
+        """Count no more, whatever waits; give an entry and its node. Under the lock of the home."""
+        entry, node = next(iter(self._entries.items()))
+        self._entries.clear()
+        self._forget()
+        return entry, node
+
+    def _forget(self) -> None:
+        level = self._home.order[self._priority]
+        del level[self]
+        if not level:
+            del self._home.order[self._priority]
+        self._home.count -= 1

@@ -18,14 +18,18 @@ __all__ = ["QueueView", "WaitingLine"]
 class WaitingLine:
     """Entries that wait; every operation costs O(1) per entry, however many wait.
 
+    Args:
+        node: The node at which they wait.
+
     Attributes:
         count: How many wait.
         weight: Sum of their weights.
     """
 
-    __slots__ = ("_levels", "_priorities", "count", "weight")
+    __slots__ = ("_levels", "_node", "_priorities", "count", "weight")
 
-    def __init__(self) -> None:
+    def __init__(self, node: Node) -> None:
+        self._node = node
         self._levels: dict[int, OrderedDict[Entry, None]] = {}
         self._priorities: list[int] = []  # descending, only those with entries
         self.count = 0
@@ -44,7 +48,7 @@ class WaitingLine:
         self.count += 1
         self.weight += entry.weight
         if entry.waits is not None:
-            entry.waits.began(entry)
+            entry.waits.began(entry, self._node)
 
     def remove(self, entry: Entry) -> None:
         """Take ``entry`` out, wherever it stands; does nothing when it is not there."""

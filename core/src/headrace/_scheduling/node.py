@@ -17,7 +17,7 @@ from headrace._scheduling.entry import DONE, QUEUED, Entry
 from headrace._scheduling.executors import Caller
 from headrace._scheduling.line import WaitingLine
 from headrace._scheduling.statistics import Past
-from headrace.errors import BackendError, ClosedError, code_of
+from headrace.errors import BackendError, ClosedError, OverloadedError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,6 +75,7 @@ class Node:
         min, max: Weights that some living instance takes.
         needs_result: Whether a request that ends without a ``result`` has failed.
         torn: Whether a claim has begun and not ended; seen by others only after an interrupt.
+        shed: Entries at other nodes whose requests make way here, until `shed_elsewhere` fails them.
         lost: Whether the threads of all instances have died.
         tells_callers: Whether callers that wait are told their outcome, as all other owners are; else
             `settle` takes note of it.
@@ -94,7 +95,7 @@ class Node:
         self.every = self.instances
         self.past = Past()
         self.free = list(instances)
-        self.line = WaitingLine()
+        self.line = WaitingLine(self)
         self.outside: OrderedDict[Entry, None] = OrderedDict()
         self.elsewhere = Elsewhere()
         self.callers: set[Caller] = set()
@@ -108,6 +109,7 @@ class Node:
         self.needs_result = True
         self.torn = False
         self.lost = False
+        self.shed: list[tuple[Entry, Node, OverloadedError]] = []
         self._settled: list[Entry] = []  # by this turn under the lock, not told yet
         self._untold: dict[Entry, None] = {}  # all that is settled and not told
         self._closers: list[Signal] = []
@@ -209,6 +211,17 @@ class Node:
             # In this order an interrupt leaves a settled entry in the line, which is passed over.
             self.settle(entry, own(error))
             self.take_out(entry)
+
+    def shed_elsewhere(self) -> None:
+        """Fail the requests that make way for others here and wait at other nodes. Without the lock."""
+        while self.shed:
+            entry, node, error = self.shed.pop()
+            with node.lock:
+                if entry.state == QUEUED:  # else it runs by now, and counts no more
+                    node.settle_waiting(error, [entry])
+                    node.look_if_quiet()
+                settled = node.take_settled()
+            node.tell(settled)
 
     # Telling.
 

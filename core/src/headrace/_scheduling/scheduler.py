@@ -301,6 +301,8 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
                 settled = node.take_settled()
             if settled:
                 node.tell(settled)
+            if node.shed:
+                node.shed_elsewhere()
             self._driver.wait(caller, entries, work, parks=parks, deadline=deadline)
         except BaseException as interrupt:
             abandoned = self._mender.withdraw(caller, entries)

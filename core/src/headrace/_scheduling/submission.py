@@ -50,6 +50,7 @@ class Submission:
                     entry.room = Signal()
                 settled = node.take_settled()
             node.tell(settled)
+            node.shed_elsewhere()
             if entry.room is not None:
                 entry.room.sleep()
         except BaseException:

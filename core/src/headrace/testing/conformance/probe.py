@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -109,6 +110,7 @@ def _asked(asked: str) -> Probe:
         text=True,
         timeout=_LIMIT_S,
         check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     lines = done.stdout.splitlines()
     if done.returncode or not lines:

@@ -14,13 +14,19 @@ if TYPE_CHECKING:
 
 __all__ = ["RULES", "documentation", "entries", "sections"]
 
+_WORDS = "what words tell"
+
 SECTIONS = ("Reads", "Writes", "Batch", "Raises", "Source")
 
 _HEADING = re.compile(r"([A-Z][a-z]+):(?:\s+(\S.*))?")
 _ENTRY = re.compile(r"([\w{}`., /-]+?):(?:\s|$)")
 _AT_LEAST = re.compile(r"(\d+|one|any number)\s+or more\b|any number\b", re.IGNORECASE)
 _FROM_TO = re.compile(r"(\d+)\s*(?:to|-|\u2013)\s*(\d+)\b", re.IGNORECASE)
-_ONE = re.compile(r"(?:exactly\s+)?(\d+|one)\b(?!\s+or more)", re.IGNORECASE)
+_FROM = re.compile(r"(\d+)\s+to\s", re.IGNORECASE)
+_ONE = re.compile(
+    r"(?:exactly\s+)?(\d+|one)\b(?=\s*(?:$|[.;,:(\n]|items?\b|requests?\b|at a time\b))",
+    re.IGNORECASE,
+)
 
 
 def documentation(cls: type[Backend]) -> str:
@@ -150,24 +156,27 @@ def _holds_many(key: str, options: object) -> bool:
 def docstring_batch(subject: Subject) -> str | None:
     """The section Batch must give the range that the backend has.
 
-    It begins with the range: `1 or more`, `1 to 8`, `4`; words may follow. It must be the range
-    that the class declares, or that `init` has set. A text that begins without a number is not
-    compared (a container has the range of what is inside).
+    It begins with the range: `1 or more`, `1 to 8`, `4`, `2 to the size of the window`; words may
+    follow. It must be the range
+    that the class declares, or that `init` has set. That of a container is not compared: it has the
+    range of what is inside.
     """
     text = sections(documentation(subject.cls)).get("Batch", "")
     documented = _range_of(text)
+    if subject.children:
+        return "a container has the range of what is inside"
     if documented is None:
-        if not subject.children:
-            raise Broken(f"the section Batch begins with no range such as '1 or more': {text!r}")
-        return "the section Batch gives no numbers"
+        raise Broken(f"the section Batch begins with no range such as '1 or more': {text!r}")
     root = subject.live.root
+    for least, most in ((root.min, root.max), (subject.cls.min, subject.cls.max)):
+        if documented[0] == least and documented[1] in (most, _WORDS):
+            return None
     actual = (root.min, root.max)
-    if documented not in (actual, (subject.cls.min, subject.cls.max)):
-        raise Broken(f"the section Batch says {_said(documented)}, the backend has {_said(actual)}")
-    return None
+    raise Broken(f"the section Batch says {_said(documented)}, the backend has {_said(actual)}")
 
 
-def _range_of(text: str) -> tuple[int, int | None] | None:
+def _range_of(text: str) -> tuple[int, int | str | None] | None:
+    """Read a range; its end is `_WORDS` where words tell it."""
     at_least = _AT_LEAST.match(text)
     if at_least is not None:
         word = (at_least[1] or "1").lower()
@@ -175,6 +184,9 @@ def _range_of(text: str) -> tuple[int, int | None] | None:
     between = _FROM_TO.match(text)
     if between is not None:
         return int(between[1]), int(between[2])
+    begin = _FROM.match(text)
+    if begin is not None:
+        return int(begin[1]), _WORDS
     one = _ONE.match(text)
     if one is not None:
         number = 1 if one[1].lower() == "one" else int(one[1])
@@ -182,7 +194,7 @@ def _range_of(text: str) -> tuple[int, int | None] | None:
     return None
 
 
-def _said(found: tuple[int, int | None]) -> str:
+def _said(found: tuple[int, int | str | None]) -> str:
     least, most = found
     return f"{least} or more" if most is None else f"{least} to {most}"
 

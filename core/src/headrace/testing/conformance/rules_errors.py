@@ -26,6 +26,18 @@ def _keys(subject: Subject) -> list[str]:
     return sorted(subject.declared("reads").required & subject.item(0).keys())
 
 
+def _needed(subject: Subject) -> list[str]:
+    """Give the keys that a request must bring, of which there is one.
+
+    Raises:
+        NotApplicable: There is none.
+    """
+    keys = _keys(subject)
+    if not keys:
+        raise NotApplicable("it requires no key of a request")
+    return keys
+
+
 def _documented(subject: Subject, key: str) -> str:
     """Give what the section Reads says of a key."""
     found = entries(sections(documentation(subject.cls)).get("Reads", ""))
@@ -49,7 +61,7 @@ def missing_key(subject: Subject) -> str | None:
     For each key that `reads` requires, a request without it fails with an InputError whose `key` is
     that key. In a container the error may be that of what is inside.
     """
-    for key in _keys(subject):
+    for key in _needed(subject):
         request = subject.item(0)
         del request[key]
         outcome = subject.tried.alone(request)
@@ -76,17 +88,17 @@ def _refused(
 ) -> str | None:
     """Check that a wrong value under each key is refused, unless the docstring takes anything."""
     taken = []
-    for key in _keys(subject):
+    for key in _needed(subject):
         text = _documented(subject, key)
         anything = any(word in text for word in words)
         request = subject.item(0)
         value = request[key] = spoil(request[key])
         outcome = subject.tried.alone(request)
         if anything and not subject.children:
-            if isinstance(outcome, InputError):
+            if outcome is not None:
                 raise Broken(
-                    f"the section Reads says of {key!r} {text!r}, and {said(value)} is refused: "
-                    f"{outcome}"
+                    f"the section Reads says of {key!r} {text!r}, and {said(value)} gives "
+                    f"{_said(outcome)}"
                 )
             taken.append(key)
             continue
@@ -172,6 +184,7 @@ def bad_item_alone(subject: Subject) -> str:
     item, or raise and declare `rerun = True`. Where `min` is above 1 they may instead fail with
     BatchRangeError, since too few are left.
     """
+    _needed(subject)
     live = subject.tried
     tried = 0
     for spoil in (_without_key, _with_alien):

@@ -116,7 +116,7 @@ def threads_in_turn(subject: Subject) -> str:
         for turn in range(1, _ROUNDS + 1):
             what = f"in thread {turn} after that of init"
             try:
-                threads[turn](lambda what=what: subject.must_give(live, ks, what))
+                threads[turn](functools.partial(subject.must_give, live, ks, what))
             except Broken as error:
                 raise Broken(f"{what} it does not do what it does alone: {error}") from error
         threads[-1](lambda: subject.done(live))

@@ -1,0 +1,61 @@
+"""Requests that walk while one thread waits for all of them."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from headrace._graph.walk import Walk
+from headrace._scheduling.admission import inside
+from headrace._scheduling.signal import Signal
+
+if TYPE_CHECKING:
+    from headrace._graph.graph import Graph, Route
+    from headrace._scheduling.entry import Entry
+
+__all__ = ["walk_together"]
+
+
+class _Waiter:
+    """The owner of walks that one thread waits for."""
+
+    def __init__(self, pending: int) -> None:
+        self._pending = pending
+        self._lock = threading.Lock()
+        self.signal = Signal()
+
+    def finished(self, entry: Entry) -> None:
+        """Count one walk that is over; the last wakes the thread."""
+        with self._lock:
+            self._pending -= 1
+            last = self._pending == 0
+        if last:
+            self.signal.wake()
+
+
+def walk_together(graph: Graph, walks: list[tuple[Route, Entry]]) -> None:
+    """Let several requests walk, none of them in this thread, and wait for all.
+
+    Their outcomes are in the entries.
+    """
+    if not walks:
+        return
+    for route, entry in walks:
+        for station in route.stations:
+            if station.scheduler.held_by_this_thread():
+                error = inside(station.name)
+                station.scheduler.count_refused(entry.request, error)
+                entry.refuse(error)
+                break
+    fresh = [(route, entry) for route, entry in walks if entry.error is None]
+    waiter = _Waiter(len(fresh))
+    begun = [Walk(graph, route, entry, waiter) for route, entry in fresh]
+    try:
+        for walk in begun:
+            walk.start()
+        if begun:
+            waiter.signal.sleep()
+    except BaseException as interrupt:
+        left = [walk.give_up() for walk in begun]
+        interrupt.abandoned = any(left)  # type: ignore[attr-defined]
+        raise

@@ -1,0 +1,484 @@
+"""Walks that fail, are taken back, or run out of time: counted once, at the right node."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+
+import pytest
+
+import headrace
+from headrace import errors
+
+
+def backend(name, function, **attributes):
+    """Register a backend that computes ``result`` from the whole request, or gives none."""
+
+    def forward(self, batch):
+        for request in batch:
+            result = function(request)
+            if result is not None:
+                request["result"] = result
+
+    body = {"forward": forward, **attributes}
+    headrace.register(name, type(name, (headrace.Backend,), body), replace=True)
+
+
+backend("Inc", lambda r: r["data"] + 1)
+backend("Negate", lambda r: -r["data"])
+backend("Nothing", lambda r: None)
+backend("Even", lambda r: r["data"] if r["data"] % 2 == 0 else None)
+backend("Note", lambda r: r.__setitem__("tag", r["data"]) or r["data"])
+backend("Length", lambda r: len(r["data"]))
+backend("Split", lambda r: r["data"].split())
+backend("Pair", lambda r: (r["data"], r["other"]))
+backend("Other", lambda r: r.get("other"))
+
+
+def fail(request):
+    raise ValueError(f"cannot take {request['data']}")
+
+
+backend("Fail", fail)
+
+WAYS = {
+    "call": lambda pipe, request: pipe(request),
+    "timeout": lambda pipe, request: pipe(request, timeout=60),
+    "list": lambda pipe, request: pipe([request])[0],
+    "submit": lambda pipe, request: pipe.submit(request).result(60),
+    "async": lambda pipe, request: asyncio.run(pipe.call_async(request)),
+}
+
+
+@pytest.fixture(params=WAYS)
+def send(request, shortcut):
+    """Send one request in one of the ways there are; ``send.stats`` are the counts afterwards."""
+
+    def send(config, data, **keys):
+        sent = {"data": data, **keys}
+        with headrace.pipe(config) as pipe:
+            try:
+                WAYS[request.param](pipe, sent)
+            except errors.RequestsFailed as failed:
+                raise failed.errors[0] from failed
+            finally:
+                assert sent["data"] is data
+                send.stats = {
+                    name: (node["submitted"], node["ok"], node["failed"])
+                    for name, node in pipe.stats()["nodes"].items()
+                }
+        return sent
+
+    return send
+
+
+# Failures between nodes.
+
+
+def test_a_missing_source_counts_at_the_node_that_asks_for_it(send):
+    config = {
+        "a": {"backend": "Inc", "next": "b"},
+        "b": {"backend": "Inc", "map": "a[result:data,color:color]", "next": "c"},
+        "c": {"backend": "Inc"},
+    }
+    with pytest.raises(errors.InputError):
+        send(config, 1)
+    assert send.stats == {"a": (1, 1, {}), "b": (1, 0, {"input": 1}), "c": (0, 0, {})}
+
+
+def test_a_missing_source_after_branches_counts_there_too(send):
+    config = {
+        "a": {"backend": "Nothing", "next": "b"},
+        "b": {"backend": "Nothing", "or": True, "next": "c"},
+        "c": {"backend": "Inc"},
+    }
+    with pytest.raises(errors.NoResultError) as caught:
+        send(config, 1)
+    assert caught.value.node == "b"
+    assert send.stats["b"] == (1, 0, {"no_result": 1})
+    assert send.stats["c"] == (0, 0, {})
+
+
+def test_no_result_between_two_doors_to_one_node_counts_where_it_was_needed(send):
+    config = {
+        "x": {"backend": "Nothing", "next": "y"},
+        "y": {"backend": "Inc", "or": True, "next": "door"},
+        "door": {"backend": "Forward[node.x]", "next": "z"},
+        "z": {"backend": "Inc"},
+    }
+    with pytest.raises(errors.NoResultError) as caught:
+        send(config, 1)
+    assert caught.value.node == "door"
+    assert send.stats["z"] == (1, 0, {"no_result": 1})
+
+
+def test_a_sink_without_result_behind_a_shared_door_counts_there(send):
+    config = {
+        "x": {"backend": "Nothing", "next": "y"},
+        "y": {"backend": "Inc", "or": True, "next": "door"},
+        "door": {"backend": "Forward[node.x]"},
+    }
+    with pytest.raises(errors.NoResultError) as caught:
+        send(config, 1)
+    assert caught.value.node == "door"
+    assert send.stats["door"] == (2, 1, {"no_result": 1})
+
+
+def test_each_over_no_list_counts_at_its_node(send):
+    config = {
+        "a": {"backend": "Inc", "next": "b"},
+        "b": {"backend": "Inc", "each": "data"},
+    }
+    with pytest.raises(errors.InputError):
+        send(config, 1)
+    assert send.stats == {"a": (1, 1, {}), "b": (1, 0, {"input": 1})}
+
+
+def test_each_at_the_entry_over_no_list_counts_once(send):
+    with pytest.raises(errors.InputError):
+        send({"backend": "Inc", "each": "boxes"}, 1)
+    assert send.stats == {"main": (1, 0, {"input": 1})}
+
+
+def test_an_element_with_a_wrong_weight_counts_once(send):
+    config = {"backend": "Inc", "each": "sizes:request_size"}
+    with pytest.raises(errors.InputError):
+        send(config, 1, sizes=["no number"])
+    assert send.stats == {"main": (1, 0, {"input": 1})}
+
+
+# or, maps, sinks.
+
+
+def test_who_is_passed_by_does_not_let_others_see_its_changes(send):
+    config = {
+        "a": {"backend": "Even", "next": "b"},
+        "b": {"backend": "Negate", "or": True, "next": "c"},
+        "c": {"backend": "Note", "next": "d"},
+        "d": {"backend": "Other", "map": "c[result:data],a[data:other]"},
+    }
+    # a's data, not what c found in its place: the result of a
+    assert send({**config, "a": {"backend": "S[Inc,Even]", "next": "b"}}, 3)["result"] == 3
+
+
+def test_keys_are_those_that_the_named_node_ended_with(send):
+    config = {
+        "a": {"backend": "Note", "next": "b"},
+        "b": {"backend": "S[Inc,Note]", "next": "c"},
+        "c": {"backend": "Pair", "map": "b[result:data],a[tag:other]"},
+    }
+    assert send(config, 7)["result"] == (8, 7)
+
+
+def test_joins_wait_only_for_what_the_entry_reaches(send):
+    config = {
+        "a": {"backend": "Inc", "next": "b,c"},
+        "b": {"backend": "Inc", "next": "d"},
+        "c": {"backend": "Negate", "next": "d"},
+        "d": {"backend": "Other", "map": "b[result:data],c[result:other]", "next": "e"},
+        "e": {"backend": "Inc"},
+    }
+    assert send(config, 1)["result"] == -1
+    with pytest.raises(errors.RequestError):
+        send(config, 1, node_name="b")  # d gives nothing without c
+    config["d"]["backend"] = "Identity"
+    assert send(config, 1, node_name="b")["result"] == 3
+
+
+def test_several_sinks_below_a_join_and_beside_it(send):
+    config = {
+        "x": {"backend": "Inc", "next": "y,z,s"},
+        "y": {"backend": "Inc", "next": "w"},
+        "z": {"backend": "Negate", "next": "w"},
+        "s": {"backend": "Negate"},
+        "w": {"backend": "Pair", "map": "y[result:data],z[result:other]", "next": "p,q"},
+        "p": {"backend": "Length"},
+        "q": {"backend": "Identity"},
+    }
+    assert send(config, 1)["result"] == {"s": -2, "p": 2, "q": (3, -2)}
+
+
+# each.
+
+
+def test_each_in_each_by_forward(send):
+    config = {
+        "page": {"backend": "S[Split,Forward[node.word]]", "each": "lines"},
+        "word": {"backend": "Length", "each": "data", "max": 4},
+    }
+    assert send(config, 0, lines=["a bb", "", "ccc"])["result"] == [[1, 2], [], [3]]
+    assert send.stats["page"][:2] == (3, 3)
+    assert send.stats["word"][:2] == (3, 3)
+
+
+def test_each_errors_hold_where_a_node_is_called_by_forward(send):
+    config = {
+        "page": {"backend": "S[Split,Forward[node.word]]"},
+        "word": {"backend": "Fail", "each": "data", "each_errors": "none"},
+    }
+    assert send(config, "a bb")["result"] == [None, None]
+    config["word"]["each_errors"] = "fail"
+    with pytest.raises(errors.BackendError) as caught:
+        send(config, "a bb")
+    assert caught.value.node == "word"
+
+
+def test_each_holds_when_the_entrypoint_calls_the_node(send):
+    config = {
+        "global": {"entrypoint": "Forward[node.word]"},
+        "word": {"backend": "Length", "each": "data"},
+    }
+    assert send(config, ["a", "bb"])["result"] == [1, 2]
+    with pytest.raises(errors.InputError):
+        send(config, 5)
+
+
+def test_each_of_another_door_is_its_own(send):
+    config = {
+        "page": {"backend": "S[Split,Forward[node.words]]"},
+        "words": {"backend": "Forward[node.word]", "each": "data"},
+        "word": {"backend": "Length"},
+    }
+    assert send(config, "a bb")["result"] == [1, 2]
+
+
+def test_many_nodes_with_nothing_to_do_follow_each_other(send):
+    config = {f"n{i}": {"backend": "Inc", "each": "data", "next": f"n{i + 1}"} for i in range(600)}
+    config["n600"] = {"backend": "Inc", "each": "data"}
+    assert send(config, [])["result"] == []
+
+
+# Ends before the end.
+
+
+def test_a_failing_branch_cancels_what_has_not_started(gate, until):
+    config = {
+        "x": {"backend": "Identity", "next": "y,z"},
+        "y": {"backend": "Gate", "next": "y2"},
+        "y2": {"backend": "Inc"},
+        "z": {"backend": "FailLater"},
+    }
+    may_fail = threading.Event()
+
+    def fail_later(request):
+        assert may_fail.wait(60)
+        raise ValueError("z")
+
+    backend("FailLater", fail_later)
+    with headrace.pipe(config) as pipe:
+        busy = pipe.submit({"data": 1, "node_name": "y"})
+        gate.wait_entered()
+        request = {"data": 2}
+        future = pipe.submit(request)
+        until(lambda: pipe.stats()["nodes"]["y"]["waiting"] == 1)
+        may_fail.set()
+        with pytest.raises(errors.BackendError) as caught:
+            future.result(60)
+        assert caught.value.node == "z"
+        assert request == {"data": 2}
+        assert pipe.stats()["nodes"]["y"]["waiting"] == 0
+        assert pipe.stats()["nodes"]["y"]["failed"] == {"cancelled": 1}
+        gate.open()
+        assert busy.result(60)["result"] == 2
+        assert gate.batches == [[1]]
+
+
+def test_a_deadline_runs_through_all_nodes(gate):
+    config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Gate", "next": "c"}}
+    config["c"] = {"backend": "Inc"}
+    with headrace.pipe(config) as pipe:
+        with pytest.raises(errors.DeadlineExceededError) as caught:
+            pipe({"data": 1}, timeout=0.05)
+        assert caught.value.node == "b"
+        gate.open()
+        assert pipe.stats()["nodes"]["c"]["submitted"] == 0
+
+
+def test_a_request_between_nodes_can_be_taken_back_only_while_it_waits(gate, until):
+    config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Gate", "next": "c"}}
+    config["c"] = {"backend": "Inc"}
+    with headrace.pipe(config) as pipe:
+        first = pipe.submit({"data": 1})
+        gate.wait_entered()
+        request = {"data": 5}
+        second = pipe.submit(request)
+        until(lambda: pipe.stats()["nodes"]["b"]["waiting"] == 1)
+        assert not first.cancel()
+        assert second.cancel()
+        assert request == {"data": 5}
+        gate.open()
+        assert first.result(60)["result"] == 3
+        assert not first.cancel()
+        assert pipe.stats()["nodes"]["b"]["failed"] == {"cancelled": 1}
+
+
+def test_branches_that_wait_are_taken_back_together(gate, until):
+    config = {
+        "x": {"backend": "Inc", "next": "y,z"},
+        "y": {"backend": "Gate"},
+        "z": {"backend": "Gate"},
+    }
+    with headrace.pipe(config) as pipe:
+        first = pipe.submit({"data": 1})
+        gate.wait_entered(2)
+        second = pipe.submit({"data": 2})
+        until(lambda: [pipe.stats()["nodes"][n]["waiting"] for n in "yz"] == [1, 1])
+        assert second.cancel()
+        assert [pipe.stats()["nodes"][n]["waiting"] for n in "yz"] == [0, 0]
+        gate.open()
+        assert first.result(60)["result"] == {"y": 2, "z": 2}
+
+
+def test_taking_back_who_waits_elsewhere_makes_room_at_the_entry(gate, until):
+    config = {
+        "a": {"backend": "Inc", "next": "b", "queue_size": 1},
+        "b": {"backend": "Gate"},
+    }
+    with headrace.pipe(config) as pipe:
+        first = pipe.submit({"data": 1})
+        gate.wait_entered()
+        second = pipe.submit({"data": 2})
+        until(lambda: pipe.stats()["nodes"]["b"]["waiting"] == 1)
+        third = []
+        client = threading.Thread(target=lambda: third.append(pipe.submit({"data": 3})))
+        client.start()
+        until(lambda: pipe.stats()["nodes"]["a"]["waiting"] == 1)
+        assert second.cancel()
+        client.join(60)
+        assert third
+        gate.open()
+        assert [first.result(60)["result"], third[0].result(60)["result"]] == [2, 4]
+
+
+def test_a_cancelled_task_leaves_no_node_behind(gate, until):
+    config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Gate"}}
+
+    async def main(pipe):
+        first = asyncio.ensure_future(pipe.call_async({"data": 1}))
+        await asyncio.to_thread(gate.wait_entered)
+        request = {"data": 2}
+        second = asyncio.ensure_future(pipe.call_async(request))
+        await asyncio.to_thread(until, lambda: pipe.stats()["nodes"]["b"]["waiting"] == 1)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await second
+        assert not caught.value.abandoned
+        assert request == {"data": 2}
+        gate.open()
+        assert (await first)["result"] == 2
+
+    with headrace.pipe(config) as pipe:
+        asyncio.run(main(pipe))
+
+
+def test_who_keeps_the_future_does_not_keep_what_the_nodes_wrote():
+    class Large(list):
+        pass
+
+    seen = []
+
+    def large(request):
+        value = Large([request["data"]])
+        seen.append(weakref.ref(value))
+        return value
+
+    backend("Large", large)
+    config = {
+        "x": {"backend": "Large", "next": "y,z"},
+        "y": {"backend": "Length", "next": "w"},
+        "z": {"backend": "Length", "next": "w"},
+        "w": {"backend": "Pair", "map": "y[result:data],z[result:other]"},
+    }
+    with headrace.pipe(config) as pipe:
+        future = pipe.submit({"data": 1})
+        assert future.result(60)["result"] == (1, 1)
+    gc.collect()
+    assert [ref() for ref in seen] == [None]
+
+
+# Bounds.
+
+
+def test_tiny_queues_let_no_chain_stand_still(shortcut):
+    config = {
+        "global": {"queue_size": 1},
+        "a": {"backend": "Inc", "next": "b,c"},
+        "b": {"backend": "Split2", "next": "d"},
+        "c": {"backend": "Inc", "next": "d"},
+        "d": {"backend": "Inc", "map": "b[result:list,data:data],c[result:other]", "next": "e"},
+        "e": {"backend": "Inc", "each": "list", "max": 4},
+    }
+    backend("Split2", lambda r: [r["data"], -r["data"], 0])
+    with headrace.pipe(config) as pipe:
+        answers = []
+
+        def client(number):
+            for n in range(20):
+                way = (number + n) % 3
+                request = {"data": n}
+                if way == 0:
+                    pipe(request)
+                elif way == 1:
+                    pipe(request, timeout=60)
+                else:
+                    pipe.submit(request).result(60)
+                answers.append(request["result"] == [n + 2, -n, 1])
+
+        clients = [threading.Thread(target=client, args=(k,), daemon=True) for k in range(12)]
+        for one in clients:
+            one.start()
+        for one in clients:
+            one.join(60)
+        assert answers == [True] * 240
+
+
+def test_long_branches_of_one_caller_run_at_the_same_time():
+    meet = threading.Barrier(2, timeout=60)
+    pause = threading.Event()
+
+    def work(request):
+        if request["data"] == "meet":
+            meet.wait()
+        else:
+            pause.wait(0.002)
+        return request["data"]
+
+    backend("Long", work)
+    config = {
+        "x": {"backend": "Identity", "next": "y,z"},
+        "y": {"backend": "Long", "next": "w"},
+        "z": {"backend": "Long", "next": "w"},
+        "w": {"backend": "Pair", "map": "y[result:data],z[result:other]"},
+    }
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": "alone"})["result"] == ("alone", "alone")
+        assert pipe({"data": "meet"})["result"] == ("meet", "meet")
+
+
+# The front.
+
+
+def test_what_the_entrypoint_does_not_reach_is_refused():
+    config = {
+        "global": {"entrypoint": "Forward[node.a]"},
+        "a": {"backend": "Inc"},
+        "b": {"backend": "Inc"},
+    }
+    with pytest.raises(errors.ConfigError) as caught:
+        headrace.PipelineConfig.load(config)
+    (found,) = caught.value.problems
+    assert (found.code, found.path) == ("graph", "b")
+    assert "unreachable" in found.message
+
+
+def test_a_front_that_walks_no_graph_has_nothing_next():
+    config = {
+        "global": {"entrypoint": "S[Forward[node.a],Forward[node.b]]"},
+        "a": {"backend": "Inc", "next": "b"},
+        "b": {"backend": "Inc"},
+    }
+    with pytest.raises(errors.ConfigError) as caught:
+        headrace.PipelineConfig.load(config)
+    assert [p.path for p in caught.value.problems] == ["a.next"]
