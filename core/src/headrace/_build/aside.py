@@ -11,10 +11,11 @@ from headrace._config.nesting import with_room
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headrace._backend import Backend
     from headrace._build.builder import Built, BuiltNode
+    from headrace._containers.graph import DagDispatcher
     from headrace._plan import PipelinePlan
 
 __all__ = ["Aside", "build_aside"]
@@ -84,8 +85,7 @@ def build_aside(
     try:
         node = with_room(lambda: builder.node(plan.nodes[name]))
         _check_guards(node, registered)
-        if len(dispatchers) > walking:
-            raise SetupError("DagDispatcher belongs in entrypoint", node=name)
+        _check_walks(name, dispatchers[walking:])
     except BaseException:
         builder.close()
         del dispatchers[walking:]
@@ -112,6 +112,12 @@ def _check_unheld(built: Built, name: str) -> None:
                     node=name,
                     hint=f"Let it call Forward[node.{name}], or build the pipeline again.",
                 )
+
+
+def _check_walks(name: str, dispatchers: Sequence[DagDispatcher]) -> None:
+    """Refuse a node that walks the graph which it is part of."""
+    if dispatchers:
+        raise SetupError("DagDispatcher belongs in entrypoint", node=name)
 
 
 def _check_guards(node: BuiltNode, registered: dict[str, Backend]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace._build.commons import Commons
 from headrace._build.door import Door
-from headrace._build.elements import At, ElementBuilder, reached_by_name
+from headrace._build.elements import At, BuildSettings, ElementBuilder, reached_by_name
 from headrace._build.parts import Parts
 from headrace._build.probes import make_probes
 from headrace._build.schedulers import front_scheduler, node_scheduler
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace._plan.element import NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
 
-__all__ = ["Built", "BuiltNode", "Builder", "build_pipeline"]
+__all__ = ["Builder", "Built", "BuiltNode", "build_pipeline"]
 
 
 @dataclass
@@ -145,9 +145,7 @@ class Builder:
             shared,
             self.commons,
             self._reached,
-            threads=self.threads,
-            cancelled=self.cancelled.is_set,
-            shortcut=self.shortcut,
+            BuildSettings(self.threads, self.cancelled.is_set, self.shortcut),
         )
 
     def node(self, node: NodePlan) -> BuiltNode:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace._containers.queues import Queues
-from headrace._scheduling.probing import Probes
 
 if TYPE_CHECKING:
     from headrace._containers.graph import DagDispatcher
+    from headrace._scheduling.probing import Probes
 
 __all__ = ["Commons"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace._build.door import Bound, Door, Guarded, NotCallable
 from headrace._build.schedulers import device_of, node_scheduler
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace._context import Shared
     from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
 
-__all__ = ["At", "ElementBuilder", "reached_by_name"]
+__all__ = ["At", "BuildSettings", "ElementBuilder", "reached_by_name"]
 
 _log = logging.getLogger("headrace.build")
 
@@ -52,6 +52,20 @@ class At:
     index: int | None = None
     thread: OwnThread | None = None
     local: dict[int, Backend] = field(default_factory=dict)
+
+
+class BuildSettings(NamedTuple):
+    """What holds for all elements of a pipeline.
+
+    Attributes:
+        threads: The share of one instance.
+        cancelled: Whether the build is to be given up.
+        shortcut: Whether a caller that finds a node idle may skip its queue.
+    """
+
+    threads: int
+    cancelled: Callable[[], bool]
+    shortcut: bool
 
 
 class ElementBuilder:
@@ -75,10 +89,7 @@ class ElementBuilder:
         shared: Shared,
         pipeline: Commons,
         reached: set[str],
-        *,
-        threads: int,
-        cancelled: Callable[[], bool],
-        shortcut: bool,
+        settings: BuildSettings,
     ) -> None:
         self.node = node
         self.registered = registered
@@ -90,10 +101,10 @@ class ElementBuilder:
         self._plan = plan
         self._shared = shared
         self._pipeline = pipeline
-        self._threads = threads
-        self._cancelled = cancelled
+        self._threads = settings.threads
+        self._cancelled = settings.cancelled
         self._progress = shown_progress()
-        self._shortcut = shortcut
+        self._shortcut = settings.shortcut
         self._name = node.name if node is not None else "entrypoint"
         self._reached = reached
 
