@@ -72,10 +72,13 @@ def _quiet(
 
 def _counters() -> Iterator[tuple[str, Callable[[], int]]]:
     """Give what counts, as far as this platform can tell."""
-    yield "threads", threading.active_count
+    # Those that are new: threads of others may end meanwhile.
+    known = set(threading.enumerate())
+    yield "threads", lambda: len(set(threading.enumerate()) - known)
     tasks = Path("/proc/self/task")
     if tasks.is_dir():
-        yield "native threads", lambda: sum(1 for _ in tasks.iterdir())
+        native = {task.name for task in tasks.iterdir()}
+        yield "native threads", lambda: len({task.name for task in tasks.iterdir()} - native)
     folder = next((p for p in (Path("/proc/self/fd"), Path("/dev/fd")) if p.is_dir()), None)
     if folder is None:
         yield "files", _open_files
