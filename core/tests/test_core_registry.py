@@ -137,7 +137,9 @@ def test_a_disabled_plugin_says_so_and_how_to_allow_it(site, monkeypatch):
     monkeypatch.setenv("HEADRACE_PLUGINS", "-one")
     found = problem({"backend": "One"})
     assert found.code == "plugin_disabled"
-    assert "HEADRACE_PLUGINS" in found.hint
+    assert found.hint == "Take '-one' out of HEADRACE_PLUGINS."
+    monkeypatch.setenv("HEADRACE_PLUGINS", "two")
+    assert problem({"backend": "One"}).hint == "Add 'one' to HEADRACE_PLUGINS, or unset it."
 
 
 def test_a_module_that_cannot_be_imported_is_a_problem_with_its_reason(site):

@@ -9,6 +9,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from headrace._cli.offers import call_hooks
 from headrace._cli.printing import as_json, shown
 from headrace._cli.reporting import OK, say
 from headrace._describe import plain
@@ -51,6 +52,7 @@ def info(name: str, *, json: bool) -> int:
             BackendSpec(one, record.plugin, record.distribution, record.version, path)
             for one, path in sorted(record.backends.items())
         ]
+    call_hooks([record for record in records if record.state == "ok"])
     backends = [_backend(spec) for spec in specs]
     if json:
         say(as_json({"plugins": [r.to_dict() for r in records], "backends": backends}))
