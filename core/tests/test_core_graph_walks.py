@@ -172,6 +172,33 @@ def test_keys_are_those_that_the_named_node_ended_with(send):
     assert send(config, 7)["result"] == (8, 7)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "a[data:base,result:data,result:other]",
+        {"a": {"data": "base", "result": ["data", "other"]}},
+    ],
+)
+def test_one_source_may_go_to_several_targets(send, given):
+    config = {
+        "a": {"backend": "Inc", "next": "b"},
+        "b": {"backend": "Pair", "map": given},
+    }
+    assert send(config, 7)["result"] == (8, 8)
+    links = headrace.explain(config)["nodes"]["b"]["links"]
+    assert links["map"] == {"a": {"data": "base", "result": ["data", "other"]}}
+
+
+@pytest.mark.parametrize("targets", [[], ["data", 5], None])
+def test_a_source_without_a_target_is_refused(targets):
+    config = {
+        "a": {"backend": "Inc", "next": "b"},
+        "b": {"backend": "Inc", "map": {"a": {"data": "data", "result": targets}}},
+    }
+    with pytest.raises(errors.ConfigError, match=r"b\.map: expected a table"):
+        headrace.PipelineConfig.load(config)
+
+
 def test_joins_wait_only_for_what_the_entry_reaches(send):
     config = {
         "a": {"backend": "Inc", "next": "b,c"},
