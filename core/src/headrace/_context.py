@@ -95,8 +95,8 @@ class InitContext:
         progress: ``progress(total, unit)`` gives a context manager; call what it yields with the
             number of units done.
         cancelled: Tells whether the caller gave up, so that long work can end early.
-        build: Build a backend from an expression, as ``Reflect`` does; it belongs to this backend,
-            which closes it.
+        build: Build a backend from an expression, as ``Reflect`` does. It is closed after this
+            backend, which must not close it.
     """
 
     node_name: str = "main"
