@@ -240,6 +240,17 @@ def test_check_warns_of_a_min_that_nothing_waits_for(config):
         assert headrace_says("check", config(text + cure)).stderr == ""
 
 
+def test_check_warns_of_instances_that_nothing_makes(config):
+    text = '[a]\nbackend = "Identity"\ninstance_num = 3\n'
+    assert headrace_says("check", config(text)).stderr == ""
+    text += 'node_entrypoint = "Batching[Reflect[backend]]"\n'
+    result = headrace_says("check", config(text))
+    assert result.exit_code == 0
+    assert "instance_num is 3, and what this node is built from makes 1 instance" in result.stderr
+    everywhere = text.replace("instance_num = 3\n", "") + "[global]\ninstance_num = 3\n"
+    assert headrace_says("check", config(everywhere)).stderr == ""
+
+
 def test_check_of_a_file_that_is_not_there(tmp_path):
     result = headrace_says("check", tmp_path / "none.toml")
     assert result.exit_code == 2

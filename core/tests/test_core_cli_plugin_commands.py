@@ -315,3 +315,30 @@ def test_what_hooks_name_is_used_as_the_pipeline_says(site):
     site.add("headrace-all", f"[headrace.plugins]\nh = {module}\n", {module: code})
     with headrace.pipe({"backend": "Good", "probes": ["Probe"]}) as pipe:
         assert pipe({"data": 1})["result"] == 1
+
+
+DEFINES = """
+from headrace.hookspecs import hookimpl
+
+@hookimpl
+def headrace_definitions():
+    return {"Classify": "S[Identity]"}
+"""
+
+
+def test_doctor_reports_a_definition_named_like_a_backend_of_another_plugin(site):
+    site.add("headrace-def", "[headrace.plugins]\nh = hrt_def\n", {"hrt_def": DEFINES})
+    site.backend("headrace-back", "Classify", "hrt_back")
+    found = json.loads(says("plugins", "doctor", "--json").stdout)["findings"]
+    (mine,) = (f for f in found if f["plugin"] == "def")
+    assert mine["kind"] == "duplicate"
+    assert mine["reason"] == "the definition 'Classify' is named like a backend of headrace-back"
+    assert mine["remedy"].startswith("Write def:Classify or back:Classify")
+
+
+def test_info_tells_that_the_hooks_of_a_plugin_fail(site):
+    points = "[headrace.plugins]\nh = hrt_fail\n"
+    site.add("headrace-fail", points, {"hrt_fail": DEFINES.replace("return", "1 / 0; return")})
+    (record,) = json.loads(says("plugins", "info", "fail", "--json").stdout)["plugins"]
+    assert record["state"] == "broken"
+    assert "ZeroDivisionError" in record["reason"]

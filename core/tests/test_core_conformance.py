@@ -14,6 +14,7 @@ import pytest
 import headrace
 from headrace.testing import BackendConformance, certify
 from headrace.testing.conformance import rules
+from headrace.testing.conformance.memory import shares_memory
 from headrace.testing.conformance.values import difference, kept
 from headrace.testing.conformance.watching import DECOY, WatchedRequest
 
@@ -459,6 +460,15 @@ def test_what_was_written_first_is_not_read():
 )
 def test_values_are_compared_by_type_and_content(a, b, differ):
     assert (difference(a, b, rtol=1e-6) is not None) is differ
+
+
+def test_numbers_of_an_array_library_share_no_memory():
+    numpy = pytest.importorskip("numpy")
+    whole = numpy.arange(4.0)
+    kept_alive = [whole.sum() for _ in range(50)]
+    assert not any(shares_memory(one, whole.sum()) for one in kept_alive)
+    assert shares_memory(whole[1:], whole[:2])
+    assert shares_memory({"a": [whole]}, (whole,))
 
 
 def test_arrays_are_compared_by_dtype_shape_and_numbers():

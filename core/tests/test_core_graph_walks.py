@@ -11,6 +11,7 @@ import pytest
 
 import headrace
 from headrace import errors
+from headrace._scheduling.batch import entries_running_here
 
 
 def backend(name, function, **attributes):
@@ -170,6 +171,33 @@ def test_keys_are_those_that_the_named_node_ended_with(send):
         "c": {"backend": "Pair", "map": "b[result:data],a[tag:other]"},
     }
     assert send(config, 7)["result"] == (8, 7)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "a[data:base,result:data,result:other]",
+        {"a": {"data": "base", "result": ["data", "other"]}},
+    ],
+)
+def test_one_source_may_go_to_several_targets(send, given):
+    config = {
+        "a": {"backend": "Inc", "next": "b"},
+        "b": {"backend": "Pair", "map": given},
+    }
+    assert send(config, 7)["result"] == (8, 8)
+    links = headrace.explain(config)["nodes"]["b"]["links"]
+    assert links["map"] == {"a": {"data": "base", "result": ["data", "other"]}}
+
+
+@pytest.mark.parametrize("targets", [[], ["data", 5], None])
+def test_a_source_without_a_target_is_refused(targets):
+    config = {
+        "a": {"backend": "Inc", "next": "b"},
+        "b": {"backend": "Inc", "map": {"a": {"data": "data", "result": targets}}},
+    }
+    with pytest.raises(errors.ConfigError, match=r"b\.map: expected a table"):
+        headrace.PipelineConfig.load(config)
 
 
 def test_joins_wait_only_for_what_the_entry_reaches(send):
@@ -482,3 +510,93 @@ def test_a_front_that_walks_no_graph_has_nothing_next():
     with pytest.raises(errors.ConfigError) as caught:
         headrace.PipelineConfig.load(config)
     assert [p.path for p in caught.value.problems] == ["a.next"]
+
+
+# What belongs to the request as a whole: its deadline, its priority, the close.
+
+backend("Limits", lambda r: [(e.deadline, e.priority) for e in entries_running_here()])
+
+
+@pytest.mark.parametrize("way", ["submit", "async"])
+def test_the_limit_of_a_node_is_not_that_of_the_nodes_after_it(way):
+    config = {
+        "a": {"backend": "Limits", "timeout_ms": 60_000, "next": "b"},
+        "b": {"backend": "Limits", "next": "c"},
+        "c": {"backend": "Pair", "map": "a[result:data],b[result:other]"},
+    }
+    with headrace.pipe(config) as pipe:
+        (limited, _), (free, _) = (one for (one,) in WAYS[way](pipe, {"data": 1})["result"])
+    assert limited is not None
+    assert free is None
+
+
+@pytest.mark.parametrize("front", ["DagDispatcher", "S[Identity,DagDispatcher]"])
+def test_deadline_and_priority_go_through_a_front_into_the_graph(front):
+    config = {
+        "global": {"entrypoint": front},
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": "Limits"},
+    }
+    with headrace.pipe(config) as pipe:
+        ((deadline, priority),) = pipe({"data": 1}, timeout=60, priority=3)["result"]
+        assert (deadline is not None, priority) == (True, 3)
+        ((deadline, priority),) = pipe.submit({"data": 1}, priority=-2).result(60)["result"]
+        assert (deadline, priority) == (None, -2)
+        ran = pipe.stats()["nodes"]["b"]
+    assert (ran["submitted"], ran["ok"]) == (2, 2)
+
+
+def test_bounds_hold_where_the_front_is_written_out(gate):
+    config = {
+        "global": {"entrypoint": "DagDispatcher", "queue_size": 1, "queue_full": "reject"},
+        "a": {"backend": "Gate", "next": "b"},
+        "b": {"backend": "Identity"},
+    }
+    with headrace.pipe(config) as pipe:
+        first = pipe.submit({"data": 1})
+        gate.wait_entered()
+        second, third = pipe.submit({"data": 2}), pipe.submit({"data": 3})
+        with pytest.raises(errors.OverloadedError):
+            third.result(60)
+        gate.open()
+        assert [one.result(60)["result"] for one in (first, second)] == [1, 2]
+
+
+BY_EACH = {
+    "alone": {"a": {"backend": "Gate", "each": "data", "each_errors": "none"}},
+    "line": {
+        "z": {"backend": "Identity", "next": "a"},
+        "a": {"backend": "Gate", "each": "data", "each_errors": "none"},
+    },
+    "called": {
+        "z": {"backend": "S[Identity,Forward[node.a]]"},
+        "a": {"backend": "Gate", "each": "data", "each_errors": "none"},
+    },
+}
+
+
+@pytest.mark.parametrize("config", BY_EACH.values(), ids=BY_EACH)
+def test_the_deadline_of_a_request_is_no_failure_of_its_elements(gate, config):
+    with headrace.pipe(config) as pipe:
+        with pytest.raises(errors.DeadlineExceededError):
+            pipe({"data": [1, 2, 3]}, timeout=0.02)
+        gate.open()
+
+
+@pytest.mark.parametrize("config", BY_EACH.values(), ids=BY_EACH)
+def test_a_close_is_no_failure_of_elements(gate, config):
+    pipe = headrace.pipe(config)
+    future = pipe.submit({"data": [1, 2, 3]})
+    gate.wait_entered()
+    threading.Thread(target=pipe.close, kwargs={"drain": False, "timeout": 0}).start()
+    failure = future.exception(60)
+    assert isinstance(failure, errors.ClosedError) or isinstance(
+        failure.__cause__, errors.ClosedError
+    )
+
+
+def test_the_limit_of_a_node_leaves_none_for_elements_that_are_not_done(gate):
+    config = {"a": {**BY_EACH["alone"]["a"], "timeout_ms": 20}}
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": [1, 2, 3]})["result"] == [None, None, None]
+        gate.open()

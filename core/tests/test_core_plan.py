@@ -826,8 +826,22 @@ def test_what_is_built_late_sees_the_instances_in_scope():
     assert made.count("X") == 1
 
 
-@pytest.mark.parametrize("text", ["A[", "Nope", "A(z=1)", "Register[X]", "Batching[X]"])
-def test_a_wrong_expression_in_init_says_what_is_wrong(text):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("A[", "never closed"),
+        ("Nope", "unknown backend 'Nope'"),
+        ("A(z=1)", "no option 'z'"),
+        ("Register[X]", "belongs in init"),
+        ("Batching[X]", "belongs in init"),
+        ("(or)X", "nobody understands the prefix"),
+        ("List[X]", "List only builds others"),
+        ("Forward[node.main]", "'node.main' is asked for in init, where it is not built yet"),
+    ],
+)
+def test_a_wrong_expression_in_init_says_what_is_wrong(text, said):
     builder(text)
-    with pytest.raises((ConfigError, SetupError)):
+    with pytest.raises(SetupError) as caught:
         headrace.pipe({"backend": "Late"})
+    assert said in str(caught.value)
+    assert caught.value.node == "main"

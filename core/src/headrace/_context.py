@@ -125,7 +125,7 @@ class InitContext:
         cancelled: Tells whether the caller gave up, so that long work can end early: ask it between
             steps, and raise.
         build: ``build(expression)`` makes a backend from an expression, as ``Reflect`` does. It
-            belongs to this backend, with which it is closed.
+            is closed after this backend, which must not close it.
     """
 
     node_name: str = "main"

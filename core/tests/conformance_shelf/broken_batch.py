@@ -6,7 +6,7 @@ import array
 import inspect
 
 from conformance_shelf.labels import breaks, documented
-from conformance_shelf.perfect import Perfect
+from conformance_shelf.perfect import GOOD_TYPES, Perfect
 from headrace.errors import InputError
 
 GOOD = inspect.getdoc(Perfect) or ""
@@ -85,6 +85,14 @@ class SortsTheList(Perfect):
         outcomes = super().forward(batch)
         batch.reverse()
         return outcomes
+
+
+@breaks("batch-list-kept")
+class SortsTheListBySize(Perfect):
+    def forward(self, batch):
+        if all(type(request.get("data")) in GOOD_TYPES for request in batch):
+            batch.sort(key=lambda request: request["data"])
+        return super().forward(batch)
 
 
 @breaks("empty-batch")

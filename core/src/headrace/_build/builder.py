@@ -13,6 +13,7 @@ from headrace._build.parts import Parts
 from headrace._build.probes import make_probes
 from headrace._build.schedulers import front_scheduler, node_scheduler
 from headrace._config.nesting import with_room
+from headrace._containers.graph import DagDispatcher
 from headrace._context import Shared
 from headrace._process import usable_cpus
 
@@ -115,7 +116,7 @@ class Builder:
                 self.commons.probes = make_probes(self.plan.probes)
             for name, node in self.plan.nodes.items():
                 self.nodes[name] = self._door(node) if node.door_to else self.node(node)
-            if self.plan.entrypoint is not None:
+            if self.plan.entrypoint is not None and not self._walks_anyway():
                 built.front_parts = self._all.nested()
                 builder = self._elements(None, Shared())
                 front = builder.element(self.plan.entrypoint, At(built.front_parts))
@@ -136,6 +137,11 @@ class Builder:
         """Close all that was built."""
         self.cancelled.set()
         self._all.close()
+
+    def _walks_anyway(self) -> bool:
+        """Tell whether the front is what a graph does without one, with the bounds of its nodes."""
+        front = self.plan.entrypoint
+        return front is not None and front.cls is DagDispatcher and self.plan.is_graph
 
     def _elements(self, node: NodePlan | None, shared: Shared) -> ElementBuilder:
         return ElementBuilder(

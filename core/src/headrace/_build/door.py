@@ -55,7 +55,7 @@ class Door(Backend):
         """Hand the items to the node and wait for them; deadline and priority are kept."""
         outer = {id(entry.request): entry for entry in entries_running_here()}
         entries: list[Entry] = []
-        parts: list[list[Entry]] = []
+        parts: list[tuple[list[Entry], Entry | None]] = []
         outcomes: list[BaseException | None] = [None] * len(batch)
         for index, request in enumerate(batch):
             parent = outer.get(id(request))
@@ -65,13 +65,13 @@ class Door(Backend):
             except InputError as error:
                 outcomes[index] = error
                 made = []
-            parts.append(made)
+            parts.append((made, parent))
             entries += made
         if entries:
             self.scheduler.call_many(entries, internal=True)
-        for index, (request, made) in enumerate(zip(batch, parts, strict=True)):
+        for index, (request, (made, parent)) in enumerate(zip(batch, parts, strict=True)):
             if outcomes[index] is None:
-                outcomes[index] = self._outcome(request, made)
+                outcomes[index] = self._outcome(request, made, parent)
         if not any(outcomes):
             return None
         return [e if e is None or isinstance(e, Exception) else _shown(e) for e in outcomes]
@@ -98,11 +98,14 @@ class Door(Backend):
             entry.refuse(error)
         return entry
 
-    def _outcome(self, request: Request, made: list[Entry]) -> BaseException | None:
+    def _outcome(
+        self, request: Request, made: list[Entry], parent: Entry | None
+    ) -> BaseException | None:
         if self.links is None or self.links.each is None:
             return made[0].error
         copies = [entry.request for entry in made]
-        return gather(self.links, request, copies, [entry.error for entry in made])
+        deadline = parent.deadline if parent is not None else None
+        return gather(self.links, request, copies, [entry.error for entry in made], deadline)
 
 
 def _shown(error: BaseException) -> Exception:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import InputError, NoResultError
+from headrace.errors import ClosedError, DeadlineExceededError, InputError, NoResultError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,16 +47,36 @@ def gather(
     request: Request,
     copies: Sequence[Request],
     errors: Sequence[BaseException | None],
+    deadline: float | None = None,
 ) -> BaseException | None:
-    """Put the results of all elements into the request; give the error that fails it, if any."""
+    """Put the results of all elements into the request; give the error that fails it, if any.
+
+    With ``each_errors = "none"`` an element may fail alone. What ends the request as a whole, its own
+    deadline or a close, is not the failure of an element.
+
+    Args:
+        links: How the node is linked.
+        request: What is to have the results.
+        copies: The elements.
+        errors: Per element its error or None.
+        deadline: That of the request, on the clock of ``time.monotonic()``; not the limit of the node.
+    """
+    late = deadline is not None and time.monotonic() >= deadline
     results = []
     for copy, error in zip(copies, errors, strict=True):
         if error is None and "result" not in copy:
             error = NoResultError(
                 f"an element gave no 'result' in node {links.name!r}", node=links.name
             )
-        if error is not None and not links.keep_errors:
+        if error is not None and (not links.keep_errors or _ends_all(error, late=late)):
             return error
         results.append(None if error is not None else copy["result"])
     request["result"] = results
     return None
+
+
+def _ends_all(error: BaseException, *, late: bool) -> bool:
+    """Tell whether an error is that of the whole request, of which an element only tells."""
+    if isinstance(error, DeadlineExceededError):
+        return late
+    return isinstance(error, ClosedError) or not isinstance(error, Exception)

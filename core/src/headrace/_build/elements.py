@@ -287,7 +287,14 @@ class ElementBuilder:
             raise SetupError("a name was not resolved")
         if named.registered:
             self.looked_up.add(named.name)
-            return self.registered[named.name]
+            built = self.registered.get(named.name)
+            if built is None:
+                raise SetupError(
+                    f"{named.name!r} is asked for in init, where it is not built yet",
+                    node=self._name,
+                    hint="Name it in the configuration: nodes are built after those they name.",
+                )
+            return built
         return at.local[id(named.element)]
 
     def _named(self, element: Element, at: At) -> Backend:

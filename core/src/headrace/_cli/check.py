@@ -61,3 +61,13 @@ def warnings_of(found: dict[str, Any], file: str) -> Iterator[Problem]:
                 path=name,
                 hint="Set batching_timeout (milliseconds) to wait for company, or pad = true.",
             )
+        asked = node["keys"]["instance_num"]
+        if asked["origin"] == "node" and asked["value"] > node["instance_num"] > 0:
+            yield Problem(
+                "instance_num_unused",
+                f"instance_num is {asked['value']}, and what this node is built from makes "
+                f"{node['instance_num']} instance",
+                file=file,
+                path=f"{name}.instance_num",
+                hint="Leave the key out, or write InstancesRegister[...] in init or node_entrypoint.",
+            )

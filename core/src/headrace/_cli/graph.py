@@ -51,7 +51,8 @@ def _reposts(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _says(found: dict[str, Any], node: str, source: str) -> str:
     pairs = found["nodes"][node]["links"].get("map", {}).get(source, {})
-    return ", ".join(f"{key}:{target}" for key, target in pairs.items())
+    targets = {key: to if isinstance(to, list) else [to] for key, to in pairs.items()}
+    return ", ".join(f"{key}:{target}" for key, to in targets.items() for target in to)
 
 
 def mermaid(found: dict[str, Any]) -> str:

@@ -40,6 +40,8 @@ def wrong_offers(records: Sequence[PluginRecord]) -> Iterator[Wrong]:
             if offer.name not in core:
                 yield from _wrong(offer, hook, what)
         yield from _names_taken(found, core, what)
+        if hook == "headrace_definitions":
+            yield from _named_like_backends(found, records)
 
 
 def _entrypoints(records: Sequence[PluginRecord], hook: str) -> Iterator[Wrong]:
@@ -65,6 +67,18 @@ def _names_taken(found: list[Offer], core: set[str], what: str) -> Iterator[Wron
             reason = f"the {what} {name!r} is offered by {names}"
             remedy = f"Write {ways}, or disable one with HEADRACE_PLUGINS."
             yield same[0].record, "duplicate", reason, remedy
+
+
+def _named_like_backends(found: list[Offer], records: Sequence[PluginRecord]) -> Iterator[Wrong]:
+    """Report definitions that have the name of a backend: the bare name is refused then."""
+    for offer in found:
+        for owner in (record for record in records if offer.name in record.backends):
+            ways = f"{offer.record.plugin}:{offer.name} or {owner.plugin}:{offer.name}"
+            reason = (
+                f"the definition {offer.name!r} is named like a backend of {owner.distribution}"
+            )
+            remedy = f"Write {ways}, or disable one with HEADRACE_PLUGINS."
+            yield offer.record, "duplicate", reason, _NAME if owner is offer.record else remedy
 
 
 def _names_of_core(hook: str) -> set[str]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace._graph.handover import Hop, hops_of
+from headrace._scheduling.batch import entries_running_here
+from headrace._scheduling.entry import Entry
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
@@ -117,10 +119,22 @@ class Graph:
         self.only = self.route_of({}) if self._only is not None else None
 
     def walk(self, request: Request) -> None:
-        """Walk a request that a front of the pipeline hands over; raises its error."""
-        from headrace._graph.here import walk_here
+        """Walk a request that a front of the pipeline hands over; raises its error.
 
-        walk_here(self, self.route_of(request), request, internal=True)
+        Deadline and priority are those with which it came to the front.
+        """
+        from headrace._graph.here import walk_here
+        from headrace._graph.together import walk_together
+
+        route = self.route_of(request)
+        front = next((one for one in entries_running_here() if one.request is request), None)
+        if front is None or (front.deadline is None and not front.priority):
+            walk_here(self, route, request, internal=True)
+            return
+        entry = Entry(request, None, deadline=front.deadline, priority=front.priority)
+        walk_together(self, [(route, entry)], internal=True)
+        if entry.error is not None:
+            raise entry.error
 
     def route_of(self, request: Request) -> Route:
         """Give the route of a request.

@@ -65,7 +65,7 @@ def hops_of(stations: Sequence[Station]) -> tuple[Hop, ...]:
         pairs = tuple(
             (name, key, target)
             for name, keys in (station.links.map or {}).items()
-            for key, target in keys.items()
+            for key, target in keys
             if name in by_name
         )
         hops.append(Hop(station.name, station.scheduler, source, copies, pairs, station))
@@ -92,7 +92,7 @@ def input_of(station: Station, by_name: Mapping[str, Station], ends: Ends) -> Re
                 )
     if station.links.map is not None:
         sources = station.links.map.items()
-        pairs = [(n, k, t) for n, keys in sources if n in ends for k, t in keys.items()]
+        pairs = [(n, k, t) for n, keys in sources if n in ends for k, t in keys]
         return mapped(station, pairs, ends)
     (before,) = station.before
     ended = ends[before]

@@ -33,10 +33,17 @@ class _Waiter:
             self.signal.wake()
 
 
-def walk_together(graph: Graph, walks: list[tuple[Route, Entry]]) -> None:
+def walk_together(
+    graph: Graph, walks: list[tuple[Route, Entry]], *, internal: bool = False
+) -> None:
     """Let several requests walk, none of them in this thread, and wait for all.
 
     Their outcomes are in the entries.
+
+    Args:
+        graph: All nodes.
+        walks: Per request its route and its entry.
+        internal: They come from a front of this pipeline: closing and bounds do not refuse them.
     """
     if not walks:
         return
@@ -52,7 +59,7 @@ def walk_together(graph: Graph, walks: list[tuple[Route, Entry]]) -> None:
     begun = [Walk(graph, route, entry, waiter) for route, entry in fresh]
     try:
         for walk in begun:
-            walk.start()
+            walk.start(internal=internal)
         if begun:
             waiter.signal.sleep()
     except BaseException as interrupt:

@@ -94,7 +94,8 @@ class _EachStep:
             self.walk.node_done(self.leg, self.station, self.request, entry.error)
         elif last:
             errors = [one.error for one in self.entries]
-            error = gather(self.station.links, self.request, self.copies, errors)
+            limit = self.walk.deadline
+            error = gather(self.station.links, self.request, self.copies, errors, limit)
             if error is not None and error not in errors:
                 self.station.scheduler.count_late(error)
             self.walk.node_done(self.leg, self.station, self.request, error)
@@ -107,12 +108,14 @@ class Walk:
 
     Attributes:
         request: The caller's dict.
+        deadline: That of the call, on the clock of ``time.monotonic()``; None for none.
         error: The outcome once it is over, None for success.
         lock: Guards what the ends of several nodes change.
     """
 
     def __init__(self, graph: Graph, route: Route, entry: Entry, owner: Owner) -> None:
         self.request = entry.request
+        self.deadline = entry.deadline
         self.error: BaseException | None = None
         self.lock = threading.Lock()
         self._graph = graph
@@ -127,26 +130,26 @@ class Walk:
         self._over = False
         self._open: dict[int, tuple[Scheduler, Entry]] = {}
 
-    def start(self, *, waits_for_room: bool = False) -> None:
-        """Let the request enter."""
+    def start(self, *, waits_for_room: bool = False, internal: bool = False) -> None:
+        """Let the request enter; ``internal`` when it comes from a front of this pipeline."""
         (leg,) = self._legs
         station = leg.route.entry
         if station.links.reposts:
             self.request.pop("repost", None)
         if station.links.each is not None or station.timeout_ms is not None:
-            ended = self._start(leg, station, self.request, internal=False)
+            ended = self._start(leg, station, self.request, internal=internal)
             if ended is not None:
                 self.node_done(*ended)
             return
         self._entry.owner = _Step(self, leg, station)
         self._open[id(self._entry)] = (station.scheduler, self._entry)
-        station.scheduler.submit(self._entry, waits_for_room=waits_for_room)
+        station.scheduler.submit(self._entry, waits_for_room=waits_for_room, internal=internal)
 
     def _start(
         self, leg: _Leg, station: Station, request: Request, *, internal: bool = True
     ) -> _End | None:
         """Let one node run on ``request``; give its end when it has ended at once."""
-        deadline, priority = self._entry.deadline, self._entry.priority
+        deadline, priority = self.deadline, self._entry.priority
         if station.links.reposts:
             request.pop("repost", None)
         if station.links.each is None:

@@ -25,6 +25,10 @@ _PAIR = re.compile(r"\s*([^:,\s]+)\s*:\s*([^:,\s]+)\s*")
 _KEY = re.compile(r"[^:,\s\[\]]+")
 
 
+Pairs = tuple[tuple[str, str], ...]
+"""Source key and target key of what a map takes from one node."""
+
+
 @dataclass(frozen=True)
 class Links:
     """How one node is linked to the others.
@@ -32,7 +36,7 @@ class Links:
     Attributes:
         name: The node.
         next: Its successors.
-        map: Per node named, source key to target key; None without a map.
+        map: Per node named, pairs of source key and target key; None without a map.
         otherwise: The key ``or``: it runs only where its predecessor gave no result.
         each: The key of a list, and the key under which its elements go; None when it runs once.
         keep_errors: ``each_errors = "none"``: an element that fails leaves None.
@@ -44,7 +48,7 @@ class Links:
 
     name: str
     next: tuple[str, ...] = ()
-    map: Mapping[str, Mapping[str, str]] | None = None
+    map: Mapping[str, Pairs] | None = None
     otherwise: bool = False
     each: tuple[str, str] | None = None
     keep_errors: bool = False
@@ -57,13 +61,21 @@ class Links:
         """Give the links that are set, as plain data."""
         found: dict[str, Any] = {
             "next": list(self.next),
-            "map": {node: dict(pairs) for node, pairs in (self.map or {}).items()},
+            "map": {node: _table(pairs) for node, pairs in (self.map or {}).items()},
             "or": self.otherwise,
             "each": ":".join(self.each) if self.each is not None else None,
             "each_errors": "none" if self.keep_errors else None,
             "reposts": list(self.reposts),
         }
         return {key: value for key, value in found.items() if value}
+
+
+def _table(pairs: Pairs) -> dict[str, str | list[str]]:
+    """Write pairs as the table that a configuration may have in their place."""
+    found: dict[str, list[str]] = {}
+    for source, target in pairs:
+        found.setdefault(source, []).append(target)
+    return {source: to[0] if len(to) == 1 else to for source, to in found.items()}
 
 
 class _Reader:
@@ -93,22 +105,22 @@ class _Reader:
             self.wrong("next", f"{name!r} stands there twice")
         return tuple(dict.fromkeys(names))
 
-    def map(self) -> dict[str, dict[str, str]] | None:
+    def map(self) -> dict[str, Pairs] | None:
         if "map" not in self.table:
             return None
         value = self.table["map"].value
         found = self._map_text(value) if isinstance(value, str) else self._map_table(value)
         if found is None:
             return None
-        targets = [target for pairs in found.values() for target in pairs.values()]
+        targets = [target for pairs in found.values() for _, target in pairs]
         for target in sorted({t for t in targets if targets.count(t) > 1}):
             self.wrong("map", f"two sources go to the key {target!r}")
         if "data" not in targets:
             self.wrong("map", "nothing goes to 'data'", hint="Write a[result:data].")
         return found
 
-    def _map_text(self, text: str) -> dict[str, dict[str, str]] | None:
-        found: dict[str, dict[str, str]] = {}
+    def _map_text(self, text: str) -> dict[str, Pairs] | None:
+        found: dict[str, Pairs] = {}
         at = 0
         while at < len(text) or not found:
             match = _PART.match(text, at)
@@ -125,21 +137,25 @@ class _Reader:
                 return None
             if match[1] in found:
                 self.wrong("map", f"{match[1]!r} stands there twice", span=match.span(1), text=text)
-            found[match[1]] = {pair[1]: pair[2] for pair in pairs if pair is not None}
+            found[match[1]] = tuple((pair[1], pair[2]) for pair in pairs if pair is not None)
             at = match.end()
         return found
 
-    def _map_table(self, value: Any) -> dict[str, dict[str, str]] | None:
-        good = isinstance(value, dict) and all(
-            isinstance(pairs, dict)
-            and pairs
-            and all(isinstance(k, str) and isinstance(v, str) for k, v in pairs.items())
-            for pairs in value.values()
+    def _map_table(self, value: Any) -> dict[str, Pairs] | None:
+        found: dict[str, Pairs] = {}
+        for node, table in value.items() if isinstance(value, dict) else ():
+            several = table.items() if isinstance(table, dict) else ()
+            pairs = [
+                (k, v) for k, to in several for v in (to if to and isinstance(to, list) else [to])
+            ]
+            found[node] = tuple(pairs)
+        good = all(found.values()) and all(
+            isinstance(k, str) and isinstance(v, str) for pairs in found.values() for k, v in pairs
         )
-        if not good or not value:
+        if not good or not found:
             self.wrong("map", f"expected a table of sources and targets, got {value!r}", "type")
             return None
-        return {node: dict(pairs) for node, pairs in value.items()}
+        return found
 
     def flag(self, key: str) -> bool:
         if key not in self.table:

@@ -231,18 +231,24 @@ class Pipeline:
         except ConfigError as error:
             self.problems.extend(error.problems, file=written.file, path=path)
             return None
-        if call.prefix is not None:
-            self.problems.add(
-                "prefix",
-                "nobody understands the prefix of the outermost name",
-                file=written.file,
-                path=path,
-                span=call.prefix.span,
-                text=call.text,
-                hint="A prefix belongs to a child in [ ].",
-            )
-            call = call.replace(prefix=None)
-        return call if self.resolver.fits(call, Layer(path, written.file)) else None
+        layer = Layer(path, written.file)
+        call = self._without_prefix(call, layer)
+        return call if self.resolver.fits(call, layer) else None
+
+    def _without_prefix(self, call: Call, layer: Layer) -> Call:
+        """Refuse a prefix before the outermost name."""
+        if call.prefix is None:
+            return call
+        self.problems.add(
+            "prefix",
+            "nobody understands the prefix of the outermost name",
+            file=layer.file,
+            path=layer.path,
+            span=call.prefix.span,
+            text=call.text,
+            hint="A prefix belongs to a child in [ ].",
+        )
+        return call.replace(prefix=None)
 
     def check_called(self, element: Element, layer: Layer) -> bool:
         """Check that what a node or the pipeline is called through can be called."""
@@ -277,8 +283,11 @@ class Pipeline:
         layer = Layer(f"{node or 'global'}: built in init")
         element = None
         call = substitute(parse(text), node_name=node, environ=os.environ)
-        if call.prefix is None and other.resolver.fits(call, layer):
+        call = other._without_prefix(call, layer)
+        if other.resolver.fits(call, layer):
             element = other.resolver.plan(call, Scope(layer, frames=frames))
+        if element is not None:
+            other.check_called(element, layer)
         problems.raise_if_any()
         if element is None:
             raise SetupError(f"nothing can be built from {text!r}")

@@ -49,7 +49,7 @@ def check_keys_read(
             keys: set[str] | None = None
             mapped: Links | None = None
         elif one.map is not None:
-            keys = {target for pairs in one.map.values() for target in pairs.values()} | {*KEPT}
+            keys = {target for pairs in one.map.values() for _, target in pairs} | {*KEPT}
             mapped = one
         elif len(before[name]) == 1:
             keys, mapped = ended[before[name][0]]

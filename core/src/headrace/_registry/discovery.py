@@ -236,4 +236,8 @@ def _check_allowed(record: PluginRecord, allowed: str | None) -> None:
     if record.plugin in denied or (not denied and not only) or (only and record.plugin not in only):
         record.state = "disabled"
         record.reason = f"HEADRACE_PLUGINS={allowed} does not allow it"
-        record.remedy = f"Add {record.plugin!r} to HEADRACE_PLUGINS, or unset it."
+        record.remedy = (
+            f"Take '-{record.plugin}' out of HEADRACE_PLUGINS."
+            if record.plugin in denied
+            else f"Add {record.plugin!r} to HEADRACE_PLUGINS, or unset it."
+        )

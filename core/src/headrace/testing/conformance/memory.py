@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,6 +32,9 @@ def _places(value: Any) -> Iterator[tuple[int, int]]:
 def _of_array(array: Any) -> tuple[int, int] | None:
     """Give where an array begins and ends; None when it does not tell, or is only read."""
     size = getattr(array, "nbytes", 0)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(array, numpy.generic):
+        return None  # one number: it cannot be changed, and tells of memory that is gone already
     try:
         if callable(getattr(array, "data_ptr", None)):
             begin, read_only = array.data_ptr(), False

@@ -107,11 +107,12 @@ def batch_list_kept(subject: Subject) -> None:
     """`forward` may change the requests, never the list that holds them.
 
     Whoever called still needs the list: after `forward` it must hold the same requests in the same
-    order.
+    order, whether they came in the order of `make_item` or backwards.
     """
     live = subject.live
     with Spy(live.root) as spy:
         live.results(live.take(subject.item))
+        live.results(live.take(subject.item)[::-1])
     for before, after, _ in spy.calls:
         if len(after) != len(before):
             raise Broken(

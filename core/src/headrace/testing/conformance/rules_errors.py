@@ -226,7 +226,8 @@ def _judge_neighbours(
         if outcome is not None:
             raise Broken(
                 f"item {place} of a batch of {len(batch)} is bad, and its neighbour {k} fails too: "
-                f"{_said(outcome)}"
+                f"{_said(outcome)}; give a list with an exception or None per item, or raise and "
+                "declare rerun = True"
             )
         subject.must_equal(
             batch[k].get("result"), subject.expected(k), f"beside a bad item, item {k} differs"
