@@ -61,6 +61,25 @@ def test_close_without_drain_fails_what_waits_and_lets_what_runs_end(gate, clien
     closing.outcome()
 
 
+def test_a_request_that_waits_for_another_node_inside_a_backend_fails_as_closed(
+    gate, client, until
+):
+    pipe = headrace.pipe(
+        {"x": {"backend": "Gate"}, "a": {"backend": "S[Identity,Forward[node.x]]"}}
+    )
+    first = client(pipe, {"data": "first", "node_name": "x"})
+    gate.wait_entered()
+    second = client(pipe, {"data": "second", "node_name": "a"})
+    until(lambda: pipe.stats()["nodes"]["x"]["waiting"] == 1)
+    closing = client(pipe.close, drain=False)
+    with pytest.raises(ClosedError):
+        second.outcome()
+    gate.open()
+    assert first.outcome()["result"] == "first"
+    closing.outcome()
+    assert pipe.stats()["nodes"]["a"]["failed"] == {"closed": 1}
+
+
 def test_close_fails_those_who_wait_for_room(gate, client, waiting):
     pipe = headrace.pipe({"backend": "Gate", "queue_size": 1})
     running = pipe.submit({"data": "running"})
