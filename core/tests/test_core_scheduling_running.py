@@ -275,6 +275,39 @@ def test_a_call_into_the_same_pipeline_that_would_wait_for_its_own_instance_is_r
         assert "own pipeline" in str(inner[0])
 
 
+def _call_async(pipe, request):
+    import asyncio
+
+    return asyncio.run(pipe.call_async(request))
+
+
+@pytest.mark.parametrize("nodes", ["one", "several"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        _call_async,
+        lambda pipe, request: pipe.submit(request).result(),
+        lambda pipe, request: pipe.submit(request).exception(),
+    ],
+    ids=["call_async", "result", "exception"],
+)
+def test_a_backend_cannot_wait_for_a_future_of_its_own_instance(gate, way, nodes):
+    gate.shut = False
+    inner = []
+
+    def again():
+        try:
+            inner.append(way(pipe, {"data": "inner"}))
+        except ContractError as error:
+            inner.append(error)
+
+    gate.calls["outer"] = again
+    graph = {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "Gate"}}
+    with headrace.pipe({"backend": "Gate"} if nodes == "one" else graph) as pipe:
+        assert pipe({"data": "outer"})["result"] == "outer"
+        assert "own pipeline" in str(inner[0])
+
+
 def test_a_call_into_the_same_pipeline_is_allowed_while_another_instance_is_free(gate):
     gate.shut = False
     inner = []

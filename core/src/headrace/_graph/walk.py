@@ -16,6 +16,7 @@ from headrace._graph.handover import (
     too_often,
 )
 from headrace._graph.stations import entry_at
+from headrace._scheduling.admission import inside
 from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace.errors import HeadraceError
 
@@ -325,6 +326,22 @@ class Walk:
                 return DONE
             states = {entry.state for _, entry in self._open.values()}
         return QUEUED if states and states.issubset(_WAITING) else RUNNING
+
+    def check_wait(self, entry: object = None) -> None:
+        """Refuse to let this thread wait for the walk while it holds what the walk needs.
+
+        Args:
+            entry: Not used, as in `cancel`.
+
+        Raises:
+            ContractError: It would wait for ever.
+        """
+        with self.lock:
+            legs = [] if self._over else list(self._legs)
+        for leg in legs:
+            for station in leg.route.stations:
+                if station.name not in leg.ends and station.scheduler.held_by_this_thread():
+                    raise inside(station.name)
 
     def cancel(self, entry: object = None) -> bool:
         """Take the request back where it waits; False while a backend runs on it, or it is done.
