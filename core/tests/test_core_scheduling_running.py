@@ -308,6 +308,29 @@ def test_a_backend_cannot_wait_for_a_future_of_its_own_instance(gate, way, nodes
         assert "own pipeline" in str(inner[0])
 
 
+@pytest.mark.parametrize(("nodes", "last"), [("one", "main"), ("several", "b")])
+def test_a_backend_cannot_wait_for_room_that_its_own_instance_is_to_make(gate, until, nodes, last):
+    gate.shut = False
+    futures = []
+
+    def again():
+        for n in range(3):
+            until(lambda n=n: pipe.stats()["nodes"][last]["waiting"] == n)
+            futures.append(pipe.submit({"data": n, "node_name": "main"}))
+
+    gate.calls["outer"] = again
+    graph = {
+        "main": {"backend": "Identity", "next": "b", "queue_size": 2},
+        "b": {"backend": "Gate"},
+    }
+    with headrace.pipe({"backend": "Gate", "queue_size": 2} if nodes == "one" else graph) as pipe:
+        assert pipe({"data": "outer"})["result"] == "outer"
+        assert [f.result(20)["result"] for f in futures[:2]] == [0, 1]
+        with pytest.raises(ContractError, match="own pipeline"):
+            futures[2].result(20)
+        assert pipe.stats()["nodes"]["main"]["failed"] == {"contract": 1}
+
+
 def test_a_call_into_the_same_pipeline_is_allowed_while_another_instance_is_free(gate):
     gate.shut = False
     inner = []

@@ -145,7 +145,7 @@ class Pipeline:
                 walk.start(waits_for_room=True)
             elif self._only is not None:
                 future.attach(self._only, entry)
-                self._only.submit(entry, waits_for_room=True)
+                self._only.submit(entry, waits_for_room=self._only.held_by_this_thread)
             futures.append(future)
         return futures[0] if single else futures
 

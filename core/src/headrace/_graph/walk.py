@@ -141,7 +141,8 @@ class Walk:
             return
         self._entry.owner = _Step(self, leg, station)
         self._open[id(self._entry)] = (station.scheduler, self._entry)
-        station.scheduler.submit(self._entry, waits_for_room=waits_for_room)
+        stuck = self._held_here if waits_for_room else None
+        station.scheduler.submit(self._entry, waits_for_room=stuck)
 
     def _start(
         self, leg: _Leg, station: Station, request: Request, *, internal: bool = True
@@ -336,12 +337,19 @@ class Walk:
         Raises:
             ContractError: It would wait for ever.
         """
+        held = self._held_here()
+        if held is not None:
+            raise inside(held)
+
+    def _held_here(self) -> str | None:
+        """Give a node which the walk has yet to visit and whose instance this thread holds."""
         with self.lock:
             legs = [] if self._over else list(self._legs)
         for leg in legs:
             for station in leg.route.stations:
                 if station.name not in leg.ends and station.scheduler.held_by_this_thread():
-                    raise inside(station.name)
+                    return station.name
+        return None
 
     def cancel(self, entry: object = None) -> bool:
         """Take the request back where it waits; False while a backend runs on it, or it is done.
