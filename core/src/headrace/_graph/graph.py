@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace._graph.handover import Hop, hops_of
+from headrace._scheduling.signal import Signal
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,6 +89,8 @@ class Graph:
         names: All nodes, in file order.
         roots: The nodes at which a request may begin that names none.
         only: The route from the only root; None where there are several.
+        walking: What stands for each walk that has begun and not ended: between two nodes it is in
+            neither, and yet closing waits for it.
     """
 
     def __init__(
@@ -96,6 +100,8 @@ class Graph:
         own_ms: Mapping[str, float | None],
     ) -> None:
         self._schedulers = schedulers
+        self.walking: set[object] = set()
+        self._closers: list[Signal] = []
         self.link(links, own_ms)
 
     def link(self, links: Mapping[str, Links], own_ms: Mapping[str, float | None]) -> None:
@@ -121,6 +127,25 @@ class Graph:
         from headrace._graph.here import walk_here
 
         walk_here(self, self.route_of(request), request, internal=True)
+
+    def ended(self, walk: object) -> None:
+        """Take note that a walk is over, which may be known."""
+        self.walking.discard(walk)
+        if self._closers and not self.walking:
+            for signal in list(self._closers):
+                signal.wake()
+
+    def wait_ended(self, timeout_s: float) -> bool:
+        """Wait until no walk is on its way; False when the time was over first."""
+        until = time.monotonic() + timeout_s
+        signal = Signal()
+        self._closers.append(signal)
+        while self.walking:
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            signal.sleep(left)
+        return True
 
     def route_of(self, request: Request) -> Route:
         """Give the route of a request.

@@ -52,7 +52,9 @@ def walk_here(graph: Graph, route: Route, request: Request, *, internal: bool = 
     """
     data = request["data"]
     home = route.first
+    walk = object()
     try:
+        graph.walking.add(walk)
         if route.line is not None:
             home.call(request, internal=internal)
             for scheduler in route.line:
@@ -72,6 +74,8 @@ def walk_here(graph: Graph, route: Route, request: Request, *, internal: bool = 
         if home.outside:
             home.let_in()
         raise
+    finally:
+        graph.ended(walk)
 
 
 def _hop(route: Route, request: Request, data: Any, *, internal: bool) -> None:

@@ -130,6 +130,14 @@ class Walk:
 
     def start(self, *, waits_for_room: bool = False) -> None:
         """Let the request enter."""
+        try:
+            self._graph.walking.add(self)
+            self._enter(waits_for_room)
+        except BaseException:
+            self.give_up()
+            raise
+
+    def _enter(self, waits_for_room: bool) -> None:
         (leg,) = self._legs
         station = leg.route.entry
         if station.links.reposts:
@@ -300,6 +308,7 @@ class Walk:
         self.error = error
         self._entry.error = error
         self._owner.finished(self._entry)
+        self._graph.ended(self)
 
     def _forget_ends(self) -> None:
         """Let go of what the nodes wrote: whoever keeps the future would keep all of it."""
@@ -381,4 +390,5 @@ class Walk:
         self._forget_ends()
         if self._home.outside:
             self._home.let_in()
+        self._graph.ended(self)
         return abandoned
