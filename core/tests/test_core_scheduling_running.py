@@ -340,6 +340,28 @@ def test_a_call_into_the_same_pipeline_is_allowed_while_another_instance_is_free
         assert inner == ["inner"]
 
 
+def test_all_that_wait_fail_where_no_thread_can_be_started(gate, client, waiting, monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == "headrace-main":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        first = client(pipe, {"data": "first"})
+        gate.wait_entered()
+        futures = pipe.submit([{"data": n} for n in range(3)])
+        waiting(pipe, 3)
+        gate.open()
+        assert first.outcome()["result"] == "first"
+        for future in futures:
+            with pytest.raises(BackendError, match="no thread could be started"):
+                future.result(20)
+        assert pipe({"data": "again"})["result"] == "again"
+
+
 def test_an_instance_whose_thread_dies_fails_its_batch_and_degrades_the_state(gate, until):
     import ctypes
 
