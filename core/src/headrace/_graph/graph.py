@@ -91,6 +91,7 @@ class Graph:
         only: The route from the only root; None where there are several.
         walking: What stands for each walk that has begun and not ended: between two nodes it is in
             neither, and yet closing waits for it.
+        closers: Those who wait for the end of all walks.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Graph:
     ) -> None:
         self._schedulers = schedulers
         self.walking: set[object] = set()
-        self._closers: list[Signal] = []
+        self.closers: list[Signal] = []
         self.link(links, own_ms)
 
     def link(self, links: Mapping[str, Links], own_ms: Mapping[str, float | None]) -> None:
@@ -131,15 +132,14 @@ class Graph:
     def ended(self, walk: object) -> None:
         """Take note that a walk is over, which may be known."""
         self.walking.discard(walk)
-        if self._closers and not self.walking:
-            for signal in list(self._closers):
-                signal.wake()
+        for signal in () if self.walking else tuple(self.closers):
+            signal.wake()
 
     def wait_ended(self, timeout_s: float) -> bool:
         """Wait until no walk is on its way; False when the time was over first."""
         until = time.monotonic() + timeout_s
         signal = Signal()
-        self._closers.append(signal)
+        self.closers.append(signal)
         while self.walking:
             left = until - time.monotonic()
             if left <= 0:

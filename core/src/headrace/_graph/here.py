@@ -52,9 +52,9 @@ def walk_here(graph: Graph, route: Route, request: Request, *, internal: bool = 
     """
     data = request["data"]
     home = route.first
-    walk = object()
+    walk, walking = object(), graph.walking
     try:
-        graph.walking.add(walk)
+        walking.add(walk)
         if route.line is not None:
             home.call(request, internal=internal)
             for scheduler in route.line:
@@ -75,7 +75,9 @@ def walk_here(graph: Graph, route: Route, request: Request, *, internal: bool = 
             home.let_in()
         raise
     finally:
-        graph.ended(walk)
+        walking.discard(walk)
+        if graph.closers:
+            graph.ended(walk)
 
 
 def _hop(route: Route, request: Request, data: Any, *, internal: bool) -> None:
