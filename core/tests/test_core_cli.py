@@ -395,6 +395,14 @@ def test_info_of_what_is_unknown():
     assert "Did you mean 'Identity'?" in result.stderr
 
 
+def test_info_of_a_plugin_with_a_slip_in_its_name(site, monkeypatch):
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    only(monkeypatch, "good")
+    result = headrace_says("plugins", "info", "goood")
+    assert result.exit_code == 2
+    assert "Did you mean 'good'?" in result.stderr
+
+
 def test_doctor_finds_nothing_wrong(site, monkeypatch):
     add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
     only(monkeypatch, "good")

@@ -12,6 +12,7 @@ import pytest
 
 import headrace
 from headrace.errors import BackendError, ClosedError
+from headrace.testing import Blocking
 
 pytestmark = pytest.mark.usefixtures("shortcut")
 
@@ -59,6 +60,49 @@ def test_close_without_drain_fails_what_waits_and_lets_what_runs_end(gate, clien
     gate.open()
     assert first.outcome()["result"] == "first"
     closing.outcome()
+
+
+def test_a_request_that_waits_for_another_node_inside_a_backend_fails_as_closed(
+    gate, client, until
+):
+    pipe = headrace.pipe(
+        {"x": {"backend": "Gate"}, "a": {"backend": "S[Identity,Forward[node.x]]"}}
+    )
+    first = client(pipe, {"data": "first", "node_name": "x"})
+    gate.wait_entered()
+    second = client(pipe, {"data": "second", "node_name": "a"})
+    until(lambda: pipe.stats()["nodes"]["x"]["waiting"] == 1)
+    closing = client(pipe.close, drain=False)
+    with pytest.raises(ClosedError):
+        second.outcome()
+    gate.open()
+    assert first.outcome()["result"] == "first"
+    closing.outcome()
+    assert pipe.stats()["nodes"]["a"]["failed"] == {"closed": 1}
+
+
+@pytest.mark.parametrize("way", ["call", "submit"])
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_close_with_drain_waits_for_what_goes_on_to_another_node(gate, client, until, order, way):
+    Blocking.reset()
+    headrace.register("Blocking", Blocking, replace=True)
+    nodes = {"a": {"backend": "Gate", "next": "b"}, "b": {"backend": "S[Blocking,Gate]"}}
+    pipe = headrace.pipe({name: nodes[name] for name in order})
+    requests = [{"data": n} for n in range(3)]
+    if way == "call":
+        answers = [client(pipe, request).outcome for request in requests]
+    else:
+        answers = [pipe.submit(request).result for request in requests]
+    until(lambda: pipe.stats()["nodes"]["a"]["submitted"] == 3)
+    closing = client(pipe.close)
+    until(lambda: pipe.stats()["state"] != "ready")
+    gate.open()
+    until(lambda: pipe.stats()["nodes"]["b"]["submitted"] == 3)
+    assert pipe.stats()["state"] == "closing"
+    Blocking.leave.release(3)
+    assert [answer()["result"] for answer in answers] == [0, 1, 2]
+    closing.outcome()
+    assert gate.closed == 2
 
 
 def test_close_fails_those_who_wait_for_room(gate, client, waiting):

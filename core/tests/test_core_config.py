@@ -182,6 +182,14 @@ def test_a_node_key_that_nobody_has_is_an_error_with_a_suggestion():
     ]
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_node_key_with_a_scope_is_an_error_that_names_the_key(shared):
+    source = {"main": {"backend": "Show"}, "global": {}}
+    source["global" if shared else "main"]["Show::instance_num"] = 2
+    (problem,) = problems(source)
+    assert (problem.code, problem.suggestion) == ("unknown_key", "instance_num")
+
+
 def test_a_global_key_is_an_error_only_if_no_node_has_it():
     headrace.PipelineConfig.load({"a": 1, "x": {"backend": "Show"}, "y": {"backend": "Identity"}})
     (problem,) = problems({"aa": 1, "x": {"backend": "Show"}})

@@ -81,6 +81,7 @@ def test_every_error_can_be_pickled_with_all_it_says(error):
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert str(again) == str(error)
+    assert repr(again) == repr(error)
     assert {k: v for k, v in vars(again).items() if k != "errors"} == {
         k: v for k, v in vars(error).items() if k != "errors"
     }
@@ -94,12 +95,16 @@ def test_an_error_that_holds_what_cannot_be_pickled_travels_as_text():
     assert "Local: why" in str(again.__cause__)
 
 
-def test_a_copy_is_a_new_object_that_says_the_same():
-    error = errors.InputError("w", key="k", node="n")
+@pytest.mark.parametrize(
+    "error",
+    [errors.InputError("w", key="k", node="n"), errors.DeadlineExceededError("w", node="n")],
+    ids=lambda e: type(e).__name__,
+)
+def test_a_copy_is_a_new_object_that_says_the_same(error):
     error.__cause__ = ValueError("x")
     twin = error.copy()
     assert twin is not error
-    assert (str(twin), twin.__cause__) == (str(error), error.__cause__)
+    assert (str(twin), repr(twin), twin.__cause__) == (str(error), repr(error), error.__cause__)
 
 
 def test_one_problem_is_shown_by_itself_and_several_are_numbered():

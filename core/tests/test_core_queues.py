@@ -97,10 +97,11 @@ def test_closing_ends_every_wait():
     closer = threading.Thread(target=pipe.close)
     closer.start()
     for future in futures:
-        with pytest.raises((errors.ClosedError, errors.BackendError)):
+        with pytest.raises(errors.ClosedError, match="while queue 'q' was empty"):
             future.result(60)
     closer.join(60)
     assert not closer.is_alive()
+    assert pipe.stats()["nodes"]["in"]["failed"] == {"closed": 2}
 
 
 def test_two_pipelines_have_queues_of_their_own():

@@ -275,6 +275,62 @@ def test_a_call_into_the_same_pipeline_that_would_wait_for_its_own_instance_is_r
         assert "own pipeline" in str(inner[0])
 
 
+def _call_async(pipe, request):
+    import asyncio
+
+    return asyncio.run(pipe.call_async(request))
+
+
+@pytest.mark.parametrize("nodes", ["one", "several"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        _call_async,
+        lambda pipe, request: pipe.submit(request).result(),
+        lambda pipe, request: pipe.submit(request).exception(),
+    ],
+    ids=["call_async", "result", "exception"],
+)
+def test_a_backend_cannot_wait_for_a_future_of_its_own_instance(gate, way, nodes):
+    gate.shut = False
+    inner = []
+
+    def again():
+        try:
+            inner.append(way(pipe, {"data": "inner"}))
+        except ContractError as error:
+            inner.append(error)
+
+    gate.calls["outer"] = again
+    graph = {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "Gate"}}
+    with headrace.pipe({"backend": "Gate"} if nodes == "one" else graph) as pipe:
+        assert pipe({"data": "outer"})["result"] == "outer"
+        assert "own pipeline" in str(inner[0])
+
+
+@pytest.mark.parametrize(("nodes", "last"), [("one", "main"), ("several", "b")])
+def test_a_backend_cannot_wait_for_room_that_its_own_instance_is_to_make(gate, until, nodes, last):
+    gate.shut = False
+    futures = []
+
+    def again():
+        for n in range(3):
+            until(lambda n=n: pipe.stats()["nodes"][last]["waiting"] == n)
+            futures.append(pipe.submit({"data": n, "node_name": "main"}))
+
+    gate.calls["outer"] = again
+    graph = {
+        "main": {"backend": "Identity", "next": "b", "queue_size": 2},
+        "b": {"backend": "Gate"},
+    }
+    with headrace.pipe({"backend": "Gate", "queue_size": 2} if nodes == "one" else graph) as pipe:
+        assert pipe({"data": "outer"})["result"] == "outer"
+        assert [f.result(20)["result"] for f in futures[:2]] == [0, 1]
+        with pytest.raises(ContractError, match="own pipeline"):
+            futures[2].result(20)
+        assert pipe.stats()["nodes"]["main"]["failed"] == {"contract": 1}
+
+
 def test_a_call_into_the_same_pipeline_is_allowed_while_another_instance_is_free(gate):
     gate.shut = False
     inner = []
@@ -282,6 +338,28 @@ def test_a_call_into_the_same_pipeline_is_allowed_while_another_instance_is_free
     with headrace.pipe({"backend": "Gate", "instance_num": 2}) as pipe:
         assert pipe({"data": "outer"})["result"] == "outer"
         assert inner == ["inner"]
+
+
+def test_all_that_wait_fail_where_no_thread_can_be_started(gate, client, waiting, monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == "headrace-main":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        first = client(pipe, {"data": "first"})
+        gate.wait_entered()
+        futures = pipe.submit([{"data": n} for n in range(3)])
+        waiting(pipe, 3)
+        gate.open()
+        assert first.outcome()["result"] == "first"
+        for future in futures:
+            with pytest.raises(BackendError, match="no thread could be started"):
+                future.result(20)
+        assert pipe({"data": "again"})["result"] == "again"
 
 
 def test_an_instance_whose_thread_dies_fails_its_batch_and_degrades_the_state(gate, until):

@@ -8,6 +8,7 @@ from headrace._options import Options as _Options
 from headrace.errors import (
     BackendError,
     BatchRangeError,
+    ClosedError,
     ContractError,
     InputError,
     MissingDependencyError,
@@ -276,10 +277,12 @@ class Backend:
         hint = "forward returns None, or a list with one exception or None per item"
         return [self._located(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
 
-    def _wrap(self, error: Exception) -> RequestError:
+    def _wrap(self, error: Exception) -> Exception:
         """Make an error of its own for one item: a copy of ours, or a BackendError around it."""
         if isinstance(error, RequestError):
             return self._located(error.copy())
+        if isinstance(error, ClosedError) and error._passes:
+            return error._passing()
         wrapped = BackendError(f"{self._label()} raised {type(error).__name__}: {error}")
         wrapped.__cause__ = error
         return self._located(wrapped)

@@ -268,7 +268,7 @@ class Core:
     def _finish(self, until: float) -> None:
         """Wait for what is open, fail what is left, and close what was built."""
         # Callers before those they call: a node is quiet only when nobody hands it requests.
-        quiet = True
+        quiet = self.graph is None or self.graph.wait_ended(until - time.monotonic())
         for scheduler in reversed(self._schedulers):
             quiet = scheduler.wait_quiet(until - time.monotonic()) and quiet
         if not quiet:

@@ -57,6 +57,25 @@ class RequestFuture(concurrent.futures.Future[Any]):
                 self.set_running_or_notify_cancel()
         return self.cancelled()
 
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the dict.
+
+        Raises:
+            ContractError: The calling thread runs a backend that holds the instance which the
+                request waits for.
+        """
+        self._check_wait()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the error, None for success; raises as `result` does."""
+        self._check_wait()
+        return super().exception(timeout)
+
+    def _check_wait(self) -> None:
+        if self._scheduler is not None and self._entry is not None and not self.done():
+            self._scheduler.check_wait(self._entry)  # type: ignore[arg-type]
+
     def running(self) -> bool:
         """Tell whether a backend runs on the request."""
         return self._entry is not None and self._entry.state == RUNNING and not self.done()

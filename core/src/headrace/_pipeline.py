@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from headrace._config import PipelineConfig
 from headrace._core import Core
 from headrace._futures import AsyncOwner, RequestFuture
-from headrace._graph import Walk, is_cheap, walk_here, walk_together
+from headrace._graph import Walk, is_cheap, may_wait, walk_here, walk_together
 from headrace._reload import Reloader
 from headrace._scheduling.entry import DONE, Entry
 from headrace.errors import InputError, RequestsFailed
@@ -145,7 +145,7 @@ class Pipeline:
                 walk.start(waits_for_room=True)
             elif self._only is not None:
                 future.attach(self._only, entry)
-                self._only.submit(entry, waits_for_room=True)
+                self._only.submit(entry, waits_for_room=self._only.held_by_this_thread)
             futures.append(future)
         return futures[0] if single else futures
 
@@ -186,10 +186,10 @@ class Pipeline:
             entry.owner = owner = AsyncOwner(loop)
             if self._only is not None:
                 waiting.append((owner, partial(_take_back, self._only, entry)))
-                self._only.submit(entry)
+                self._only.submit(entry, waits=True)
                 continue
             route = self._core.route_of(entry)
-            if route is not None:
+            if route is not None and may_wait(route, entry):
                 walk = Walk(self._core.walked, route, entry, owner)
                 waiting.append((owner, walk.give_up))
                 walk.start()

@@ -11,6 +11,7 @@ __all__ = ["portable", "rebuild"]
 def rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
     """Make an error again from what ``__reduce__`` gave, without calling its ``__init__``."""
     error = cls.__new__(cls, *args)
+    error.args = args  # an OSError with an __init__ of its own leaves them to that
     cause = state.pop("__cause__", None)
     error.__dict__.update(state)
     error.__cause__ = cause

@@ -376,9 +376,17 @@ class ClosedError(HeadraceError, RuntimeError):
 
     code = "closed"
 
+    _passes = False  # True in a backend whose own pipeline was closed: it is not wrapped there
+
     def __init__(self, what: str = "the pipeline is closed", *, abandoned: bool = False) -> None:
         self.abandoned = abandoned
         super().__init__(what)
+
+    def _passing(self) -> ClosedError:
+        """Give a copy that backends hand on as the outcome of a request."""
+        twin = ClosedError(self.args[0], abandoned=self.abandoned)
+        twin._passes = True
+        return twin
 
 
 def code_of(error: BaseException) -> str:

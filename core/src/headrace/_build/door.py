@@ -11,7 +11,7 @@ from headrace._build.each import elements, gather
 from headrace._containers.background import BackgroundThread
 from headrace._scheduling.batch import entries_running_here
 from headrace._scheduling.entry import Entry
-from headrace.errors import ContractError, InputError
+from headrace.errors import ClosedError, ContractError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ class Door(Backend):
                 outcomes[index] = self._outcome(request, made, parent)
         if not any(outcomes):
             return None
-        return [e if e is None or isinstance(e, Exception) else _shown(e) for e in outcomes]
+        return [None if e is None else _outcome_of(e) for e in outcomes]
 
     def _requests(self, request: Request) -> list[Request]:
         if self.links is None or self.links.each is None:
@@ -108,7 +108,12 @@ class Door(Backend):
         return gather(self.links, request, copies, [entry.error for entry in made], deadline)
 
 
-def _shown(error: BaseException) -> Exception:
+def _outcome_of(error: BaseException) -> Exception:
+    """Give what the door says of a request that failed at its node."""
+    if isinstance(error, ClosedError):  # the pipeline of both
+        return error._passing()
+    if isinstance(error, Exception):
+        return error
     shown = ContractError(f"{type(error).__name__} ended a request")
     shown.__cause__ = error
     return shown

@@ -45,7 +45,9 @@ def info(name: str, *, json: bool) -> int:
     if not records and not specs:
         records = [r for r in all_plugins() if normalised_plugin(name) == r.plugin]
     if not records and not specs:
-        known = [*registry.names(), *(r.distribution for r in all_plugins())]
+        known = registry.names()
+        for record in all_plugins():
+            known += [record.distribution, record.plugin]
         raise ConfigError(registry.unknown(name, known))
     for record in records:
         specs += [

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, weight_of
 from headrace._containers.calling import caller_of
-from headrace.errors import InputError, NoResultError, RequestError
+from headrace.errors import ClosedError, InputError, NoResultError, RequestError
 
 if TYPE_CHECKING:
     from headrace._backend import Outcomes
@@ -107,4 +107,6 @@ class CatSplit(Backend):
 
 
 def _copy(error: Exception) -> Exception:
+    if isinstance(error, ClosedError):
+        return error._passing()
     return error.copy() if isinstance(error, RequestError) else InputError(str(error))

@@ -197,8 +197,10 @@ def _one_by_one(
     for request, deadline in zip(batch, _deadlines(batch), strict=True):
         try:
             action(request, deadline)
-        except (ClosedError, DeadlineExceededError) as error:
+        except DeadlineExceededError as error:
             outcomes.append(error)
+        except ClosedError as error:
+            outcomes.append(error._passing())
         else:
             outcomes.append(None)
     return outcomes if any(outcomes) else None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace._graph.handover import Hop, hops_of
 from headrace._scheduling.batch import entries_running_here
 from headrace._scheduling.entry import Entry
+from headrace._scheduling.signal import Signal
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
@@ -89,6 +91,9 @@ class Graph:
         names: All nodes, in file order.
         roots: The nodes at which a request may begin that names none.
         only: The route from the only root; None where there are several.
+        walking: What stands for each walk that has begun and not ended: between two nodes it is in
+            neither, and yet closing waits for it.
+        closers: Those who wait for the end of all walks.
     """
 
     def __init__(
@@ -98,6 +103,8 @@ class Graph:
         own_ms: Mapping[str, float | None],
     ) -> None:
         self._schedulers = schedulers
+        self.walking: set[object] = set()
+        self.closers: list[Signal] = []
         self.link(links, own_ms)
 
     def link(self, links: Mapping[str, Links], own_ms: Mapping[str, float | None]) -> None:
@@ -135,6 +142,24 @@ class Graph:
         walk_together(self, [(route, entry)], internal=True)
         if entry.error is not None:
             raise entry.error
+
+    def ended(self, walk: object) -> None:
+        """Take note that a walk is over, which may be known."""
+        self.walking.discard(walk)
+        for signal in () if self.walking else tuple(self.closers):
+            signal.wake()
+
+    def wait_ended(self, timeout_s: float) -> bool:
+        """Wait until no walk is on its way; False when the time was over first."""
+        until = time.monotonic() + timeout_s
+        signal = Signal()
+        self.closers.append(signal)
+        while self.walking:
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            signal.sleep(left)
+        return True
 
     def route_of(self, request: Request) -> Route:
         """Give the route of a request.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace._graph.graph import Graph, Route
     from headrace._scheduling.entry import Entry
 
-__all__ = ["walk_together"]
+__all__ = ["may_wait", "walk_together"]
 
 
 class _Waiter:
@@ -33,6 +33,21 @@ class _Waiter:
             self.signal.wake()
 
 
+def may_wait(route: Route, entry: Entry) -> bool:
+    """Refuse a request for which this thread would wait though it holds what the request needs.
+
+    Returns:
+        Whether it may walk; else it is done, with its error.
+    """
+    for station in route.stations:
+        if station.scheduler.held_by_this_thread():
+            error = inside(station.name)
+            station.scheduler.count_refused(entry.request, error)
+            entry.refuse(error)
+            return False
+    return True
+
+
 def walk_together(
     graph: Graph, walks: list[tuple[Route, Entry]], *, internal: bool = False
 ) -> None:
@@ -47,14 +62,7 @@ def walk_together(
     """
     if not walks:
         return
-    for route, entry in walks:
-        for station in route.stations:
-            if station.scheduler.held_by_this_thread():
-                error = inside(station.name)
-                station.scheduler.count_refused(entry.request, error)
-                entry.refuse(error)
-                break
-    fresh = [(route, entry) for route, entry in walks if entry.error is None]
+    fresh = [(route, entry) for route, entry in walks if may_wait(route, entry)]
     waiter = _Waiter(len(fresh))
     begun = [Walk(graph, route, entry, waiter) for route, entry in fresh]
     try:

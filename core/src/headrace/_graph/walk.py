@@ -16,6 +16,7 @@ from headrace._graph.handover import (
     too_often,
 )
 from headrace._graph.stations import entry_at
+from headrace._scheduling.admission import inside
 from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace.errors import HeadraceError
 
@@ -132,6 +133,14 @@ class Walk:
 
     def start(self, *, waits_for_room: bool = False, internal: bool = False) -> None:
         """Let the request enter; ``internal`` when it comes from a front of this pipeline."""
+        try:
+            self._graph.walking.add(self)
+            self._enter(waits_for_room, internal=internal)
+        except BaseException:
+            self.give_up()
+            raise
+
+    def _enter(self, waits_for_room: bool, *, internal: bool) -> None:
         (leg,) = self._legs
         station = leg.route.entry
         if station.links.reposts:
@@ -143,7 +152,8 @@ class Walk:
             return
         self._entry.owner = _Step(self, leg, station)
         self._open[id(self._entry)] = (station.scheduler, self._entry)
-        station.scheduler.submit(self._entry, waits_for_room=waits_for_room, internal=internal)
+        stuck = self._held_here if waits_for_room else None
+        station.scheduler.submit(self._entry, waits_for_room=stuck, internal=internal)
 
     def _start(
         self, leg: _Leg, station: Station, request: Request, *, internal: bool = True
@@ -301,6 +311,7 @@ class Walk:
         self.error = error
         self._entry.error = error
         self._owner.finished(self._entry)
+        self._graph.ended(self)
 
     def _forget_ends(self) -> None:
         """Let go of what the nodes wrote: whoever keeps the future would keep all of it."""
@@ -328,6 +339,29 @@ class Walk:
                 return DONE
             states = {entry.state for _, entry in self._open.values()}
         return QUEUED if states and states.issubset(_WAITING) else RUNNING
+
+    def check_wait(self, entry: object = None) -> None:
+        """Refuse to let this thread wait for the walk while it holds what the walk needs.
+
+        Args:
+            entry: Not used, as in `cancel`.
+
+        Raises:
+            ContractError: It would wait for ever.
+        """
+        held = self._held_here()
+        if held is not None:
+            raise inside(held)
+
+    def _held_here(self) -> str | None:
+        """Give a node which the walk has yet to visit and whose instance this thread holds."""
+        with self.lock:
+            legs = [] if self._over else list(self._legs)
+        for leg in legs:
+            for station in leg.route.stations:
+                if station.name not in leg.ends and station.scheduler.held_by_this_thread():
+                    return station.name
+        return None
 
     def cancel(self, entry: object = None) -> bool:
         """Take the request back where it waits; False while a backend runs on it, or it is done.
@@ -359,4 +393,5 @@ class Walk:
         self._forget_ends()
         if self._home.outside:
             self._home.let_in()
+        self._graph.ended(self)
         return abandoned

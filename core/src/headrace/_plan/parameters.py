@@ -114,7 +114,7 @@ class Parameters:
                 )
             elif key not in self._used and key not in _OWN and not self.excused:
                 _report_unset(written, path, problems)
-                suggestion = nearest(key, NODE_KEYS if self.incomplete else self.known())
+                suggestion = _like(key, NODE_KEYS if self.incomplete else self.known())
                 if suggestion is not None or not self.incomplete:
                     problems.add(
                         "unknown_key",
@@ -126,6 +126,12 @@ class Parameters:
     def known(self) -> set[str]:
         """Give the keys that the node could have."""
         return self._asked | {*NODE_KEYS, *LINK_KEYS}
+
+
+def _like(key: str, known: Iterable[str]) -> str | None:
+    """Give the known key most like ``key``; ``max`` for ``Name::max``, for node keys have no scope."""
+    scope, _, part = key.rpartition("::")
+    return part if scope and part in NODE_KEYS else nearest(key, known)
 
 
 def _report_unset(written: Written, path: str, problems: Problems) -> None:
@@ -148,7 +154,7 @@ def report_unknown_globals(
             problems.add("node_key", f"{key!r} belongs to a node, not to [global]", **place)
         elif key not in used and key not in _OWN and not any(node.excused for node in nodes):
             incomplete = any(node.incomplete for node in nodes)
-            suggestion = nearest(key, (*NODE_KEYS, *GLOBAL_KEYS) if incomplete else known)
+            suggestion = _like(key, (*NODE_KEYS, *GLOBAL_KEYS) if incomplete else known)
             if suggestion is not None or not incomplete:
                 problems.add(
                     "unknown_key",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.executors import Caller
 from headrace._scheduling.thread import served_by, serves
-from headrace.errors import BackendError, BatchRangeError, NoResultError
+from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "entries_running_here",
     "no_result",
+    "outside",
     "refusal",
     "run",
     "served_here",
@@ -150,13 +151,22 @@ def run(
     if timed:
         instance.timed(time.perf_counter() - begun)
     errors: list[BaseException | None] = (
-        [None] * len(entries) if outcomes is None else list(outcomes[: len(entries)])
+        [None] * len(entries)
+        if outcomes is None
+        else [outside(error) for error in outcomes[: len(entries)]]
     )
     if needs_result:
         for index, entry in enumerate(entries):
             if errors[index] is None and "result" not in entry.request:
                 errors[index] = no_result(node, instance)
     return errors, interrupt
+
+
+def outside(error: BaseException | None) -> BaseException | None:
+    """Give the outcome of a request as its owner gets it: see `ClosedError`."""
+    if isinstance(error, ClosedError):
+        return ClosedError(error.args[0], abandoned=error.abandoned)
+    return error
 
 
 def wrapped(node: str, instance: Instance, error: BaseException) -> BackendError:

@@ -67,21 +67,20 @@ class Dispatcher(Assignment):
             self.mend()
         if node.line.count and node.free:
             offered = list(node.free)
-            taken: list[Instance] = []
             wake_at: float | None = None
             while offered and node.line.count:
                 if isinstance(me, Caller) and mine is None and self._leaves(me, offered[0]):
                     break
                 outcome = self._next(offered)
                 if isinstance(outcome, Work):
-                    # What has begun may make a batch due on those that were passed by.
-                    taken.append(outcome.instance)
-                    offered, wake_at = [i for i in node.free if i not in taken], None
                     node.let_in()
                     if mine is None and self._runs(me, outcome):
                         mine = outcome
                     else:
                         self.give(outcome)
+                    # What has begun may make a batch due on those that were passed by. And where no
+                    # thread could be found to run it, its instance is free again.
+                    offered, wake_at = list(node.free), None
                 elif outcome is not None and (wake_at is None or outcome < wake_at):
                     wake_at = outcome
             if wake_at is not None and node.line.count:

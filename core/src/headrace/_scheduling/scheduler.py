@@ -217,7 +217,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         except Exception as error:  # noqa: BLE001 - raised past the backend's own guard
             return _batch.wrapped(self.name, instance, error)
         if outcomes is not None and outcomes[0] is not None:
-            return outcomes[0]
+            return _batch.outside(outcomes[0])
         if "result" in request or not self._node.needs_result:
             return None
         return _batch.no_result(self.name, instance)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._scheduling.admission import enter
+from headrace._scheduling.admission import enter, held_here, inside
 from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, RUNNING
 from headrace._scheduling.signal import Signal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.driving import Driver
     from headrace._scheduling.entry import Entry
@@ -29,20 +31,29 @@ class Submission:
     _mender: Mender
     _timer: Timer
 
-    def submit(self, entry: Entry, *, waits_for_room: bool = False, internal: bool = False) -> None:
-        """Let an entry run for an owner that does not wait in this thread.
+    def submit(
+        self,
+        entry: Entry,
+        *,
+        waits_for_room: Callable[[], object] | None = None,
+        internal: bool = False,
+        waits: bool = False,
+    ) -> None:
+        """Let an entry run for an owner that is told of the end.
 
         Args:
             entry: A new entry.
-            waits_for_room: Come back only when it has been let into the queue, or is done.
+            waits_for_room: Come back only when it has been let into the queue, or is done; called to
+                tell that this thread cannot wait, for it runs a batch that the room may depend on.
             internal: It comes from another node of this pipeline, which closing does not refuse.
+            waits: The owner waits in this thread: the event loop of a coroutine.
         """
         node = self._node
         deadline = self._set_times(entry, node.clock())
-        waits_here = waits_for_room and self.limits.queue_full == "wait"
+        waits_here = waits_for_room is not None and self.limits.queue_full == "wait"
         try:
             with node.lock:
-                enter(node, [entry], self._make_room, internal=internal)
+                enter(node, [entry], self._make_room, internal=internal, waits=waits)
                 if entry.state != DONE and deadline is not None:
                     entry.alarm = self._timer.call_at(deadline, lambda: self._expire(entry))
                 self._dispatcher.dispatch(None)
@@ -51,7 +62,9 @@ class Submission:
                 settled = node.take_settled()
             node.tell(settled)
             node.shed_elsewhere()
-            if entry.room is not None:
+            if entry.room is not None and waits_for_room is not None:
+                if waits_for_room():
+                    self._refuse_wait(entry)
                 entry.room.sleep()
         except BaseException:
             self._mender.mend()
@@ -75,6 +88,28 @@ class Submission:
             self._mender.mend()
             raise
         return True
+
+    def _refuse_wait(self, entry: Entry) -> None:
+        """Fail an entry for whose room this thread would wait for ever, if it is not let in yet."""
+        node = self._node
+        with node.lock:
+            if entry.state == OUTSIDE:
+                node.settle_waiting(inside(node.name), [entry])
+            settled = node.take_settled()
+        node.tell(settled)
+
+    def check_wait(self, entry: Entry) -> None:
+        """Refuse to let this thread wait for an entry that waits for an instance it holds.
+
+        Raises:
+            ContractError: It would wait for ever.
+        """
+        node = self._node
+        with node.lock:
+            waits = entry.state in (QUEUED, OUTSIDE, ENTERED) and not node.free
+            held = waits and held_here(node)
+        if held:
+            raise inside(node.name)
 
     def abandon(self, entry: Entry) -> bool:
         """Forget an entry whose owner was freed; True when a backend still runs on it."""
