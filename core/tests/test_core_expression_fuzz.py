@@ -114,7 +114,8 @@ def _check(text):
     assert again == tree
     assert str(again) == str(tree)
     new, problems = _outcome(lambda: substitute(tree, node_name="n", environ=ENVIRON))
-    assert all(p.code == "placeholder" or p.text == ENVIRON["X"] for p in problems)
+    # What a placeholder brings in when it is the whole expression may be no expression.
+    assert all(p.code == "placeholder" or "in the value of" in p.message for p in problems)
     if new is not None:
         assert substitute(again, node_name="n", environ=ENVIRON) == new
         assert parse(str(new)) == new
