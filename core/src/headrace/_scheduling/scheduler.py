@@ -13,7 +13,9 @@ One lock per node guards the waiting line, the instances and the states of the r
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import deque
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +33,7 @@ from headrace._scheduling.exchange import Exchange
 from headrace._scheduling.executors import Caller
 from headrace._scheduling.instance import BARGE_S, SWIFT_S
 from headrace._scheduling.mending import Mender
-from headrace._scheduling.node import Limits, Node
+from headrace._scheduling.node import Gate, Limits, Node
 from headrace._scheduling.statistics import statistics
 from headrace._scheduling.submission import Submission
 from headrace._scheduling.timer import shared_timer
@@ -47,6 +49,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Limits", "Scheduler"]
 
+_take = deque.popleft
+
+_ONE_AT_A_TIME: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether threads take turns in the interpreter, so that all see changes in the same order. Only
+then an instance can be claimed without the lock: the claim is announced, then the gate looked at."""
+
 
 class Scheduler(Submission, Entrance, Exchange, closing.Ending):
     """The queue and the instances of one node; every method may be called from any thread.
@@ -60,6 +68,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         timer: Calls functions at times of that clock.
     """
 
+    _uses_gate = True
     _node_type: type[Node] = Node
     _driver_type: type[Driver] = Driver
 
@@ -95,12 +104,13 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         self._mender = Mender(node, self._dispatcher, self._crew)
         # What `call` needs, one attribute away.
         self._lock = node.lock
-        self._free = node.free
+        self._gate = node.gate
         self._line = node.line
         self._elsewhere = node.elsewhere
         self.outside = node.outside
         self._linger = limits.batching_timeout_ms > 0 and self.max != 1
         self._direct_max = self._weight_for_shortcut(batch_policy)
+        node.gated = _ONE_AT_A_TIME and self._direct_max > 0 and self._uses_gate
 
     @property
     def min(self) -> int:
@@ -133,7 +143,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
 
     # Callers that wait.
 
-    def call(
+    def call(  # noqa: C901, PLR0912, PLR0915 - each call less in here is felt by every request
         self, request: Request, *, internal: bool = False, home: Scheduler | None = None
     ) -> None:
         """Run one request for a caller that waits without a deadline; raises its error.
@@ -144,60 +154,136 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
             home: The node at which it entered, against which its wait here counts.
         """
         weight = 1
-        if type(request) is not dict or "data" not in request or "request_size" in request:
+        if "data" not in request or "request_size" in request:
             weight = self.checked(request)
         data = request["data"]
-        request.pop("result", None)
-        if weight > self._direct_max or not self._free:
-            self._queue_up(request, weight, home, internal=internal)
-            return
+        if "result" in request:
+            del request["result"]
         me = get_ident()
-        instance: Instance | None = None
+        gate = self._gate
+        if not (
+            gate[0]
+            and not self._line.count
+            and weight <= self._direct_max
+            and (internal or self._elsewhere.count < self.limits.queue_size)
+            and (not self._linger or len(gate[0]) == len(self.instances))
+        ):
+            self._call_locked(request, data, weight, home, internal=internal)
+            return
+        try:
+            # Out of the gate and into the name in one step: an interrupt loses nothing.
+            (instance,) = map(_take, gate)
+        except IndexError:  # another caller was quicker
+            self._call_locked(request, data, weight, home, internal=internal)
+            return
+        error: BaseException | None = None
         idle = True
         try:
-            with self._lock:
-                free = self._free
-                if (
-                    free
-                    and (not self._line.count or self._may_barge())
-                    and weight <= self._direct_max
-                    and (internal or self._elsewhere.count < self.limits.queue_size)
-                    and (not self._linger or len(free) == len(self.instances))
-                    and (free[0].mean_s < SWIFT_S or self._may_start(free[0]))
-                ):
-                    # No call between the claim and the note of it: an interrupt loses nothing.
-                    instance = free[0]
-                    instance.ident = me
-                    instance.direct += 1
-                    instance.holder = request
-                    del free[0]
-            if instance is not None:
-                error = self._run_alone(instance, request)
+            instance.ident = me
+            instance.holder = request
+            # Another gate: the instance has been taken out of service, or all end.
+            live = gate is self._gate
+            if live:
+                instance.direct += 1
+                if instance.direct & instance.mask:
+                    try:
+                        outcomes = instance.run([request])
+                    except Exception as raised:  # noqa: BLE001 - past the backend's own guard
+                        error = _batch.wrapped(self.name, instance, raised)
+                    else:
+                        if outcomes is not None or "result" not in request:
+                            error = self._judged(instance, request, outcomes)
+                else:
+                    error = self._run_alone(instance, request)
                 request["data"] = data
-                with self._lock:
-                    if error is not None:
+                if error is not None:
+                    with self._lock:
                         instance.failed(code_of(error))
-                    instance.ident = 0
-                    instance.holder = None
-                    free.append(instance)
-                    # Another list of free instances: it has been taken out of service, or all end.
-                    idle = not self._line.count and free is self._free
-        except BaseException as raised:
-            self._interrupted(request, data, raised)
+            if live and instance.mean_s < SWIFT_S and not self._line.count:
+                # No call between these three: an interrupt finds the instance held, or free.
+                instance.ident = 0
+                instance.holder = None
+                gate[0].append(instance)
+                # Who came before this look sees the instance, who comes after it is seen.
+                idle = not self._line.count and gate is self._gate
+            else:
+                idle = False
+                with self._lock:
+                    self._node.rest(instance)
+        except BaseException as interrupt:
+            self._interrupted(request, data, interrupt)
             raise
+        if not idle:
+            self._lead(instance, gate)
+        if not live:
+            self._call_locked(request, data, weight, home, internal=internal)
+        elif error is not None:
+            request.pop("result", None)
+            raise error
+
+    def _call_locked(
+        self, request: Request, data: Any, weight: int, home: Scheduler | None, *, internal: bool
+    ) -> None:
+        """Run one request on an instance that is claimed under the lock, or let it wait."""
+        node = self._node
+        error: BaseException | None = None
+        idle = True
+        instance: Instance | None = None
+        if weight <= self._direct_max and node.rests:
+            try:
+                instance = self._claim(request, weight, internal=internal)
+                if instance is not None:
+                    error = self._run_alone(instance, request)
+                    request["data"] = data
+                    with self._lock:
+                        if error is not None:
+                            instance.failed(code_of(error))
+                        idle = not node.line.count and not node.refusing and not instance.retired
+                        node.rest(instance)
+                        if idle:
+                            node.lay_out()
+            except BaseException as interrupt:
+                self._interrupted(request, data, interrupt)
+                raise
         if instance is None:
             self._queue_up(request, weight, home, internal=internal)
             return
         if not idle:
-            self._lead(instance)
+            self._lead(instance, self._gate)
         if error is not None:
             request.pop("result", None)
             raise error
 
+    def _claim(self, request: Request, weight: int, *, internal: bool) -> Instance | None:
+        """Claim an instance for a caller's own request, if it may skip the queue."""
+        me = get_ident()
+        node = self._node
+        with self._lock:
+            node.collect()
+            free = node.free
+            if (
+                free
+                and (not node.line.count or self._may_barge())
+                and weight <= self._direct_max
+                and (internal or self._elsewhere.count < self.limits.queue_size)
+                and (not self._linger or len(free) == len(self.instances))
+                and (free[0].mean_s < SWIFT_S or self._may_start(free[0]))
+            ):
+                # No call between the claim and the note of it: an interrupt loses nothing.
+                instance = free[0]
+                instance.ident = me
+                instance.direct += 1
+                instance.holder = request
+                del free[0]
+                if free and not node.line.count:
+                    node.lay_out()
+                return instance
+        return None
+
     def _may_barge(self) -> bool:
         """Tell whether a newcomer may take a free instance though others wait. Under the lock."""
         (oldest,) = self._line.head(1)
-        swift = self._free[0].mean_s < SWIFT_S
+        swift = self._node.free[0].mean_s < SWIFT_S
         return swift and self._node.clock() - oldest.arrival < BARGE_S
 
     def _may_start(self, instance: Instance) -> bool:
@@ -208,14 +294,20 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         """Run a caller's own request on the instance it claimed; give its error."""
         try:
             if instance.direct & instance.mask:
-                outcomes = instance.backend([request])
+                outcomes = instance.run([request])
             else:
                 begun = time.perf_counter()
-                outcomes = instance.backend([request])
+                outcomes = instance.run([request])
                 instance.timed(time.perf_counter() - begun)
                 instance.waited.add(0.0)
         except Exception as error:  # noqa: BLE001 - raised past the backend's own guard
             return _batch.wrapped(self.name, instance, error)
+        return self._judged(instance, request, outcomes)
+
+    def _judged(
+        self, instance: Instance, request: Request, outcomes: Sequence[BaseException | None] | None
+    ) -> BaseException | None:
+        """Give the error of a request that was run alone, if it has one."""
         if outcomes is not None and outcomes[0] is not None:
             return _batch.outside(outcomes[0])
         if "result" in request or not self._node.needs_result:
@@ -246,7 +338,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         if entry.error is not None:
             raise entry.error
 
-    def _lead(self, instance: Instance) -> None:
+    def _lead(self, instance: Instance, gate: Gate) -> None:
         """See to those who have come meanwhile, after a caller's own request has ended."""
         leader = Caller(get_ident())
         node = self._node
@@ -255,6 +347,8 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
                 retire = node.retire
                 if instance.retired is not None:
                     instance.retired.wake()
+                elif gate is not node.gate:
+                    node.collect(gate)
                 work = self._dispatcher.dispatch(leader)
                 settled = node.take_settled()
             node.tell(settled)
@@ -296,7 +390,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
             with node.lock:
                 node.callers.add(caller)
                 enter(node, entries, self._make_room, internal=internal, waits=True)
-                work = self._dispatcher.dispatch(caller) if node.free or node.torn else None
+                work = self._dispatcher.dispatch(caller) if node.rests or node.torn else None
                 parks = caller.parked = work is None and caller.pending > 0
                 settled = node.take_settled()
             if settled:
