@@ -179,12 +179,13 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         error: BaseException | None = None
         idle = True
         try:
+            # No call between these three and the claim: an interrupt finds it whole.
             instance.ident = me
+            instance.direct += 1
             instance.holder = request
             # Another gate: the instance has been taken out of service, or all end.
             live = gate is self._gate
             if live:
-                instance.direct += 1
                 if instance.direct & instance.mask:
                     try:
                         outcomes = instance.run([request])
@@ -196,10 +197,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
                 else:
                     error = self._run_alone(instance, request)
                 request["data"] = data
-                if error is not None:
-                    with self._lock:
-                        instance.failed(code_of(error))
-            if live and instance.mean_s < SWIFT_S and not self._line.count:
+            if live and error is None and instance.mean_s < SWIFT_S and not self._line.count:
                 # No call between these three: an interrupt finds the instance held, or free.
                 instance.ident = 0
                 instance.holder = None
@@ -209,6 +207,10 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
             else:
                 idle = False
                 with self._lock:
+                    if error is not None:
+                        instance.failed(code_of(error))
+                    elif not live:
+                        instance.direct -= 1
                     self._node.rest(instance)
         except BaseException as interrupt:
             self._interrupted(request, data, interrupt)
