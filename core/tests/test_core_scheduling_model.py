@@ -540,7 +540,7 @@ TestModel = Model.TestCase
 
 def _free(scheduler):
     """Give the free instances, the one that is claimed next first."""
-    return [*scheduler._node.gate[0], *scheduler._node.free]
+    return [*scheduler._node.rack[0], *scheduler._node.free]
 
 
 def one_by_hand(*, most=4, **limits):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.node import Gate, Limits, Node
+    from headrace._scheduling.node import Rack, Limits, Node
     from headrace._scheduling.scheduler import Scheduler
     from headrace._scheduling.signal import Signal
 
@@ -34,7 +34,7 @@ class Exchange:
     _dispatcher: Dispatcher
     _crew: Crew
     _lock: threading.Lock
-    _gate: Gate
+    _rack: Rack
     _direct_max: int
     _linger: bool
 
@@ -65,9 +65,9 @@ class Exchange:
             node.retiring = [*node.retiring, *old]
             node.instances = self.instances = list(new.instances)
             node.every = [*node.instances, *node.retiring]
-            # A new gate first: who takes an old instance at the old one sees it, and gives it back.
-            self._gate = node.gate = (deque(),)
-            node.free, node.gated = list(new.instances), new._node.gated
+            # A new rack first: who takes an old instance off the old one sees it, and gives it back.
+            self._rack = node.rack = (deque(),)
+            node.free, node.racks = list(new.instances), new._node.racks
             node.limits = self.limits = new.limits
             node.lost = False
             node.measure(node.instances)

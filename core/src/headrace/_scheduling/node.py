@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.signal import Signal
 
-__all__ = ["Gate", "Limits", "Node", "own"]
+__all__ = ["Rack", "Limits", "Node", "own"]
 
-Gate = tuple["deque[Instance]"]
+Rack = tuple["deque[Instance]"]
 """Free instances that a caller may take without the lock: they lie in the deque of this tuple, and
-who takes one out of it has it. A gate serves one set of instances, and is never used again once
+who takes one out of it has it. A rack serves one set of instances, and is never used again once
 another stands in its place."""
 
 
@@ -68,9 +68,9 @@ class Node:
         every: Both.
         past: The counts of instances that are gone.
         free: The instances in service that nobody holds, the one that rested longest first. Those
-            at the gate are not among them until `collect` has been called.
-        gate: Where they are while nobody waits, if their backend is swift.
-        gated: Whether there may be any.
+            on the rack are not among them until `collect` has been called.
+        rack: Where they are while nobody waits and their backend is swift.
+        racks: Whether any may lie there.
         line: The requests that wait.
         outside: The requests that wait for room in the line, first come first served.
         elsewhere: Counts the requests that entered here and wait at other nodes.
@@ -105,8 +105,8 @@ class Node:
         self.every = self.instances
         self.past = Past()
         self.free = list(instances)
-        self.gate: Gate = (deque(),)
-        self.gated = False
+        self.rack: Rack = (deque(),)
+        self.racks = False
         self.line = WaitingLine(self)
         self.outside: OrderedDict[Entry, None] = OrderedDict()
         self.elsewhere = Elsewhere()
@@ -277,25 +277,25 @@ class Node:
 
     @property
     def rests(self) -> bool:
-        """Whether an instance is free, at the gate or behind it."""
-        return bool(self.free or self.gate[0])
+        """Whether an instance is free, on the rack or not."""
+        return bool(self.free or self.rack[0])
 
-    def collect(self, gate: Gate | None = None) -> None:
-        """Take what lies at the gate among the free ones, in one step that nothing interrupts."""
-        gate = gate or self.gate
-        if gate[0]:
+    def collect(self, rack: Rack | None = None) -> None:
+        """Take what lies on the rack among the free ones, in one step that nothing interrupts."""
+        rack = rack or self.rack
+        if rack[0]:
             with suppress(IndexError):  # callers take some meanwhile
-                self.free.extend(map(deque.popleft, gate * len(gate[0])))
+                self.free.extend(map(deque.popleft, rack * len(rack[0])))
 
     def lay_out(self) -> None:
         """Let callers take the free instances without the lock, since nobody waits."""
         free = self.free
-        if self.gated:
+        if self.racks:
             for instance in free:
                 if instance.mean_s >= SWIFT_S:
                     return
             # In one step that nothing interrupts, too.
-            self.gate[0].extend(map(free.pop, (0,) * len(free)))
+            self.rack[0].extend(map(free.pop, (0,) * len(free)))
 
     # The end.
 

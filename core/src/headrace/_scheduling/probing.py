@@ -209,7 +209,7 @@ class ProbedScheduler(Scheduler):
         probes: The probes of the pipeline.
     """
 
-    _uses_gate = False
+    _uses_rack = False
     _node_type = ProbedNode
     _driver_type = ProbedDriver
     _node: ProbedNode

@@ -33,7 +33,7 @@ from headrace._scheduling.exchange import Exchange
 from headrace._scheduling.executors import Caller
 from headrace._scheduling.instance import BARGE_S, SWIFT_S
 from headrace._scheduling.mending import Mender
-from headrace._scheduling.node import Gate, Limits, Node
+from headrace._scheduling.node import Rack, Limits, Node
 from headrace._scheduling.statistics import statistics
 from headrace._scheduling.submission import Submission
 from headrace._scheduling.timer import shared_timer
@@ -53,7 +53,7 @@ _take = deque.popleft
 
 _ONE_AT_A_TIME: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 """Whether threads take turns in the interpreter, so that all see changes in the same order. Only
-then an instance can be claimed without the lock: the claim is announced, then the gate looked at."""
+then an instance can be claimed without the lock: the claim is announced, then the rack looked at."""
 
 
 class Scheduler(Submission, Entrance, Exchange, closing.Ending):
@@ -68,7 +68,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         timer: Calls functions at times of that clock.
     """
 
-    _uses_gate = True
+    _uses_rack = True
     _node_type: type[Node] = Node
     _driver_type: type[Driver] = Driver
 
@@ -104,13 +104,13 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         self._mender = Mender(node, self._dispatcher, self._crew)
         # What `call` needs, one attribute away.
         self._lock = node.lock
-        self._gate = node.gate
+        self._rack = node.rack
         self._line = node.line
         self._elsewhere = node.elsewhere
         self.outside = node.outside
         self._linger = limits.batching_timeout_ms > 0 and self.max != 1
         self._direct_max = self._weight_for_shortcut(batch_policy)
-        node.gated = _ONE_AT_A_TIME and self._direct_max > 0 and self._uses_gate
+        node.racks = _ONE_AT_A_TIME and self._direct_max > 0 and self._uses_rack
 
     @property
     def min(self) -> int:
@@ -160,19 +160,19 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         if "result" in request:
             del request["result"]
         me = get_ident()
-        gate = self._gate
+        rack = self._rack
         if not (
-            gate[0]
+            rack[0]
             and not self._line.count
             and weight <= self._direct_max
             and (internal or self._elsewhere.count < self.limits.queue_size)
-            and (not self._linger or len(gate[0]) == len(self.instances))
+            and (not self._linger or len(rack[0]) == len(self.instances))
         ):
             self._call_locked(request, data, weight, home, internal=internal)
             return
         try:
-            # Out of the gate and into the name in one step: an interrupt loses nothing.
-            (instance,) = map(_take, gate)
+            # Off the rack and into the name in one step: an interrupt loses nothing.
+            (instance,) = map(_take, rack)
         except IndexError:  # another caller was quicker
             self._call_locked(request, data, weight, home, internal=internal)
             return
@@ -183,8 +183,8 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
             instance.ident = me
             instance.direct += 1
             instance.holder = request
-            # Another gate: the instance has been taken out of service, or all end.
-            live = gate is self._gate
+            # Another rack: the instance has been taken out of service, or all end.
+            live = rack is self._rack
             if live:
                 if instance.direct & instance.mask:
                     try:
@@ -201,9 +201,9 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
                 # No call between these three: an interrupt finds the instance held, or free.
                 instance.ident = 0
                 instance.holder = None
-                gate[0].append(instance)
+                rack[0].append(instance)
                 # Who came before this look sees the instance, who comes after it is seen.
-                idle = not self._line.count and gate is self._gate
+                idle = not self._line.count and rack is self._rack
             else:
                 idle = False
                 with self._lock:
@@ -216,7 +216,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
             self._interrupted(request, data, interrupt)
             raise
         if not idle:
-            self._lead(instance, gate)
+            self._lead(instance, rack)
         if not live:
             self._call_locked(request, data, weight, home, internal=internal)
         elif error is not None:
@@ -251,7 +251,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
             self._queue_up(request, weight, home, internal=internal)
             return
         if not idle:
-            self._lead(instance, self._gate)
+            self._lead(instance, self._rack)
         if error is not None:
             request.pop("result", None)
             raise error
@@ -340,7 +340,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         if entry.error is not None:
             raise entry.error
 
-    def _lead(self, instance: Instance, gate: Gate) -> None:
+    def _lead(self, instance: Instance, rack: Rack) -> None:
         """See to those who have come meanwhile, after a caller's own request has ended."""
         leader = Caller(get_ident())
         node = self._node
@@ -349,8 +349,8 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
                 retire = node.retire
                 if instance.retired is not None:
                     instance.retired.wake()
-                elif gate is not node.gate:
-                    node.collect(gate)
+                elif rack is not node.rack:
+                    node.collect(rack)
                 work = self._dispatcher.dispatch(leader)
                 settled = node.take_settled()
             node.tell(settled)
