@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from typing import ClassVar
 
 import pytest
 
@@ -16,8 +17,8 @@ class Step(headrace.Backend):
 
     max = None
     during = None
-    ran: list[tuple[object, object]] = []
-    closed: list[object] = []
+    ran: ClassVar[list] = []
+    closed: ClassVar[list] = []
 
     def forward(self, batch):
         for request in batch:
@@ -136,8 +137,12 @@ def test_a_caller_that_was_not_the_quickest_waits_for_its_turn(pipe):
     (instance,) = scheduler.instances
     inside, go = threading.Event(), threading.Event()
 
+    def wait(batch):
+        inside.set()
+        assert go.wait(30)
+
     def quicker():
-        instance.backend.during = lambda batch: (inside.set(), go.wait(30)) and None
+        instance.backend.during = wait
         other.start()
         assert inside.wait(30)
         # Who takes the instance now has to wait for it: let it go as soon as that one waits.

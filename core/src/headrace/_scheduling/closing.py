@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.crew import Crew
     from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.node import Rack, Node
+    from headrace._scheduling.node import Node, Rack
     from headrace.errors import ClosedError
 
 __all__ = ["Ending"]

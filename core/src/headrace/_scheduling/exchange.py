@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.node import Rack, Limits, Node
+    from headrace._scheduling.node import Limits, Node, Rack
     from headrace._scheduling.scheduler import Scheduler
     from headrace._scheduling.signal import Signal
 

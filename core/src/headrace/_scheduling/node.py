@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.signal import Signal
 
-__all__ = ["Rack", "Limits", "Node", "own"]
+__all__ = ["Limits", "Node", "Rack", "own"]
 
 Rack = tuple["deque[Instance]"]
 """Free instances that a caller may take without the lock: they lie in the deque of this tuple, and

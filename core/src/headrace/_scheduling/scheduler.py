@@ -33,7 +33,7 @@ from headrace._scheduling.exchange import Exchange
 from headrace._scheduling.executors import Caller
 from headrace._scheduling.instance import BARGE_S, SWIFT_S
 from headrace._scheduling.mending import Mender
-from headrace._scheduling.node import Rack, Limits, Node
+from headrace._scheduling.node import Limits, Node, Rack
 from headrace._scheduling.statistics import statistics
 from headrace._scheduling.submission import Submission
 from headrace._scheduling.timer import shared_timer
