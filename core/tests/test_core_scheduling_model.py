@@ -261,7 +261,7 @@ class Model(RuleBasedStateMachine):
     @rule(fails=st.booleans(), reloads=st.booleans(), ranges=RANGES)
     def call(self, fails, reloads, ranges):
         """A caller that finds an instance free runs its own request."""
-        instance = self.scheduler._free[0]
+        instance = _free(self.scheduler)[0]
         instance.backend.plan = "raise" if fails else None
         if reloads:
             instance.backend.during = lambda: self.reload(ranges, None, 0.0, (), False)
@@ -281,11 +281,10 @@ class Model(RuleBasedStateMachine):
 
     def _may_call(self):
         scheduler = self.scheduler
-        if not scheduler._free or not scheduler._direct_max or self._count(QUEUED):
+        free = _free(scheduler)
+        if not free or not scheduler._direct_max or self._count(QUEUED):
             return False
-        return not self.limits.batching_timeout_ms or len(scheduler._free) == len(
-            scheduler.instances
-        )
+        return not self.limits.batching_timeout_ms or len(free) == len(scheduler.instances)
 
     @rule(entry=entries)
     def cancel(self, entry):
@@ -539,6 +538,11 @@ TestModel = Model.TestCase
 # A batch between its cut and its start.
 
 
+def _free(scheduler):
+    """Give the free instances, the one that is claimed next first."""
+    return [*scheduler._node.rack[0], *scheduler._node.free]
+
+
 def one_by_hand(*, most=4, **limits):
     hand, backend = Hand(), Told()
     backend._start(None, InitContext())
@@ -613,4 +617,4 @@ def test_a_caller_does_not_put_an_old_instance_back_into_service():
     model.call(False, True, [(1, 8)])
     model.take_retired(0)
     assert [instance for instance, _ in model.gone] == model.instances[:1]
-    assert model.scheduler._node.free == model.scheduler.instances
+    assert _free(model.scheduler) == model.scheduler.instances

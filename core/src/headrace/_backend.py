@@ -132,6 +132,8 @@ class Backend:
     _index: int | None = None
     _pad: bool = False
     _dependency: Backend | None = None
+    _bounded: bool = True  # batches are compared with the range
+    _takes_one: bool = False  # an item that says no weight is within the range
     _reentrant: ClassVar[bool] = False  # several threads may call it at a time
     _reposts: bool = False  # a `Repost` stands inside
 
@@ -210,13 +212,13 @@ class Backend:
             return None
         if self._state != "ready":
             return self._refuse(batch)
-        if self.max is not None or self.min > 1:
+        if self._bounded and (len(batch) > 1 or not self._takes_one or "request_size" in batch[0]):
             refused = self._out_of_range(batch)
             if refused is not None:
                 return refused
         try:
             # A copy of the list: whatever the backend does to it, no item gets lost.
-            outcomes = self.forward(list(batch))
+            outcomes = self.forward([*batch])
         except Exception as error:  # noqa: BLE001 - any error of a backend is an outcome
             return self._after_failure(batch, error)
         if outcomes is None:
@@ -340,6 +342,8 @@ class Backend:
                 instance=self._index,
                 hint="min is an int of at least 1, max is None or an int of at least min.",
             )
+        self._bounded = most is not None or least > 1
+        self._takes_one = least == 1
 
     def _stop(self) -> None:
         """Run `close` once, and only after an `init` that succeeded."""

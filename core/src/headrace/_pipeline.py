@@ -60,6 +60,7 @@ class Pipeline:
         self._core = Core(config, shortcut=_default_shortcut if _shortcut is None else _shortcut)
         self._reloader = Reloader(self._core)
         self._only: Scheduler | None = self._core.only
+        self._call = None if self._only is None else self._only.call
         self._graph = self._core.graph
         self._finalizer = weakref.finalize(self, _dropped, self._core)
         self._finalizer.atexit = False
@@ -89,8 +90,8 @@ class Pipeline:
             ClosedError: The pipeline is closed.
         """
         if timeout is None and priority == 0 and type(data) is dict:
-            if self._only is not None:
-                self._only.call(data)
+            if self._call is not None:
+                self._call(data)
             else:
                 self._walk(data)
             return data

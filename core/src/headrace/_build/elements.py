@@ -175,6 +175,7 @@ class ElementBuilder:
             except ValueError as error:
                 raise self._failed(str(error), backend._label(), at) from error
             backend.min, backend.max = found
+            backend._check_range()
 
     def _warm_up(self, backend: Backend, at: At) -> None:
         try:

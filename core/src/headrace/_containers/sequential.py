@@ -63,7 +63,7 @@ class Sequential(Backend):
             _Step(child, "or" in positional, named.get("key"), pad=self._pad)
             for child, (positional, named) in zip(children, prefixes, strict=True)
         ]
-        self._plain = [step.call for step in self._steps]
+        self._plain = [step.run for step in self._steps]
         if self._reposts or any(step.otherwise or step.key is not None for step in self._steps):
             self._plain = []
 
@@ -115,7 +115,7 @@ class Sequential(Backend):
             taken = self._taken(index, batch, outcomes, ready)
             if not taken:
                 continue
-            some = self._steps[index].call([batch[i] for i in taken])
+            some = self._steps[index].run([batch[i] for i in taken])
             for position, i in enumerate(taken):
                 if some is not None:
                     outcomes[i] = some[position]
@@ -167,11 +167,11 @@ def _has_result(request: Request) -> bool:
 class _Step:
     """One element with its conditions."""
 
-    __slots__ = ("call", "child", "key", "otherwise")
+    __slots__ = ("child", "key", "otherwise", "run")
 
     def __init__(self, child: Backend, otherwise: bool, key: str | None, *, pad: bool) -> None:
         self.child = child
-        self.call: Callable[[list[Request]], Outcomes] = caller_of(child, pad=pad)
+        self.run: Callable[[list[Request]], Outcomes] = caller_of(child, pad=pad).__call__
         self.otherwise = otherwise
         self.key = key
 

@@ -47,7 +47,7 @@ def enter(
         waits: The calling thread will wait for them.
     """
     refused = None
-    if node.refusing is not None or node.lost or (waits and not node.free):
+    if node.refusing is not None or node.lost or (waits and not node.rests):
         refused = _refusal(node, internal=internal, waits=waits)
     for entry in entries:
         node.entered += 1
@@ -91,7 +91,7 @@ def _refusal(node: Node, *, internal: bool, waits: bool) -> BaseException | None
         return node.refusing
     if node.lost:
         return node.no_instance()
-    if waits and not node.free and held_here(node):
+    if waits and not node.rests and held_here(node):
         return inside(node.name)
     return None
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import RUNNING
 from headrace._scheduling.executors import Caller, Runner, Work
-from headrace._scheduling.instance import BARGE_S, FAST_S, SWIFT_S
+from headrace._scheduling.instance import BARGE_S, FAST_S, RESTING, SWIFT_S
 from headrace._scheduling.node import own
 from headrace.errors import BackendError
 
@@ -177,8 +177,7 @@ class Assignment:
         if instance.entries is entries:
             instance.entries = None
             instance.running_weight = 0
-            instance.ident = 0
-            instance.holder = None
+            instance.holder = RESTING
             self._node.rest(instance)
         for entry, error in zip(entries, errors, strict=True):
             if entry.state == RUNNING:

@@ -138,7 +138,7 @@ def run(
     _running[me] = (entries,) if outer is None else (*outer, entries)
     begun = time.perf_counter() if timed else 0.0
     try:
-        outcomes = instance.backend(batch)
+        outcomes = instance.run(batch)
     except BaseException as error:  # noqa: BLE001 - nothing may be lost, whatever hits here
         if not isinstance(error, Exception):
             interrupt = error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import RUNNING
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.crew import Crew
     from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.node import Node
+    from headrace._scheduling.node import Node, Rack
     from headrace.errors import ClosedError
 
 __all__ = ["Ending"]
@@ -29,15 +30,18 @@ class Ending:
     _dispatcher: Dispatcher
     _crew: Crew
     _direct_max: int
-    _free: list[Instance]
+    _rack: Rack
     _lock: threading.Lock
 
     def refuse(self, error: ClosedError, *, drain: bool) -> None:
         """Refuse newcomers from now on; fail those that wait for room, and all without drain."""
-        self._direct_max = 0
         node = self._node
         with node.lock:
-            self._free = []  # who runs a batch of its own looks at the line when it is done
+            # Who takes an instance off the old rack looks at this one before and after.
+            rack, node.racks = self._rack, False
+            self._rack = node.rack = (deque(),)
+            self._direct_max = 0
+            node.collect(rack)
             if node.refusing is None:
                 node.refusing = error
             node.settle_waiting(error, list(node.outside))
@@ -91,5 +95,5 @@ class Ending:
     def after_fork(self, error: ClosedError) -> None:
         """Refuse everything in a child process; the lock may have been held by another thread."""
         self._lock = self._node.lock = threading.Lock()
+        self._rack = self._node.rack = (deque(),)
         self._node.refusing, self._node.dead, self._direct_max = error, True, 0
-        self._free = []

@@ -59,12 +59,14 @@ class Dispatcher(Assignment):
         """Decide with the policies of another dispatcher from now on."""
         self._batches, self._dispatches = other._batches, other._dispatches
 
-    def dispatch(self, me: Caller | Runner | None) -> Work | None:
+    def dispatch(self, me: Caller | Runner | None) -> Work | None:  # noqa: C901 - one decision
         """Claim instances for all batches that are due; give back the one that ``me`` runs."""
         node = self._node
         mine: Work | None = None
         if node.torn:
             self.mend()
+        if node.line.count:
+            node.collect()
         if node.line.count and node.free:
             offered = list(node.free)
             wake_at: float | None = None
@@ -87,6 +89,7 @@ class Dispatcher(Assignment):
                 self._plan(wake_at, None if mine is not None else me)
         if node.free and not node.line.count:
             self.relax()
+            node.lay_out()
         node.look_if_quiet()
         return mine
 
@@ -227,7 +230,7 @@ class Dispatcher(Assignment):
         """Let a thread that has woken up begin a batch; who came meanwhile joins it if it may."""
         if not (isinstance(me, Caller) and me.main):
             self.top_up(work)
-        if self._node.free and self._node.line.count:
+        if self._node.line.count and self._node.rests:
             self.dispatch(None)  # who meant to join and could not
 
     def top_up(self, work: Work) -> None:

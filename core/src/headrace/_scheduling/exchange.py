@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.admission import unfit
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.node import Limits, Node
+    from headrace._scheduling.node import Limits, Node, Rack
     from headrace._scheduling.scheduler import Scheduler
     from headrace._scheduling.signal import Signal
 
@@ -33,7 +34,7 @@ class Exchange:
     _dispatcher: Dispatcher
     _crew: Crew
     _lock: threading.Lock
-    _free: list[Instance]
+    _rack: Rack
     _direct_max: int
     _linger: bool
 
@@ -64,8 +65,9 @@ class Exchange:
             node.retiring = [*node.retiring, *old]
             node.instances = self.instances = list(new.instances)
             node.every = [*node.instances, *node.retiring]
-            # A new list, so that a caller who claimed an old instance puts that into the old one.
-            node.free = self._free = list(new.instances)
+            # A new rack first: who takes an old instance off the old one sees it, and gives it back.
+            self._rack = node.rack = (deque(),)
+            node.free, node.racks = list(new.instances), new._node.racks
             node.limits = self.limits = new.limits
             node.lost = False
             node.measure(node.instances)

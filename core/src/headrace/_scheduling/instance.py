@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.signal import Signal
     from headrace._scheduling.thread import OwnThread
 
-__all__ = ["BARGE_S", "FAST_S", "SWIFT_S", "Instance"]
+__all__ = ["BARGE_S", "FAST_S", "RESTING", "SWIFT_S", "Instance"]
 
 FAST_S = 100e-6
 """A backend whose mean forward is below this is fast: its times are sampled, and a caller may run
@@ -32,6 +32,9 @@ Measured: 40 threads that walk four nodes at once fall into a queue before one o
 there, with 1 ms; twice as many requests go through with 5 ms, after which CPython hands its lock on
 (`sys.getswitchinterval`), and no more with 20 ms."""
 
+RESTING = object()
+"""Holder of an instance whose batch is over and that is not yet among the free ones."""
+
 _SAMPLED = 15
 """Mask of the counter of batches: a fast backend has one batch in 16 timed."""
 
@@ -41,10 +44,9 @@ class Instance:
 
     Attributes:
         index, min, max, device: See `headrace.policies.InstanceView`.
-        backend: What is called.
+        backend: What is called, by ``run``.
         thread: The thread that must run it, or None when any may.
-        holder: Whoever claimed the instance (any object); None while it is free. Set under the
-            scheduler's lock.
+        holder: Whoever claimed the instance (any object); None while it is free.
         ident: Identifier of the thread that runs it; 0 while none does.
         entries: The entries of the batch that runs, None for a caller's own single request.
         running_weight: Weight of the batch that runs.
@@ -76,6 +78,7 @@ class Instance:
         "min",
         "queued",
         "retired",
+        "run",
         "running_weight",
         "sizes",
         "thread",
@@ -94,6 +97,7 @@ class Instance:
     ) -> None:
         self.index = index
         self.backend = backend
+        self.run = backend.__call__
         self.min = least
         self.max = most
         self.device = device

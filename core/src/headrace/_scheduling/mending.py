@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import DONE, NEW, OUTSIDE, RUNNING
 from headrace._scheduling.executors import Caller, Runner, Work
+from headrace._scheduling.instance import RESTING
 from headrace.errors import BackendError
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ class Mender:
             for instance in self._node.every:
                 if instance.holder is request and instance.ident == me:
                     instance.failed("interrupt")
-                    instance.ident = 0
-                    instance.holder = None
+                    instance.holder = RESTING
         self.mend()
 
     def withdraw(self, caller: Caller, entries: Sequence[Entry]) -> bool:
@@ -96,11 +96,10 @@ class Mender:
     def _mend_instance(self, instance: Instance) -> None:
         node = self._node
         holder, entries = instance.holder, instance.entries
-        if holder is None:
-            if instance not in node.free and (instance.living or instance.retired is not None):
-                instance.entries = None
-                instance.running_weight = 0
-                node.rest(instance)
+        if holder is RESTING:
+            instance.entries = None
+            instance.running_weight = 0
+            node.rest(instance)
         elif isinstance(holder, Runner) and holder.work is not None:
             if holder.begun:
                 holder.signal.wake()

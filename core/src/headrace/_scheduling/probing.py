@@ -209,6 +209,7 @@ class ProbedScheduler(Scheduler):
         probes: The probes of the pipeline.
     """
 
+    _uses_rack = False
     _node_type = ProbedNode
     _driver_type = ProbedDriver
     _node: ProbedNode

@@ -1,7 +1,9 @@
 """The scheduler of one node: how requests come in, and how their owners take them back.
 
-One lock per node guards the waiting line, the instances and the states of the requests. The parts:
+One lock per node guards the waiting line, the instances and the states of the requests; only free
+instances on a rack are taken without it. The parts:
 
+- `direct`: callers that find an instance free and run their own request;
 - `admission`: who is let into the line;
 - `submission`: owners that do not wait in the calling thread;
 - `dispatch`: which batch is due, on which instance; `assignment`: which thread runs it;
@@ -17,10 +19,10 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling import batch as _batch
 from headrace._scheduling import closing
 from headrace._scheduling.admission import Entrance, enter, held_here
 from headrace._scheduling.crew import Crew
+from headrace._scheduling.direct import ONE_AT_A_TIME, Direct
 from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.driving import Driver, earliest
 from headrace._scheduling.entry import (
@@ -29,13 +31,11 @@ from headrace._scheduling.entry import (
 )
 from headrace._scheduling.exchange import Exchange
 from headrace._scheduling.executors import Caller
-from headrace._scheduling.instance import BARGE_S, SWIFT_S
 from headrace._scheduling.mending import Mender
 from headrace._scheduling.node import Limits, Node
 from headrace._scheduling.statistics import statistics
 from headrace._scheduling.submission import Submission
 from headrace._scheduling.timer import shared_timer
-from headrace.errors import code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Limits", "Scheduler"]
 
 
-class Scheduler(Submission, Entrance, Exchange, closing.Ending):
+class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
     """The queue and the instances of one node; every method may be called from any thread.
 
     Args:
@@ -60,6 +60,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         timer: Calls functions at times of that clock.
     """
 
+    _uses_rack = True
     _node_type: type[Node] = Node
     _driver_type: type[Driver] = Driver
 
@@ -95,12 +96,13 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         self._mender = Mender(node, self._dispatcher, self._crew)
         # What `call` needs, one attribute away.
         self._lock = node.lock
-        self._free = node.free
+        self._rack = node.rack
         self._line = node.line
         self._elsewhere = node.elsewhere
         self.outside = node.outside
         self._linger = limits.batching_timeout_ms > 0 and self.max != 1
         self._direct_max = self._weight_for_shortcut(batch_policy)
+        node.racks = ONE_AT_A_TIME and self._direct_max > 0 and self._uses_rack
 
     @property
     def min(self) -> int:
@@ -133,103 +135,6 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
 
     # Callers that wait.
 
-    def call(
-        self, request: Request, *, internal: bool = False, home: Scheduler | None = None
-    ) -> None:
-        """Run one request for a caller that waits without a deadline; raises its error.
-
-        Args:
-            request: The request.
-            internal: It comes from another node of this pipeline, which closing does not refuse.
-            home: The node at which it entered, against which its wait here counts.
-        """
-        weight = 1
-        if type(request) is not dict or "data" not in request or "request_size" in request:
-            weight = self.checked(request)
-        data = request["data"]
-        request.pop("result", None)
-        if weight > self._direct_max or not self._free:
-            self._queue_up(request, weight, home, internal=internal)
-            return
-        me = get_ident()
-        instance: Instance | None = None
-        idle = True
-        try:
-            with self._lock:
-                free = self._free
-                if (
-                    free
-                    and (not self._line.count or self._may_barge())
-                    and weight <= self._direct_max
-                    and (internal or self._elsewhere.count < self.limits.queue_size)
-                    and (not self._linger or len(free) == len(self.instances))
-                    and (free[0].mean_s < SWIFT_S or self._may_start(free[0]))
-                ):
-                    # No call between the claim and the note of it: an interrupt loses nothing.
-                    instance = free[0]
-                    instance.ident = me
-                    instance.direct += 1
-                    instance.holder = request
-                    del free[0]
-            if instance is not None:
-                error = self._run_alone(instance, request)
-                request["data"] = data
-                with self._lock:
-                    if error is not None:
-                        instance.failed(code_of(error))
-                    instance.ident = 0
-                    instance.holder = None
-                    free.append(instance)
-                    # Another list of free instances: it has been taken out of service, or all end.
-                    idle = not self._line.count and free is self._free
-        except BaseException as raised:
-            self._interrupted(request, data, raised)
-            raise
-        if instance is None:
-            self._queue_up(request, weight, home, internal=internal)
-            return
-        if not idle:
-            self._lead(instance)
-        if error is not None:
-            request.pop("result", None)
-            raise error
-
-    def _may_barge(self) -> bool:
-        """Tell whether a newcomer may take a free instance though others wait. Under the lock."""
-        (oldest,) = self._line.head(1)
-        swift = self._free[0].mean_s < SWIFT_S
-        return swift and self._node.clock() - oldest.arrival < BARGE_S
-
-    def _may_start(self, instance: Instance) -> bool:
-        """Tell whether a caller may run an instance that is not swift. Under the lock."""
-        return not self._dispatcher.wakes(instance) and not self._dispatcher.crowded(instance)
-
-    def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
-        """Run a caller's own request on the instance it claimed; give its error."""
-        try:
-            if instance.direct & instance.mask:
-                outcomes = instance.backend([request])
-            else:
-                begun = time.perf_counter()
-                outcomes = instance.backend([request])
-                instance.timed(time.perf_counter() - begun)
-                instance.waited.add(0.0)
-        except Exception as error:  # noqa: BLE001 - raised past the backend's own guard
-            return _batch.wrapped(self.name, instance, error)
-        if outcomes is not None and outcomes[0] is not None:
-            return _batch.outside(outcomes[0])
-        if "result" in request or not self._node.needs_result:
-            return None
-        return _batch.no_result(self.name, instance)
-
-    def _interrupted(self, request: Request, data: Any, interrupt: BaseException) -> None:
-        abandoned = getattr(interrupt, "abandoned", False) is True
-        interrupt.abandoned = abandoned  # type: ignore[attr-defined]
-        if not abandoned:
-            request["data"] = data
-            request.pop("result", None)
-        self._mender.recover(request)
-
     def _queue_up(
         self, request: Request, weight: int, home: Scheduler | None, *, internal: bool
     ) -> None:
@@ -245,25 +150,6 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         self._wait(caller, (entry,), deadline, internal=internal)
         if entry.error is not None:
             raise entry.error
-
-    def _lead(self, instance: Instance) -> None:
-        """See to those who have come meanwhile, after a caller's own request has ended."""
-        leader = Caller(get_ident())
-        node = self._node
-        try:
-            with node.lock:
-                retire = node.retire
-                if instance.retired is not None:
-                    instance.retired.wake()
-                work = self._dispatcher.dispatch(leader)
-                settled = node.take_settled()
-            node.tell(settled)
-            if retire is not None:
-                retire(instance)
-            self._driver.drive(leader, work)
-        except BaseException:
-            self._mender.withdraw(leader, ())
-            raise
 
     def call_many(self, entries: Sequence[Entry], *, internal: bool = False) -> None:
         """Run entries of one calling thread and wait for them; their outcomes are in them.
@@ -296,7 +182,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
             with node.lock:
                 node.callers.add(caller)
                 enter(node, entries, self._make_room, internal=internal, waits=True)
-                work = self._dispatcher.dispatch(caller) if node.free or node.torn else None
+                work = self._dispatcher.dispatch(caller) if node.rests or node.torn else None
                 parks = caller.parked = work is None and caller.pending > 0
                 settled = node.take_settled()
             if settled:

@@ -106,7 +106,7 @@ class Submission:
         """
         node = self._node
         with node.lock:
-            waits = entry.state in (QUEUED, OUTSIDE, ENTERED) and not node.free
+            waits = entry.state in (QUEUED, OUTSIDE, ENTERED) and not node.rests
             held = waits and held_here(node)
         if held:
             raise inside(node.name)
