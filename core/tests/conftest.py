@@ -12,7 +12,7 @@ import headrace
 from headrace._registry import registry
 from headrace._scheduling.node import Node
 
-FAILS_LATE_S = 20.0
+FAILS_LATE_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
 
 
@@ -130,6 +130,20 @@ class Client(threading.Thread):
 def client():
     """Give the class `Client`."""
     return Client
+
+
+@pytest.fixture
+def threads_named():
+    """Give a function that finds the threads of a name which began in this test.
+
+    Those of the pipelines of earlier tests may not have ended yet.
+    """
+    earlier = set(threading.enumerate())
+
+    def find(name):
+        return [t for t in threading.enumerate() if t not in earlier and t.name.startswith(name)]
+
+    return find
 
 
 @pytest.fixture
