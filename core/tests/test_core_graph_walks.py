@@ -313,12 +313,16 @@ def test_a_failing_branch_cancels_what_has_not_started(gate, until):
         assert gate.batches == [[1]]
 
 
-def test_a_deadline_runs_through_all_nodes(gate):
+def test_a_deadline_runs_through_all_nodes(gate, client, expire):
     config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Gate", "next": "c"}}
     config["c"] = {"backend": "Inc"}
     with headrace.pipe(config) as pipe:
+        calling = client(pipe, {"data": 1}, timeout=60)
+        gate.wait_entered()
+        (deadline,) = expire(pipe, 2)
+        assert deadline is not None
         with pytest.raises(errors.DeadlineExceededError) as caught:
-            pipe({"data": 1}, timeout=0.05)
+            calling.outcome()
         assert caught.value.node == "b"
         gate.open()
         assert pipe.stats()["nodes"]["c"]["submitted"] == 0
