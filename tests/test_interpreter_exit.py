@@ -20,8 +20,11 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 import headrace
+import headrace._process
 
 WIDTH, TIMES, BACKEND, ENDS = 256, int(sys.argv[1]), sys.argv[2], sys.argv[3]
+if len(sys.argv) > 4:
+    headrace._process.EXIT_S = float(sys.argv[4])
 
 
 def value(name, kind, shape):
@@ -92,12 +95,12 @@ if ENDS == "error":
 """
 
 
-def end(times, backend, ends):
+def end(times, backend, ends, *exit_s):
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(times), backend, ends],
+        [sys.executable, "-c", PROGRAM, *map(str, (times, backend, ends, *exit_s))],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert run.stdout == "before the end\n", run.stderr
@@ -107,15 +110,17 @@ def end(times, backend, ends):
 @pytest.mark.parametrize("backend", ["Long", "LongOwn"])
 @pytest.mark.parametrize(("ends", "status"), [("plain", 0), ("status", 3), ("waiting", 0)])
 def test_a_batch_that_ends_in_time_is_waited_for(backend, ends, status):
-    assert end(3000, backend, ends) == status
+    assert end(3000, backend, ends, 200) == status
 
 
 @pytest.mark.parametrize("backend", ["Long", "LongOwn"])
 @pytest.mark.parametrize(
     ("ends", "status"), [("plain", 0), ("status", 3), ("error", 1), ("waiting", 0)]
 )
+def test_a_batch_that_does_not_end_is_left_with_the_status_kept(backend, ends, status):
+    assert end(10_000_000, backend, ends, 0.5) == status
+
+
 @pytest.mark.stress
-def test_a_batch_that_does_not_end_is_left_after_five_seconds_with_the_status_kept(
-    backend, ends, status
-):
-    assert end(10_000_000, backend, ends) == status
+def test_it_is_left_when_nobody_says_how_long_to_wait():
+    assert end(10_000_000, "Long", "plain") == 0
