@@ -13,6 +13,7 @@ pytest.importorskip("onnxruntime")
 PROGRAM = """
 import sys
 import threading
+import time
 
 import numpy as np
 import onnx
@@ -88,7 +89,15 @@ else:
     pipe.submit(request)
 began.wait()
 print("before the end")
-if ENDS == "status":
+if ENDS == "slowly":
+
+    class Slow:
+        def __del__(self, sleep=time.sleep, seconds=4.0):
+            sleep(seconds)
+
+    # Deleted when only the main thread may still enter the interpreter.
+    sys.modules["slow"] = Slow()
+if ENDS in ("status", "slowly"):
     sys.exit(3)
 if ENDS == "error":
     raise ValueError("nobody catches this")
@@ -119,6 +128,11 @@ def test_a_batch_that_ends_in_time_is_waited_for(backend, ends, status):
 )
 def test_a_batch_that_does_not_end_is_left_with_the_status_kept(backend, ends, status):
     assert end(10_000_000, backend, ends, 0.5) == status
+
+
+@pytest.mark.parametrize("backend", ["Long", "LongOwn"])
+def test_a_batch_that_ends_while_the_interpreter_ends_does_not_abort_it(backend):
+    assert end(3000, backend, "slowly", 0.01) == 3
 
 
 @pytest.mark.stress
