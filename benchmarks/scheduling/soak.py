@@ -331,11 +331,12 @@ class Soak:
         clients = [Client(self, self._seed * 1000 + index) for index in range(CLIENTS)]
         threads = [threading.Thread(target=c.run, daemon=True) for c in clients]
         threads.append(threading.Thread(target=self._reload, daemon=True))
+        self._sample()
         for thread in threads:
             thread.start()
         while not self.over():
-            self._sample()
             self._stop.wait(1.0)
+            self._sample()
             if self._seconds is not None and time.monotonic() - self._begun >= self._seconds:
                 self._stop.set()
         took_s = time.monotonic() - self._begun
@@ -344,9 +345,12 @@ class Soak:
             thread.join(max(0.0, until - time.monotonic()))
         if any(thread.is_alive() for thread in threads):
             self.wrong.append(f"{sum(t.is_alive() for t in threads)} clients got no answer")
+        for name, pipe in self.pipes.items():
+            state = pipe.stats()["state"]
+            if state != "ready":
+                self.wrong.append(f"{name} is {state}")
+            pipe.close()  # a branch of a request that has failed may still run, and counts when it ends
         report = self._report(took_s)
-        for pipe in self.pipes.values():
-            pipe.close()
         self._check_threads()
         report["wrong"] = [*self.wrong, *(w for t in self.tallies.values() for w in t.wrong)]
         return report
@@ -427,8 +431,6 @@ class Soak:
         """Compare what the clients have counted with what the pipeline has."""
         nodes = stats["nodes"]
         entry = nodes[next(iter(nodes))]
-        if stats["state"] != "ready":
-            self.wrong.append(f"{name} is {stats['state']}")
         if entry["submitted"] != tally.total:
             self.wrong.append(f"{name}: {tally.total} were sent, {entry['submitted']} counted")
         for node, one in nodes.items():
