@@ -61,7 +61,8 @@ def environment(wheels, tmp_path_factory) -> Path:
     succeed(sys.executable, "-m", "venv", folder)
     core, cv, ort = wheels.values()
     python = folder / "bin" / "python"
-    succeed(python, "-m", "pip", "install", "--quiet", f"{core}[cli]", cv, ort)
+    # What is not imported need not be compiled.
+    succeed(python, "-m", "pip", "install", "--no-compile", "--quiet", f"{core}[cli]", cv, ort)
     return folder
 
 

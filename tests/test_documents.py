@@ -50,6 +50,7 @@ RUN_ELSEWHERE = {
     "python examples/ocr/draw.py examples/ocr/made/pages.jsonl": "test_example_ocr_page",
     "python examples/ocr/compare_pages.py --rounds 1 --passes 1": "test_example_ocr_page",
     "headrace new backend Scale": "test_packaging",
+    "headrace conformance OnnxTensor": "test_conformance, with all of its distribution",
     "headrace conformance Denoise FileType": "test_third_party",
     "headrace run examples/third_party/line.toml examples/ocr/made/lines": "test_third_party",
 }
