@@ -17,6 +17,15 @@ FAILS_LATE_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
 
 
+@pytest.fixture(autouse=True)
+def registered():
+    """Forget after a test what it has registered, so that the order of tests does not matter."""
+    local, before = registry.local, dict(registry.local)
+    yield
+    local.clear()
+    local.update(before)
+
+
 @pytest.fixture(params=[True, False], ids=["shortcut", "queue"])
 def shortcut(request, monkeypatch):
     """Run a test twice: callers skip the queue of an idle node, and never do."""
