@@ -14,8 +14,8 @@ What must hold:
   the last part of the time than there were in the first;
 - the memory at the end is within 2 per cent of that after the first minute. It is read after a
   garbage collection and after the allocator has given back what it keeps for later, as the median of
-  ten seconds. A run shorter than three minutes is too short to tell, and one that ends after so many
-  requests may be one: the figure after the first third is shown and not judged.
+  ten seconds. A run shorter than three minutes is too short to tell: the figure after the first third
+  is shown and not judged.
 
 The exit status is 1 when something does not hold.
 
@@ -343,17 +343,24 @@ class Soak:
         until = time.monotonic() + LATE_S
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
+        self._let_branches_end()
         if any(thread.is_alive() for thread in threads):
             self.wrong.append(f"{sum(t.is_alive() for t in threads)} clients got no answer")
-        for name, pipe in self.pipes.items():
-            state = pipe.stats()["state"]
-            if state != "ready":
-                self.wrong.append(f"{name} is {state}")
-            pipe.close()  # a branch of a request that has failed may still run, and counts when it ends
         report = self._report(took_s)
+        for pipe in self.pipes.values():
+            pipe.close()
         self._check_threads()
         report["wrong"] = [*self.wrong, *(w for t in self.tallies.values() for w in t.wrong)]
         return report
+
+    def _let_branches_end(self) -> None:
+        """Wait for what still runs of requests that have failed meanwhile: it counts when it ends."""
+        until = time.monotonic() + LATE_S
+        while time.monotonic() < until:
+            every = [node for pipe in self.pipes.values() for node in pipe.stats()["nodes"].values()]
+            if all(one["submitted"] == one["ok"] + sum(one["failed"].values()) for one in every):
+                break
+            time.sleep(0.01)
 
     def _reload(self) -> None:
         while not self._stop.wait(0.02 + 0.08 * self._random.random()):
@@ -403,7 +410,7 @@ class Soak:
         marks = (("first", first), ("last", last))
         before, after = (sorted(s[1] for s in part)[len(part) // 2] for part in (first, last))
         growth = after / before - 1 if before else 0.0
-        judged = self._seconds is not None and took_s >= JUDGED_S and before > 0
+        judged = took_s >= JUDGED_S and before > 0
         if judged and growth > GROWTH:
             self.wrong.append(f"memory grew by {growth:.1%}, from {before} to {after} bytes")
         early = max(s[2] for s in self.samples if s[0] <= max(mark, 1.0))
@@ -431,6 +438,8 @@ class Soak:
         """Compare what the clients have counted with what the pipeline has."""
         nodes = stats["nodes"]
         entry = nodes[next(iter(nodes))]
+        if stats["state"] != "ready":
+            self.wrong.append(f"{name} is {stats['state']}")
         if entry["submitted"] != tally.total:
             self.wrong.append(f"{name}: {tally.total} were sent, {entry['submitted']} counted")
         for node, one in nodes.items():
