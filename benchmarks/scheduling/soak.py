@@ -357,7 +357,9 @@ class Soak:
         """Wait for what still runs of requests that have failed meanwhile: it counts when it ends."""
         until = time.monotonic() + LATE_S
         while time.monotonic() < until:
-            every = [node for pipe in self.pipes.values() for node in pipe.stats()["nodes"].values()]
+            every = [
+                node for pipe in self.pipes.values() for node in pipe.stats()["nodes"].values()
+            ]
             if all(one["submitted"] == one["ok"] + sum(one["failed"].values()) for one in every):
                 break
             time.sleep(0.01)
