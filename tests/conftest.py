@@ -20,7 +20,17 @@ DISTRIBUTIONS = {
     "plugins/cv": "headrace_cv",
     "plugins/ort": "headrace_ort",
 }
+PIP = {"PIP_RETRIES": "10", "PIP_TIMEOUT": "60", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_pip():
+    """A package index that is slow, or away for a moment, fails no test."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in PIP.items():
+            patch.setenv(name, value)
+        yield
 
 
 def succeed(*command: object, **options) -> str:
@@ -51,7 +61,8 @@ def environment(wheels, tmp_path_factory) -> Path:
     succeed(sys.executable, "-m", "venv", folder)
     core, cv, ort = wheels.values()
     python = folder / "bin" / "python"
-    succeed(python, "-m", "pip", "install", "--quiet", f"{core}[cli]", cv, ort)
+    # What is not imported need not be compiled.
+    succeed(python, "-m", "pip", "install", "--no-compile", "--quiet", f"{core}[cli]", cv, ort)
     return folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -49,6 +50,7 @@ RUN_ELSEWHERE = {
     "python examples/ocr/draw.py examples/ocr/made/pages.jsonl": "test_example_ocr_page",
     "python examples/ocr/compare_pages.py --rounds 1 --passes 1": "test_example_ocr_page",
     "headrace new backend Scale": "test_packaging",
+    "headrace conformance OnnxTensor": "test_conformance, with all of its distribution",
     "headrace conformance Denoise FileType": "test_third_party",
     "headrace run examples/third_party/line.toml examples/ocr/made/lines": "test_third_party",
 }
@@ -129,8 +131,14 @@ def test_a_command_of_a_document_is_run_by_some_test(command):
         )
         assert done.returncode == 0
         return
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+        ["bash", "-c", command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": path},
     )
     assert done.returncode == 0, done.stderr
 

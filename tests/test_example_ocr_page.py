@@ -78,7 +78,9 @@ def edits(a: str, b: str) -> int:
 def test_the_text_and_the_boxes_are_those_of_rapidocr(pages, results):
     from rapidocr import RapidOCR
 
-    engine = RapidOCR(params={"Global.log_level": "error"})
+    # One thread: several that wait for each other in a loop stand still on a busy machine.
+    one_thread = {"EngineConfig.onnxruntime.intra_op_num_threads": 1}
+    engine = RapidOCR(params={"Global.log_level": "error", **one_thread})
     wrong = characters = 0
     for name, page in pages.items():
         theirs, ours = engine(page), results[name]

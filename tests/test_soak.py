@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.stress
+@pytest.mark.timeout(1200)
 def test_under_full_load_with_failures_and_reloads_every_request_has_one_outcome():
     command = [sys.executable, "-m", "benchmarks.scheduling.soak", "--requests", "100000", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

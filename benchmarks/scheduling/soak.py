@@ -45,7 +45,7 @@ from headrace.errors import HeadraceError, RequestsFailed, SetupError, code_of
 CLIENTS = 24
 JUDGED_S = 180.0
 """A run of at least this length is judged by its memory."""
-LATE_S = 120.0
+LATE_S = 300.0
 """Who has no answer this long after the end hangs."""
 GROWTH = 0.02
 
@@ -331,17 +331,19 @@ class Soak:
         clients = [Client(self, self._seed * 1000 + index) for index in range(CLIENTS)]
         threads = [threading.Thread(target=c.run, daemon=True) for c in clients]
         threads.append(threading.Thread(target=self._reload, daemon=True))
+        self._sample()
         for thread in threads:
             thread.start()
         while not self.over():
-            self._sample()
             self._stop.wait(1.0)
+            self._sample()
             if self._seconds is not None and time.monotonic() - self._begun >= self._seconds:
                 self._stop.set()
         took_s = time.monotonic() - self._begun
         until = time.monotonic() + LATE_S
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
+        self._let_branches_end()
         if any(thread.is_alive() for thread in threads):
             self.wrong.append(f"{sum(t.is_alive() for t in threads)} clients got no answer")
         report = self._report(took_s)
@@ -350,6 +352,17 @@ class Soak:
         self._check_threads()
         report["wrong"] = [*self.wrong, *(w for t in self.tallies.values() for w in t.wrong)]
         return report
+
+    def _let_branches_end(self) -> None:
+        """Wait for what still runs of requests that have failed meanwhile: it counts when it ends."""
+        until = time.monotonic() + LATE_S
+        while time.monotonic() < until:
+            every = [
+                node for pipe in self.pipes.values() for node in pipe.stats()["nodes"].values()
+            ]
+            if all(one["submitted"] == one["ok"] + sum(one["failed"].values()) for one in every):
+                break
+            time.sleep(0.01)
 
     def _reload(self) -> None:
         while not self._stop.wait(0.02 + 0.08 * self._random.random()):

@@ -444,7 +444,7 @@ def states() -> dict[str, State]:
 
 def settle(pipe: headrace.Pipeline, expected: int | None) -> int:
     """Wait until so many requests wait, and a little more; give their number."""
-    until = time.perf_counter() + 30
+    until = time.perf_counter() + 300
     while (waiting := waiting_in(pipe)) != expected and expected is not None:
         if time.perf_counter() > until:
             raise RuntimeError(f"{waiting} requests wait, not {expected}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 import threading
+import time
 
 import pytest
 
@@ -12,8 +13,17 @@ import headrace
 from headrace._registry import registry
 from headrace._scheduling.node import Node
 
-FAILS_LATE_S = 20.0
+FAILS_LATE_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    """Forget after a test what it has registered, so that the order of tests does not matter."""
+    local, before = registry.local, dict(registry.local)
+    yield
+    local.clear()
+    local.update(before)
 
 
 @pytest.fixture(params=[True, False], ids=["shortcut", "queue"])
@@ -133,10 +143,25 @@ def client():
 
 
 @pytest.fixture
+def threads_named():
+    """Give a function that finds the threads of a name which began in this test.
+
+    Those of the pipelines of earlier tests may not have ended yet.
+    """
+    earlier = set(threading.enumerate())
+
+    def find(name):
+        return [t for t in threading.enumerate() if t not in earlier and t.name.startswith(name)]
+
+    return find
+
+
+@pytest.fixture
 def until(monkeypatch):
     """Give a function that waits until a condition on what schedulers show holds.
 
-    It looks again whenever some scheduler has changed something, and at no other time.
+    It looks again whenever some scheduler has changed something. What changes besides, outside the
+    locks of the schedulers, it sees a moment later.
     """
     changed = threading.Event()
     take_settled = Node.take_settled
@@ -148,11 +173,13 @@ def until(monkeypatch):
     monkeypatch.setattr(Node, "take_settled", noticed)
 
     def wait(condition):
+        fails_at = time.monotonic() + FAILS_LATE_S
         while True:
             changed.clear()
             if condition():
                 return
-            assert changed.wait(FAILS_LATE_S), "it never came to that"
+            changed.wait(0.1)
+            assert time.monotonic() < fails_at, "it never came to that"
 
     return wait
 

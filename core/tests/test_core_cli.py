@@ -36,7 +36,7 @@ def python(*args, path=None):
     if path is not None:
         env["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [env.get("PYTHONPATH")])])
     return subprocess.run(
-        [sys.executable, *args], env=env, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, *args], env=env, capture_output=True, text=True, check=False, timeout=240
     )
 
 

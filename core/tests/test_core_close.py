@@ -204,17 +204,16 @@ def test_close_from_a_callback_comes_back(gate):
     assert pipe.stats()["state"] == "closed"
 
 
-def test_no_thread_is_left_after_close(gate):
+def test_no_thread_is_left_after_close(gate, threads_named):
     gate.shut = False
     for backend in ("Gate", "OwnGate"):
         pipe = headrace.pipe({"backend": backend, "instance_num": 2})
         for future in [pipe.submit({"data": k}) for k in range(8)]:
             future.result(timeout=20)
         pipe.close()
-        for thread in threading.enumerate():
-            if thread.name.startswith("headrace-main"):
-                thread.join(20)
-                assert not thread.is_alive()
+        for thread in threads_named("headrace-main"):
+            thread.join(20)
+            assert not thread.is_alive()
 
 
 def test_with_closes_with_drain_and_without_it_on_an_exception(gate, client, waiting):

@@ -272,10 +272,14 @@ def test_each_of_another_door_is_its_own(send):
     assert send(config, "a bb")["result"] == [1, 2]
 
 
-def test_many_nodes_with_nothing_to_do_follow_each_other(send):
+def test_many_nodes_with_nothing_to_do_follow_each_other(shortcut):
     config = {f"n{i}": {"backend": "Inc", "each": "data", "next": f"n{i + 1}"} for i in range(600)}
     config["n600"] = {"backend": "Inc", "each": "data"}
-    assert send(config, [])["result"] == []
+    with headrace.pipe(config) as pipe:
+        for way in WAYS.values():
+            request = {"data": []}
+            way(pipe, request)
+            assert request["result"] == []
 
 
 # Ends before the end.
@@ -313,12 +317,16 @@ def test_a_failing_branch_cancels_what_has_not_started(gate, until):
         assert gate.batches == [[1]]
 
 
-def test_a_deadline_runs_through_all_nodes(gate):
+def test_a_deadline_runs_through_all_nodes(gate, client, expire):
     config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Gate", "next": "c"}}
     config["c"] = {"backend": "Inc"}
     with headrace.pipe(config) as pipe:
+        calling = client(pipe, {"data": 1}, timeout=60)
+        gate.wait_entered()
+        (deadline,) = expire(pipe, 2)
+        assert deadline is not None
         with pytest.raises(errors.DeadlineExceededError) as caught:
-            pipe({"data": 1}, timeout=0.05)
+            calling.outcome()
         assert caught.value.node == "b"
         gate.open()
         assert pipe.stats()["nodes"]["c"]["submitted"] == 0

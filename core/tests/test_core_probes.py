@@ -413,13 +413,14 @@ def test_a_full_queue_is_heard_of(probes, gate, client, waiting):
     assert heard(probe) == {"overloaded": 2, "ok": 2}
 
 
-def test_a_deadline_is_heard_of_once_waiting_or_running(probes, gate, client):
+def test_a_deadline_is_heard_of_once_waiting_or_running(probes, gate, client, expire):
     with piped({"backend": "Gate", "max": 1}) as pipe:
         (probe,) = probes()
-        running = client(pipe, {"data": 1}, timeout=0.05)
+        running = client(pipe, {"data": 1}, timeout=60)
         gate.wait_entered()
         with pytest.raises(DeadlineExceededError):
             pipe({"data": 2}, timeout=0.01)
+        assert len(expire(pipe, 1)) == 1
         with pytest.raises(DeadlineExceededError) as caught:
             running.outcome()
         assert caught.value.abandoned

@@ -20,7 +20,7 @@ from headrace.errors import (
     SetupError,
 )
 
-FAILS_LATE_S = 20.0
+FAILS_LATE_S = 60.0
 
 pytestmark = pytest.mark.usefixtures("shortcut")
 
@@ -512,16 +512,13 @@ def test_a_new_instance_is_not_left_idle_because_old_batches_hold_all_runners(co
         assert [f.result(FAILS_LATE_S)["result"] for f in old] == [(1, "a"), (1, "b")]
 
 
-def test_there_are_never_more_runners_than_instances(control, until):
-    def runners():
-        return [t for t in threading.enumerate() if t.name == "headrace-runners"]
-
+def test_there_are_never_more_runners_than_instances(control, until, threads_named):
     control.held.extend(range(4))
     config = {"runners": {"backend": "Versioned", "instance_num": 4}}
     with headrace.pipe(config) as pipe:
         futures = [pipe.submit({"data": data}) for data in range(4)]
         control.wait_entered(4)
-        assert len(runners()) == 4
+        assert len(threads_named("headrace-runners")) == 4
         control.let_go(4)
         for future in futures:
             future.result(FAILS_LATE_S)

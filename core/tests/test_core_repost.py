@@ -209,11 +209,15 @@ def test_the_items_of_a_batch_go_their_own_ways(shortcut):
     assert [answer["result"] for answer in answers] == [1, -7, 3, -9]
 
 
-def test_a_deadline_holds_wherever_the_walk_goes_on(gate):
+def test_a_deadline_holds_wherever_the_walk_goes_on(gate, client, expire):
     config = {"a": {"backend": "Repost[b]"}, "b": {"backend": "Gate"}}
     with headrace.pipe(config) as pipe:
+        calling = client(pipe, {"data": 1}, timeout=60)
+        gate.wait_entered()
+        (deadline,) = expire(pipe, 1)
+        assert deadline is not None
         with pytest.raises(errors.DeadlineExceededError) as caught:
-            pipe({"data": 1}, timeout=0.05)
+            calling.outcome()
         assert caught.value.node == "b"
         assert caught.value.abandoned
         gate.open()

@@ -17,11 +17,13 @@ def node(pipe):
     return pipe.stats()["nodes"]["main"]
 
 
-def runners():
-    return [t for t in threading.enumerate() if t.name == "headrace-main"]
+@pytest.fixture
+def runners(threads_named):
+    """Give a function that finds the runners of the one pipeline of this test."""
+    return lambda: [t for t in threads_named("headrace-main") if t.name == "headrace-main"]
 
 
-def test_a_blocking_caller_runs_its_own_request(gate, client):
+def test_a_blocking_caller_runs_its_own_request(gate, client, runners):
     gate.shut = False
     with headrace.pipe({"backend": "Gate"}) as pipe:
         pipe({"data": 1})
@@ -31,7 +33,7 @@ def test_a_blocking_caller_runs_its_own_request(gate, client):
         assert runners() == []
 
 
-def test_a_caller_with_a_timeout_a_future_and_a_coroutine_never_run_a_backend(gate):
+def test_a_caller_with_a_timeout_a_future_and_a_coroutine_never_run_a_backend(gate, runners):
     import asyncio
 
     gate.shut = False
@@ -51,7 +53,7 @@ def test_the_node_key_timeout_makes_runners_run_it(gate):
         assert threading.get_ident() not in gate.idents
 
 
-def test_there_is_at_most_one_runner_per_instance(gate):
+def test_there_is_at_most_one_runner_per_instance(gate, runners):
     with headrace.pipe({"backend": "Gate", "instance_num": 2}) as pipe:
         futures = [pipe.submit({"data": k}) for k in range(20)]
         gate.wait_entered(2)
@@ -127,7 +129,7 @@ def test_the_main_thread_runs_batches_of_its_own_requests_only(gate, client, wai
 
 
 @pytest.mark.parametrize("backend", ["OwnGate", "BackgroundThread[Gate]", "S[Gate,OwnGate]"])
-def test_a_backend_that_owns_its_thread_is_run_by_it(gate, backend):
+def test_a_backend_that_owns_its_thread_is_run_by_it(gate, backend, runners):
     gate.shut = False
     with headrace.pipe({"backend": backend, "instance_num": 2}) as pipe:
         pipe({"data": 1})

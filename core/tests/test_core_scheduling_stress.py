@@ -84,7 +84,7 @@ def one_round(pipe, dice, tally):
                 future.cancel()
         for request, future in zip(requests, futures, strict=True):
             try:
-                future.result(timeout=25)
+                future.result(timeout=90)
                 tally.take(request, None)
             except (Exception, concurrent.futures.CancelledError) as error:
                 tally.take(request, error)
@@ -96,7 +96,7 @@ def one_round(pipe, dice, tally):
             tally.take(requests[0], error)
 
 
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "config",
     [
@@ -108,7 +108,7 @@ def one_round(pipe, dice, tally):
         {"backend": "Moody", "timeout_ms": 5, "queue_size": 4, "queue_full": "reject"},
     ],
 )
-def test_every_request_has_one_outcome_whatever_happens(config, switching):
+def test_every_request_has_one_outcome_whatever_happens(config, switching, threads_named):
     headrace.register("Moody", Moody, replace=True)
     tally, errors = Tally(), []
     pipe = headrace.pipe(config)
@@ -127,12 +127,11 @@ def test_every_request_has_one_outcome_whatever_happens(config, switching):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(200)
         assert not thread.is_alive(), "a caller got no answer"
     assert errors == []
     assert tally.wrong == []
-    own = [t for t in threading.enumerate() if t.name.startswith("headrace-main")]
-    assert len(own) <= config.get("instance_num", 1)
+    assert len(threads_named("headrace-main")) <= config.get("instance_num", 1)
     pipe.close()
     counts = pipe.stats()["nodes"]["main"]
     assert counts["waiting"] == 0

@@ -18,6 +18,10 @@ EXIT_S = 5.0
 """How long the end of the interpreter waits for batches that run."""
 
 
+_LAST_STEPS_S = 60
+"""How long Python may take to end after that, where a batch still runs then."""
+
+
 class Closable(Protocol):
     """Something to close before the interpreter ends."""
 
@@ -64,13 +68,21 @@ def _skip_destructors() -> None:
     which aborts. With glibc the process leaves before these steps, after Python has ended in good
     order, and with the status it has then. Elsewhere it leaves now, when the status is not known
     yet: 1 after an exception that nobody caught, else 0.
+
+    A thread that comes back from native code while Python ends is ended where it asks for the
+    interpreter (before CPython 3.14). C++ code around it does not let itself be left so, and aborts.
+    Then only that thread stops: it sleeps for the moment that is left. Should the abort be the main
+    thread's own, an alarm ends the process.
     """
     try:
         import ctypes
+        import signal
 
         libc = ctypes.CDLL(None)
         libc.fflush(None)
         if libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None) == 0:
+            libc.alarm(_LAST_STEPS_S)
+            libc.signal(signal.SIGABRT, ctypes.cast(libc.pause, ctypes.c_void_p))
             return
     except (ImportError, OSError, AttributeError, TypeError):
         pass

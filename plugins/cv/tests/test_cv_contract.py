@@ -48,7 +48,7 @@ def python(program, **environment):
         [sys.executable, "-W", "error", "-c", program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         env={**os.environ, **environment},
     )
 

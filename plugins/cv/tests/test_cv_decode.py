@@ -169,7 +169,7 @@ for suffix in (".jpg", ".png", ".webp"):
             continue
         raise SystemExit(f"{suffix} cut at {percent} %")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=240)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
