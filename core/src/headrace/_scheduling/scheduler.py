@@ -133,7 +133,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
 
     # Callers that wait.
 
-    def call(
+    def call(  # noqa: PLR0915 - the way of a request past the queue, without calls of its own
         self, request: Request, *, internal: bool = False, home: Scheduler | None = None
     ) -> None:
         """Run one request for a caller that waits without a deadline; raises its error.
@@ -192,7 +192,10 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
             self._lead(instance)
         if error is not None:
             request.pop("result", None)
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # see `Entry.take_error`
 
     def _may_barge(self) -> bool:
         """Tell whether a newcomer may take a free instance though others wait. Under the lock."""
@@ -217,7 +220,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
         except Exception as error:  # noqa: BLE001 - raised past the backend's own guard
             return _batch.wrapped(self.name, instance, error)
         if outcomes is not None and outcomes[0] is not None:
-            return _batch.outside(outcomes[0])
+            return _batch.outside(outcomes.pop(0))  # see `Entry.take_error`
         if "result" in request or not self._node.needs_result:
             return None
         return _batch.no_result(self.name, instance)
@@ -244,7 +247,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
             caller.runs = False
         self._wait(caller, (entry,), deadline, internal=internal)
         if entry.error is not None:
-            raise entry.error
+            raise entry.take_error()  # type: ignore[misc]
 
     def _lead(self, instance: Instance) -> None:
         """See to those who have come meanwhile, after a caller's own request has ended."""

@@ -1,0 +1,220 @@
+"""What is left when a request is answered: nothing. No reference, and no garbage for the collector.
+
+A request may hold an image or more. What is in a circle of references waits for Python's collector,
+which counts objects and not bytes, and so may let a hundred of them wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+import weakref
+
+import pytest
+
+import headrace
+from headrace.errors import HeadraceError
+
+LATE_S = 20.0
+
+pytestmark = pytest.mark.usefixtures("shortcut")
+
+
+class Works(headrace.Backend):
+    """Gives its data."""
+
+    max = None
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+
+
+class Owner(Works):
+    """The same in a thread of its own."""
+
+    owns_thread = True
+
+
+class Breaks(headrace.Backend):
+    """Fails a batch."""
+
+    max = None
+
+    def forward(self, batch):
+        raise LookupError("broken")
+
+
+class OwnerBreaks(Breaks):
+    """The same in a thread of its own."""
+
+    owns_thread = True
+
+
+class Refuses(headrace.Backend):
+    """Fails each item."""
+
+    max = None
+
+    def forward(self, batch):
+        return [ValueError("refused") for _ in batch]
+
+
+class Writes(headrace.Backend):
+    """Gives nothing."""
+
+    max = None
+
+    def forward(self, batch):
+        pass
+
+
+DIAMOND = {
+    "head": {"backend": "Works", "max": 8, "next": "left,right"},
+    "left": {"backend": "Works", "next": "join"},
+    "right": {"backend": "Owner", "max": 4, "next": "join"},
+    "join": {
+        "backend": "Works",
+        "max": 4,
+        "map": {"left": {"result": "data"}, "right": {"result": "other"}},
+    },
+}
+CONFIGS = {
+    "works": {"backend": "Works", "max": 4, "instance_num": 2},
+    "sequence": {"backend": "S[Works,(or)Works,Works]", "max": 4},
+    "owner": {"backend": "S[Works,Owner]", "max": 4},
+    "thread": {"backend": "S[Works,BackgroundThread[Works]]", "max": 4},
+    "limit": {"backend": "Works", "max": 4, "timeout_ms": 10_000},
+    "rejects": {"backend": "Works", "max": 4, "queue_size": 2, "queue_full": "reject"},
+    "sheds": {"backend": "Works", "max": 4, "queue_size": 2, "queue_full": "shed_oldest"},
+    "small": {"backend": "Works", "max": 4, "queue_size": 2},
+    "breaks": {"backend": "Breaks", "max": 4},
+    "refuses": {"backend": "S[Works,Refuses]", "max": 4},
+    "writes": {"backend": "Writes", "max": 4},
+    "owner breaks": {"backend": "S[Works,OwnerBreaks]", "max": 4},
+    "graph": DIAMOND,
+    "graph breaks": {**DIAMOND, "left": {"backend": "Breaks", "next": "join"}},
+    "graph with a limit": {**DIAMOND, "left": {**DIAMOND["left"], "timeout_ms": 10_000}},
+}
+
+
+class Heavy:
+    """What a request holds."""
+
+
+def call(pipe, requests):
+    for request in requests:
+        with contextlib.suppress(HeadraceError):
+            pipe(request)
+
+
+def call_list(pipe, requests):
+    with contextlib.suppress(HeadraceError):
+        pipe(requests)
+
+
+def call_in_time(pipe, requests):
+    with contextlib.suppress(HeadraceError):
+        pipe(requests[0], timeout=LATE_S)
+
+
+def call_too_late(pipe, requests):
+    for request in requests:
+        with contextlib.suppress(HeadraceError):
+            pipe(request, timeout=0)
+
+
+def submit(pipe, requests):
+    futures = pipe.submit(requests)
+    while futures:  # who keeps the future of an error that is raised here has made a circle
+        with contextlib.suppress(HeadraceError):
+            futures.pop().result(LATE_S)
+
+
+def submit_in_time(pipe, requests):
+    for future in pipe.submit(requests, timeout=LATE_S):
+        future.exception(LATE_S)
+
+
+def submit_with_callback(pipe, requests):
+    futures = pipe.submit(requests)
+    for future in futures:
+        called = threading.Event()
+        future.add_done_callback(lambda _, called=called: called.set())
+        assert called.wait(LATE_S)
+
+
+def submit_and_cancel(pipe, requests):
+    futures = pipe.submit(requests, timeout=LATE_S)
+    for future in futures:
+        if not future.cancel():
+            future.exception(LATE_S)
+
+
+def call_async(pipe, requests):
+    async def one(request):
+        with contextlib.suppress(HeadraceError):
+            await pipe.call_async(request)
+
+    async def every():
+        await asyncio.gather(*map(one, requests))
+
+    asyncio.run(every())
+
+
+def call_async_and_cancel(pipe, requests):
+    async def every():
+        tasks = [asyncio.ensure_future(pipe.call_async(one, timeout=LATE_S)) for one in requests]
+        await asyncio.sleep(0)  # so that each of them has begun
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(every())
+
+
+WAYS = (
+    call,
+    call_list,
+    call_in_time,
+    call_too_late,
+    submit,
+    submit_in_time,
+    submit_with_callback,
+    submit_and_cancel,
+    call_async,
+    call_async_and_cancel,
+)
+
+
+@pytest.fixture
+def no_collector():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def send(pipe, way, count=9):
+    """Send requests; give per request an event that is set when nothing holds its data any more."""
+    requests, gone = [], []
+    for _ in range(count):
+        heavy, event = Heavy(), threading.Event()
+        weakref.finalize(heavy, event.set)
+        requests.append({"data": heavy})
+        gone.append(event)
+    del heavy
+    way(pipe, requests)
+    return gone
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_an_answered_request_leaves_no_reference_and_no_garbage(name, no_collector):
+    for cls in (Works, Owner, Breaks, OwnerBreaks, Refuses, Writes):
+        headrace.register(cls.__name__, cls, replace=True)
+    with headrace.pipe(CONFIGS[name]) as pipe:
+        for way in WAYS:
+            gone = send(pipe, way)
+            assert all(event.wait(LATE_S) for event in gone), f"{way.__name__}: one is still there"
