@@ -71,6 +71,14 @@ class Writes(headrace.Backend):
         pass
 
 
+class Lists(headrace.Backend):
+    """Gives a list of its data."""
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = [request["data"]] * 3
+
+
 DIAMOND = {
     "head": {"backend": "Works", "max": 8, "next": "left,right"},
     "left": {"backend": "Works", "next": "join"},
@@ -94,6 +102,20 @@ CONFIGS = {
     "refuses": {"backend": "S[Works,Refuses]", "max": 4},
     "writes": {"backend": "Writes", "max": 4},
     "owner breaks": {"backend": "S[Works,OwnerBreaks]", "max": 4},
+    "behind a door": {
+        "main": {"backend": "S[Works,Forward[node.inner]]", "max": 4},
+        "inner": {"backend": "Breaks", "max": 4},
+        "global": {"entrypoint": "Forward[node.main]"},
+    },
+    "each": {
+        "main": {"backend": "Lists", "max": 4, "next": "each"},
+        "each": {
+            "backend": "S[Works,Refuses]",
+            "max": 4,
+            "each": "data",
+            "map": {"main": {"result": "data"}},
+        },
+    },
     "graph": DIAMOND,
     "graph breaks": {**DIAMOND, "left": {"backend": "Breaks", "next": "join"}},
     "graph with a limit": {**DIAMOND, "left": {**DIAMOND["left"], "timeout_ms": 10_000}},
@@ -212,7 +234,7 @@ def send(pipe, way, count=9):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_an_answered_request_leaves_no_reference_and_no_garbage(name, no_collector):
-    for cls in (Works, Owner, Breaks, OwnerBreaks, Refuses, Writes):
+    for cls in (Works, Owner, Breaks, OwnerBreaks, Refuses, Writes, Lists):
         headrace.register(cls.__name__, cls, replace=True)
     with headrace.pipe(CONFIGS[name]) as pipe:
         for way in WAYS:
