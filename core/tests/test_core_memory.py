@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import sys
 import threading
 import weakref
 
 import pytest
 
 import headrace
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError, SetupError
 
 LATE_S = 20.0
-
-pytestmark = pytest.mark.usefixtures("shortcut")
 
 
 class Works(headrace.Backend):
@@ -77,6 +76,18 @@ class Lists(headrace.Backend):
     def forward(self, batch):
         for request in batch:
             request["result"] = [request["data"]] * 3
+
+
+class Context(Works):
+    """Keeps its context."""
+
+    class Options(headrace.Options):
+        broken: bool = False
+
+    def init(self, options, context):
+        self.context = context
+        if options.broken:
+            raise OSError("broken")
 
 
 DIAMOND = {
@@ -232,11 +243,90 @@ def send(pipe, way, count=9):
     return gone
 
 
+def register_all():
+    for cls in (Works, Owner, Breaks, OwnerBreaks, Refuses, Writes, Lists, Context):
+        headrace.register(cls.__name__, cls, replace=True)
+
+
+@pytest.mark.usefixtures("shortcut")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_an_answered_request_leaves_no_reference_and_no_garbage(name, no_collector):
-    for cls in (Works, Owner, Breaks, OwnerBreaks, Refuses, Writes, Lists):
-        headrace.register(cls.__name__, cls, replace=True)
+    register_all()
     with headrace.pipe(CONFIGS[name]) as pipe:
         for way in WAYS:
             gone = send(pipe, way)
             assert all(event.wait(LATE_S) for event in gone), f"{way.__name__}: one is still there"
+
+
+# Work that is done again and again: pipelines come and go, nodes are reloaded, threads end.
+
+
+def make_and_close(pipe):
+    with headrace.pipe(DIAMOND) as other:
+        other.submit({"data": 1}).result(LATE_S)
+
+
+def make_and_fail(pipe):
+    with pytest.raises(SetupError):
+        headrace.pipe({"backend": "S[Owner,Context(broken=true)]"})
+
+
+def make_of_what_is_wrong(pipe):
+    with pytest.raises(ConfigError):
+        headrace.pipe({"backend": "S[Works,Nowhere]"})
+
+
+def reload_each(pipe):
+    for node in pipe.config.nodes:
+        pipe.reload(node, {"max": 2})
+        pipe.submit({"data": 1}).result(LATE_S)
+
+
+def reload_and_fail(pipe):
+    with pytest.raises(SetupError):
+        pipe.reload("left", {"broken": True})
+
+
+def call_from_a_thread(pipe):
+    thread = threading.Thread(target=pipe, args=([{"data": 1}, {"data": 2}],))
+    thread.start()
+    thread.join(LATE_S)
+
+
+def every_way(pipe):
+    for way in WAYS:
+        way(pipe, [{"data": number} for number in range(3)])
+
+
+def blocks():
+    gc.collect()
+    return sys.getallocatedblocks()
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        make_and_close,
+        make_and_fail,
+        make_of_what_is_wrong,
+        reload_each,
+        reload_and_fail,
+        call_from_a_thread,
+        every_way,
+    ],
+)
+def test_what_is_done_again_and_again_leaves_nothing(work):
+    register_all()
+    keeping = {"backend": "Context", "max": 4}
+    config = {name: {**DIAMOND[name], **keeping} for name in DIAMOND}
+    times = 30
+    grown = []
+    with headrace.pipe(config) as pipe:
+        for _ in range(6):  # caches fill in the first; what grows for ever does so in each
+            before = blocks()
+            for _ in range(times):
+                work(pipe)
+            grown.append(blocks() - before)
+            if grown[-1] < times / 2:
+                return
+    pytest.fail(f"{times} times leave so many more blocks of memory: {grown}")

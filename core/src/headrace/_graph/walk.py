@@ -392,6 +392,7 @@ class Walk:
         self._forget_ends()
         if self._home.outside:
             self._home.let_in()
-        self._owner = NOBODY
+        if not over:
+            self._owner = NOBODY
         self._graph.ended(self)
         return abandoned

@@ -54,7 +54,7 @@ class Entry:
         owner: Whoever waits for the outcome; `NOBODY` once it has been told.
         weight, arrival, deadline, priority: See `headrace.policies.Waiting`.
         state: One of NEW, ENTERED, OUTSIDE, QUEUED, RUNNING, DONE; changed under the scheduler's lock.
-        error: The outcome once DONE: None for success.
+        error: The outcome once DONE: None for success, and once it has been taken.
         room: Wakes a thread that waits until the entry is let into the queue, or is done.
         waits: Counts the wait against the node at which the request entered; None there.
         alarm: The timer that ends the wait of an entry whose owner does not wait itself.
