@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import signal
 import threading
+import weakref
 
 import pytest
 
@@ -818,3 +820,61 @@ def test_paths_in_changes_start_from_the_working_directory(tmp_path, monkeypatch
         assert pipe.config.to_dict()["path"] == str(elsewhere / "model.txt")
         with pytest.raises(ConfigError, match=r"nowhere\.txt"):
             pipe.reload("main", {"path": "nowhere.txt"})
+
+
+def keeper(alive):
+    """Register a backend that keeps its context, and notes all that live."""
+
+    class Keeper(headrace.Backend):
+        """Gives its version; ``{"data": expression}`` is built and called instead."""
+
+        class Options(headrace.Options):
+            version: int = 1
+
+        def init(self, options, context):
+            self.context, self.version = context, options.version
+            alive.add(self)
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = self.version
+                if isinstance(request["data"], str):
+                    inner = {"data": None}
+                    outcomes = self.context.build(request["data"])([inner])
+                    assert outcomes is None, outcomes
+                    request["seen"] = inner["result"]
+
+    headrace.register("Keeper", Keeper, replace=True)
+
+
+def test_retired_instances_are_forgotten_by_backends_of_other_nodes_that_keep_their_context():
+    alive = weakref.WeakSet()
+    keeper(alive)
+    config = {
+        "first": {"backend": "Keeper", "next": "second", "instance_num": 2},
+        "second": {"backend": "S[Keeper,Forward[node.third]]", "next": "fourth"},
+        "third": {"backend": "BackgroundThread[Keeper]"},
+        "fourth": {"backend": "IoC[Keeper;S[Keeper,Keeper]]"},
+    }
+    with headrace.pipe(config) as pipe:
+        built = len(alive)
+        for round_ in range(3):
+            for node in config:
+                pipe.reload(node, {"version": round_})
+                pipe({"data": 1})
+        gc.collect()
+        assert len(alive) == built
+    del pipe
+    gc.collect()
+    assert not alive
+
+
+def test_what_a_backend_builds_later_finds_the_instances_that_are_in_service():
+    keeper(weakref.WeakSet())
+    config = {"first": {"backend": "Keeper", "next": "second"}, "second": {"backend": "Keeper"}}
+    with headrace.pipe(config) as pipe:
+        for version in (2, 3):
+            pipe.reload("second", {"version": version})
+            request = {"data": "Proxy[second.0]"}
+            pipe(request)
+            assert request["seen"] == version

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from headrace._backend import Backend
 from headrace._context import InitContext
-from headrace._scheduling.entry import DONE, OUTSIDE, QUEUED, RUNNING, Entry
+from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.executors import Runner
 from headrace._scheduling.instance import Instance
 from headrace._scheduling.scheduler import Limits, Scheduler
@@ -118,7 +118,6 @@ class Told(Backend):
 class Owner:
     def __init__(self):
         self.told = 0
-        self.entry = None
 
     def finished(self, entry):
         self.told += 1
@@ -137,6 +136,7 @@ class Model(RuleBasedStateMachine):
 
     Attributes:
         made: Every entry that was submitted.
+        owners: The owner of each.
         begun: The entries of all batches from the queue, in the order in which they were cut.
         called: How many requests were run by their caller: ``ok`` and ``failed``.
         instances: All instances there ever were.
@@ -150,6 +150,7 @@ class Model(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.made = []
+        self.owners = {}
         self.begun = []
         self.called = {"ok": 0, "failed": 0}
         self.instances = []
@@ -241,7 +242,7 @@ class Model(RuleBasedStateMachine):
         request = {"data": len(self.made)}
         owner = Owner()
         entry = Entry(request, owner, weight=weight, deadline=deadline, priority=priority)
-        owner.entry = entry
+        self.owners[entry] = owner
         self.made.append(entry)
         self.scheduler.submit(entry)
         if self.closed:
@@ -291,7 +292,7 @@ class Model(RuleBasedStateMachine):
         waits = entry.state in (QUEUED, OUTSIDE)
         assert self.scheduler.cancel(entry) == waits
         if waits:
-            entry.owner.told += 1  # who cancels knows
+            self.owners[entry].told += 1  # who cancels knows
             entry.error = "cancelled"
         assert not self.scheduler.cancel(entry)
 
@@ -301,7 +302,7 @@ class Model(RuleBasedStateMachine):
         left_behind = getattr(entry.error, "abandoned", False) is True
         assert self.scheduler.abandon(entry) == (runs or left_behind)
         if runs:
-            entry.owner.told += 1
+            self.owners[entry].told += 1
             entry.error = "cancelled"
 
     # What backends do.
@@ -400,7 +401,8 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def one_outcome(self):
         for entry in self.made:
-            assert entry.owner.told == (1 if entry.state == DONE else 0)
+            assert self.owners[entry].told == (1 if entry.state == DONE else 0)
+            assert entry.owner is (NOBODY if entry.state == DONE else self.owners[entry])
 
     @invariant()
     def data_is_the_callers_and_results_are_there(self):
@@ -578,14 +580,17 @@ def test_who_comes_while_a_thread_wakes_up_joins_its_batch_up_to_max():
 def test_who_comes_while_a_thread_wakes_up_joins_only_what_the_policy_would_cut():
     scheduler, hand, backend = one_by_hand(most=4, batch_sizes=(1, 3))
     entries = sent(scheduler, 2)
+    owners = [entry.owner for entry in entries]
     hand.jobs.pop(0)[0]()
     assert [len(batch) for batch in backend.seen] == [1]
     hand.jobs.pop(0)[0]()
     entries += sent(scheduler, 5, first=2)
+    owners += [entry.owner for entry in entries[2:]]
     while hand.jobs:
         hand.jobs.pop(0)[0]()
     assert [len(batch) for batch in backend.seen] == [1, 1, 3, 1, 1]
-    assert all(entry.owner.told == 1 and entry.error is None for entry in entries)
+    assert all(owner.told == 1 for owner in owners)
+    assert all(entry.error is None for entry in entries)
 
 
 def test_a_batch_that_was_cut_before_a_reload_is_filled_up_as_it_was_cut():

@@ -223,7 +223,10 @@ class Backend:
             return self._after_failure(batch, error)
         if outcomes is None:
             return None
-        return self._checked(batch, outcomes)
+        try:
+            return self._checked(batch, outcomes)
+        finally:
+            del outcomes  # an error in it may keep this frame, which must not keep the error
 
     def _refuse(self, batch: Sequence[Request]) -> list[Exception | None]:
         why = {"new": "before init", "closed": "after close", "failed": "after a failed init"}

@@ -65,7 +65,10 @@ class RequestFuture(concurrent.futures.Future[Any]):
                 request waits for.
         """
         self._check_wait()
-        return super().result(timeout)
+        try:
+            return super().result(timeout)
+        finally:
+            del self  # the error keeps this frame, which must not keep the error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the error, None for success; raises as `result` does."""
@@ -87,6 +90,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             if entry.error is not None:
                 self.set_exception(entry.error)
+                entry.error = None  # see `Entry.take_error`
             else:
                 self.set_result(entry.request)
 

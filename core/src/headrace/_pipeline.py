@@ -99,14 +99,12 @@ class Pipeline:
             self._core.check_open()
             entries = self._entries(data, timeout, priority)
             self._run(entries)
-            errors = [entry.error for entry in entries]
-            if any(error is not None for error in errors):
-                raise RequestsFailed(errors)
+            _raise_failed(entries)
             return data
         (entry,) = self._entries([data], timeout, priority)
         self._run([entry])
         if entry.error is not None:
-            raise entry.error
+            raise entry.take_error()  # type: ignore[misc]
         return data
 
     @overload
@@ -200,13 +198,13 @@ class Pipeline:
         except asyncio.CancelledError as error:
             left = [give_up() for _, give_up in waiting]
             error.abandoned = any(left)  # type: ignore[attr-defined]
+            for entry in entries:
+                entry.error = None  # nobody asks for it; see `Entry.take_error`
             raise
-        errors = [entry.error for entry in entries]
-        if single:
-            if errors[0] is not None:
-                raise errors[0]
-        elif any(error is not None for error in errors):
-            raise RequestsFailed(errors)
+        if not single:
+            _raise_failed(entries)
+        elif entries[0].error is not None:
+            raise entries[0].take_error()  # type: ignore[misc]
         return data
 
     def _entries(self, items: list[Any], timeout: float | None, priority: int) -> list[Entry]:
@@ -247,14 +245,13 @@ class Pipeline:
             return
         (entry,) = self._entries([request], None, 0)
         route = None if entry.state == DONE else self._core.route_of(entry)
-        if route is None:
-            raise entry.error or AssertionError("a request was refused without a reason")
-        if is_cheap(route):
+        if route is not None and is_cheap(route):
             walk_here(graph, route, request)
             return
-        walk_together(graph, [(route, entry)])
+        if route is not None:
+            walk_together(graph, [(route, entry)])
         if entry.error is not None:
-            raise entry.error
+            raise entry.take_error()  # type: ignore[misc]
 
     def stats(self) -> dict[str, Any]:
         """Give counts and times since the start, per node; can be written as JSON."""
@@ -356,6 +353,12 @@ def _deadline(timeout: float | None) -> float | None:
     if math.isinf(timeout) and timeout > 0:
         return None
     return time.monotonic() + max(0.0, timeout)
+
+
+def _raise_failed(entries: list[Entry]) -> None:
+    """Raise the errors of a list of requests, if there are any."""
+    if any(entry.error is not None for entry in entries):
+        raise RequestsFailed([entry.take_error() for entry in entries])
 
 
 def _take_back(scheduler: Scheduler, entry: Entry) -> bool:

@@ -27,7 +27,7 @@ class Aside:
 
     Attributes:
         node: The node; its scheduler has the new instances, and nobody calls it.
-        registered: The registered instances of the whole pipeline, once it is in service.
+        registered: The registered instances of the whole pipeline, as they will be.
         close: Closes all that was built.
     """
 
@@ -46,7 +46,10 @@ class Aside:
         for door in self.registered.values():
             if isinstance(door, Door) and door.scheduler is unused:
                 door.scheduler = old.scheduler
-        built.registered = self.registered
+        registered = built.commons.registered
+        registered.update({key: self.registered[key] for key in self.node.registers})
+        for gone in old.registers - self.node.registers:
+            registered.pop(gone, None)
         built.nodes = {key: self.node if key == name else built.nodes[key] for key in plan.nodes}
         for node in built.nodes.values():
             if node.plan.door_to == name:
@@ -77,7 +80,9 @@ def build_aside(
     """
     old = built.nodes[name]
     _check_unheld(built, name)
-    registered = {key: one for key, one in built.registered.items() if key not in old.registers}
+    registered = {
+        key: one for key, one in built.commons.registered.items() if key not in old.registers
+    }
     queues, dispatchers = built.commons.queues, built.commons.dispatchers
     before, walking = queues.names(), len(dispatchers)
     builder = Builder(plan, shortcut=shortcut, registered=registered, commons=built.commons)
@@ -105,7 +110,7 @@ def _check_unheld(built: Built, name: str) -> None:
     holders["entrypoint"] = built.front_holds
     for holder, held in holders.items():
         for one in sorted(held & own.registers):
-            door = built.registered[one]
+            door = built.commons.registered[one]
             if not (isinstance(door, Door) and door.scheduler is own.scheduler):
                 raise SetupError(
                     f"{holder} holds the instance {one!r} itself, so it cannot be exchanged",

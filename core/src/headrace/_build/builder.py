@@ -59,7 +59,6 @@ class Built:
     Attributes:
         nodes: The nodes, in the order in which they were built.
         commons: What belongs to all of them.
-        registered: The registered instances, by name.
         front: The scheduler of a front that the configuration asks for, or None.
         front_parts: What was built for that front.
         front_holds: The names of instances of nodes that it holds.
@@ -67,7 +66,6 @@ class Built:
 
     nodes: dict[str, BuiltNode]
     commons: Commons
-    registered: dict[str, Backend] = field(default_factory=dict)
     front: Scheduler | None = None
     front_parts: Parts = field(default_factory=Parts)
     front_holds: set[str] = field(default_factory=set)
@@ -75,7 +73,7 @@ class Built:
     def put_door(self, plan: NodePlan) -> None:
         """Change the keys of a second door to a node."""
         self.nodes[plan.name].plan = plan
-        door = self.registered[f"node.{plan.name}"]
+        door = self.commons.registered[f"node.{plan.name}"]
         if isinstance(door, Door):
             door.timeout_ms = plan.keys.timeout_ms
 
@@ -86,7 +84,8 @@ class Builder:
     Args:
         plan: The checked plan.
         shortcut: Whether a caller that finds a node idle may skip its queue.
-        registered: The instances that are registered already, by name; it is added to.
+        registered: The instances that are registered already, by name, for what is not in service
+            yet; it is added to. None for those of ``commons``.
         commons: What belongs to all nodes.
     """
 
@@ -102,15 +101,15 @@ class Builder:
         self.shortcut = shortcut
         self.cancelled = threading.Event()
         self.nodes: dict[str, BuiltNode] = {}
-        self.registered = registered if registered is not None else {}
-        self.threads = max(1, (plan.threads or usable_cpus()) // plan.total_instances)
         self.commons = commons or Commons()
+        self.registered = registered if registered is not None else self.commons.registered
+        self.threads = max(1, (plan.threads or usable_cpus()) // plan.total_instances)
         self._all = Parts()
         self._reached = reached_by_name(plan)
 
     def build(self) -> Built:
         """Build all; what was built is closed again when something fails."""
-        built = Built(self.nodes, self.commons, self.registered)
+        built = Built(self.nodes, self.commons)
         try:
             if self.plan.probes:
                 self.commons.probes = make_probes(self.plan.probes)
@@ -171,6 +170,7 @@ class Builder:
                 node, [door], shortcut=self.shortcut, probes=self.commons.probes
             )
         self.registered[f"node.{node.name}"] = Door(scheduler, self.plan.links.get(node.name))
+        builder.registered = self.commons.registered  # for what a backend builds later
         return BuiltNode(
             node,
             scheduler,

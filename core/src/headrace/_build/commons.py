@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from headrace._containers.queues import Queues
 
 if TYPE_CHECKING:
+    from headrace._backend import Backend
     from headrace._containers.graph import DagDispatcher
     from headrace._scheduling.probing import Probes
 
@@ -22,8 +23,12 @@ class Commons:
         queues: Its queues, by name.
         probes: Its probes, None when none is switched on.
         dispatchers: The backends that wait to be told how to walk the graph.
+        registered: The registered instances that are in service, by name. It is one and the same
+            dict for ever: whoever can still build something looks into it, so a dict of its own
+            would keep instances alive that a reload has retired.
     """
 
     queues: Queues = field(default_factory=Queues)
     probes: Probes | None = None
     dispatchers: list[DagDispatcher] = field(default_factory=list)
+    registered: dict[str, Backend] = field(default_factory=dict)

@@ -74,7 +74,10 @@ class Door(Backend):
                 outcomes[index] = self._outcome(request, made, parent)
         if not any(outcomes):
             return None
-        return [None if e is None else _outcome_of(e) for e in outcomes]
+        try:
+            return [None if e is None else _outcome_of(e) for e in outcomes]
+        finally:
+            del outcomes  # see `Entry.take_error`
 
     def _requests(self, request: Request) -> list[Request]:
         if self.links is None or self.links.each is None:
@@ -102,10 +105,10 @@ class Door(Backend):
         self, request: Request, made: list[Entry], parent: Entry | None
     ) -> BaseException | None:
         if self.links is None or self.links.each is None:
-            return made[0].error
+            return made[0].take_error()
         copies = [entry.request for entry in made]
         deadline = parent.deadline if parent is not None else None
-        return gather(self.links, request, copies, [entry.error for entry in made], deadline)
+        return gather(self.links, request, copies, [entry.take_error() for entry in made], deadline)
 
 
 def _outcome_of(error: BaseException) -> Exception:

@@ -73,7 +73,8 @@ class ElementBuilder:
 
     Attributes:
         node: The node; None for the pipeline's front.
-        registered: The registered instances of the pipeline, by name.
+        registered: The registered instances of the pipeline, by name: while the node is built those
+            that will be in service with it, then those that are.
         instances: What ``InstancesRegister`` has built.
         instance_parts: Per instance, what was built for it.
         by_element: What was built from each element, the first time.

@@ -81,7 +81,10 @@ class Sequential(Backend):
             first = False
             outcomes = call(batch)
             if outcomes is not None:
-                return self._forward_from(index + 1, batch, outcomes)
+                try:
+                    return self._forward_from(index + 1, batch, outcomes)
+                finally:
+                    del outcomes  # see `Entry.take_error`
         return None
 
     def _forward_from(

@@ -141,7 +141,7 @@ class Graph:
         entry = Entry(request, None, deadline=front.deadline, priority=front.priority)
         walk_together(self, [(route, entry)], internal=True)
         if entry.error is not None:
-            raise entry.error
+            raise entry.take_error()  # type: ignore[misc]
 
     def ended(self, walk: object) -> None:
         """Take note that a walk is over, which may be known."""

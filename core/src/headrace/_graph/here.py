@@ -185,7 +185,10 @@ class _Legs:
         if failure is not None:
             if failure not in errors:
                 station.scheduler.count_late(failure)
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure, errors  # see `Entry.take_error`
 
     def _run_entries(
         self,
@@ -201,10 +204,9 @@ class _Legs:
             entry.waits = waits
         if entries:
             station.scheduler.call_many(entries, internal=internal)
-        errors = [entry.error for entry in entries]
-        if not keeps_errors and errors[0] is not None:
-            raise errors[0]
-        return errors
+        if not keeps_errors and entries[0].error is not None:
+            raise entries[0].take_error()  # type: ignore[misc]
+        return [entry.take_error() for entry in entries]
 
     def _reposted(self, station: Station, current: Request) -> bool:
         try:

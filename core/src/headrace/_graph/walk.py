@@ -17,7 +17,7 @@ from headrace._graph.handover import (
 )
 from headrace._graph.stations import entry_at
 from headrace._scheduling.admission import inside
-from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, RUNNING, Entry
+from headrace._scheduling.entry import DONE, ENTERED, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class _Step:
         """Let the walk go on."""
         self.walk.forget(entry)
         self.walk.node_done(self.leg, self.station, entry.request, entry.error)
+        if entry is not self.walk._entry:  # that has the outcome of the whole
+            entry.error = None  # see `Entry.take_error`
 
 
 class _EachStep:
@@ -91,15 +93,17 @@ class _EachStep:
             self.left -= 1
             last = self.left == 0
         self.walk.forget(entry)
-        if entry.error is not None and not self.station.links.keep_errors:
-            self.walk.node_done(self.leg, self.station, self.request, entry.error)
-        elif last:
+        links, error = self.station.links, entry.error
+        if error is None or links.keep_errors:
+            if not last:
+                return
             errors = [one.error for one in self.entries]
-            limit = self.walk.deadline
-            error = gather(self.station.links, self.request, self.copies, errors, limit)
+            error = gather(links, self.request, self.copies, errors, self.walk.deadline)
             if error is not None and error not in errors:
                 self.station.scheduler.count_late(error)
-            self.walk.node_done(self.leg, self.station, self.request, error)
+        self.walk.node_done(self.leg, self.station, self.request, error)
+        for one in self.entries if last else ():
+            one.error = None  # see `Entry.take_error`
 
 
 class Walk:
@@ -110,14 +114,12 @@ class Walk:
     Attributes:
         request: The caller's dict.
         deadline: That of the call, on the clock of ``time.monotonic()``; None for none.
-        error: The outcome once it is over, None for success.
         lock: Guards what the ends of several nodes change.
     """
 
     def __init__(self, graph: Graph, route: Route, entry: Entry, owner: Owner) -> None:
         self.request = entry.request
         self.deadline = entry.deadline
-        self.error: BaseException | None = None
         self.lock = threading.Lock()
         self._graph = graph
         self._entry = entry
@@ -129,6 +131,7 @@ class Walk:
         self._sinks_left = len(route.sinks)
         self._reposts = 0
         self._over = False
+        self._abandoned = False  # over, while a backend still runs on it
         self._open: dict[int, tuple[Scheduler, Entry]] = {}
 
     def start(self, *, waits_for_room: bool = False, internal: bool = False) -> None:
@@ -294,7 +297,7 @@ class Walk:
             if self._over:
                 return
             self._over = True
-            still_open = self._take_open()
+            still_open, self._open = list(self._open.values()), {}
         if error is None:
             try:
                 order = {name: i for i, name in enumerate(self._graph.names)}
@@ -305,12 +308,13 @@ class Walk:
         if error is not None:
             for scheduler, entry in still_open:
                 scheduler.cancel(entry)
-            if not getattr(error, "abandoned", False):
+            self._abandoned = getattr(error, "abandoned", False) is True
+            if not self._abandoned:
                 self._give_back()
         self._forget_ends()
-        self.error = error
         self._entry.error = error
         self._owner.finished(self._entry)
+        self._owner = NOBODY
         self._graph.ended(self)
 
     def _forget_ends(self) -> None:
@@ -319,11 +323,6 @@ class Walk:
             for leg in self._legs:
                 leg.ends.clear()
             self._sinks.clear()
-
-    def _take_open(self) -> list[tuple[Scheduler, Entry]]:
-        still_open = list(self._open.values())
-        self._open.clear()
-        return still_open
 
     def _give_back(self) -> None:
         self.request["data"] = self._entry.data
@@ -383,8 +382,8 @@ class Walk:
         with self.lock:
             over = self._over
             self._over = True
-            still_open = self._take_open()
-        abandoned = getattr(self.error, "abandoned", False) is True
+            still_open, self._open = list(self._open.values()), {}
+        abandoned = self._abandoned
         for scheduler, entry in still_open:
             if not scheduler.cancel(entry):
                 abandoned = scheduler.abandon(entry) or abandoned
@@ -393,5 +392,7 @@ class Walk:
         self._forget_ends()
         if self._home.outside:
             self._home.let_in()
+        if not over:
+            self._owner = NOBODY
         self._graph.ended(self)
         return abandoned

@@ -159,7 +159,10 @@ def run(
         for index, entry in enumerate(entries):
             if errors[index] is None and "result" not in entry.request:
                 errors[index] = no_result(node, instance)
-    return errors, interrupt
+    try:
+        return errors, interrupt
+    finally:
+        del outcomes, errors, interrupt  # see `Entry.take_error`
 
 
 def outside(error: BaseException | None) -> BaseException | None:

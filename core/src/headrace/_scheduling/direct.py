@@ -31,7 +31,7 @@ from headrace.errors import code_of
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.driving import Driver
@@ -148,7 +148,10 @@ class Direct:
             self._call_locked(request, data, weight, home, internal=internal)
         elif error is not None:
             request.pop("result", None)
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # see `Entry.take_error`
 
     def _call_locked(
         self, request: Request, data: Any, weight: int, home: Scheduler | None, *, internal: bool
@@ -181,7 +184,10 @@ class Direct:
             self._lead(instance, self._rack)
         if error is not None:
             request.pop("result", None)
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # see `Entry.take_error`
 
     def _claim(self, request: Request, weight: int, *, internal: bool) -> Instance | None:
         """Claim an instance for a caller's own request, if it may skip the queue."""
@@ -234,11 +240,11 @@ class Direct:
         return self._judged(instance, request, outcomes)
 
     def _judged(
-        self, instance: Instance, request: Request, outcomes: Sequence[BaseException | None] | None
+        self, instance: Instance, request: Request, outcomes: list[Exception | None] | None
     ) -> BaseException | None:
         """Give the error of a request that was run alone, if it has one."""
         if outcomes is not None and outcomes[0] is not None:
-            return _batch.outside(outcomes[0])
+            return _batch.outside(outcomes.pop(0))  # see `Entry.take_error`
         if "result" in request or not self._node.needs_result:
             return None
         return _batch.no_result(self.name, instance)

@@ -44,6 +44,7 @@ class Driver:
             stops = interrupt is not None and any(entry.owner is me for entry in work.entries)
             with node.lock:
                 self._dispatcher.release(work, errors)
+                del errors  # see `Entry.take_error`
                 retire, instance = node.retire, work.instance
                 work = self._dispatcher.dispatch(None if stops else me)
                 settled = node.take_settled()
@@ -212,6 +213,7 @@ class Driver:
             errors = [_batch.wrapped(node.name, instance, error) for _ in work.entries]
         with node.lock:
             self._dispatcher.release(work, errors)
+            del errors  # see `Entry.take_error`
             retire = node.retire
             self._dispatcher.dispatch(None)
             settled = node.take_settled()

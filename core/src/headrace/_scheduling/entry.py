@@ -16,6 +16,7 @@ __all__ = [
     "DONE",
     "ENTERED",
     "NEW",
+    "NOBODY",
     "OUTSIDE",
     "QUEUED",
     "RUNNING",
@@ -50,10 +51,10 @@ class Entry:
     Attributes:
         request: The dict.
         data: The caller's object under ``data``, put back before the answer.
-        owner: Whoever waits for the outcome.
+        owner: Whoever waits for the outcome; `NOBODY` once it has been told.
         weight, arrival, deadline, priority: See `headrace.policies.Waiting`.
         state: One of NEW, ENTERED, OUTSIDE, QUEUED, RUNNING, DONE; changed under the scheduler's lock.
-        error: The outcome once DONE: None for success.
+        error: The outcome once DONE: None for success, and once it has been taken.
         room: Wakes a thread that waits until the entry is let into the queue, or is done.
         waits: Counts the wait against the node at which the request entered; None there.
         alarm: The timer that ends the wait of an entry whose owner does not wait itself.
@@ -101,6 +102,15 @@ class Entry:
         """Give an entry that never entered its outcome."""
         self.state = DONE
         self.error = error
+
+    def take_error(self) -> BaseException | None:
+        """Give the error to whoever answers the request; the entry forgets it.
+
+        An error keeps the frames that it came through, and these keep their entries: what kept the
+        error in turn would be garbage, with all its requests, until the collector comes by.
+        """
+        error, self.error = self.error, None
+        return error
 
 
 class Nobody:

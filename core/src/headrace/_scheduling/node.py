@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.elsewhere import Elsewhere
-from headrace._scheduling.entry import DONE, QUEUED, Entry
+from headrace._scheduling.entry import DONE, NOBODY, QUEUED, Entry
 from headrace._scheduling.executors import Caller
 from headrace._scheduling.instance import SWIFT_S
 from headrace._scheduling.line import WaitingLine
@@ -256,6 +256,7 @@ class Node:
             return
         for entry in settled:
             entry.owner.finished(entry)
+            entry.owner = NOBODY  # an owner knows its entry: together they would be garbage
             self._untold.pop(entry, None)
         if self.refusing is not None:
             with self.lock:

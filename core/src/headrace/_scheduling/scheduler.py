@@ -149,7 +149,7 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
             caller.runs = False
         self._wait(caller, (entry,), deadline, internal=internal)
         if entry.error is not None:
-            raise entry.error
+            raise entry.take_error()  # type: ignore[misc]
 
     def call_many(self, entries: Sequence[Entry], *, internal: bool = False) -> None:
         """Run entries of one calling thread and wait for them; their outcomes are in them.

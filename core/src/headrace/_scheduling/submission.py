@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.admission import enter, held_here, inside
-from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, RUNNING
+from headrace._scheduling.entry import DONE, ENTERED, NOBODY, OUTSIDE, QUEUED, RUNNING
 from headrace._scheduling.signal import Signal
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ class Submission:
         failures = self._node.failures
         failures["cancelled"] = failures.get("cancelled", 0) + 1
         entry.state = DONE
+        entry.owner = NOBODY
         if entry.alarm is not None:
             entry.alarm.cancel()
         if entry.room is not None:

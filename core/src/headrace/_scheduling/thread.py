@@ -104,7 +104,10 @@ class OwnThread:
                 interrupt.abandoned = True  # type: ignore[attr-defined]
             raise
         if call.error is not None:
-            raise call.error
+            try:
+                raise call.error
+            finally:
+                del call
         result: T = call.result
         return result
 
