@@ -249,7 +249,11 @@ def conformance(
 
 
 @app.command(cls=Command)
-def schema() -> None:
+def schema(
+    json: Annotated[
+        bool, typer.Option("--json", help="Print it in one line, for programs.")
+    ] = False,
+) -> None:
     """Print the JSON Schema of configurations, for editors.
 
     It knows the keys of nodes and the options of all installed backends.
@@ -262,7 +266,7 @@ def schema() -> None:
 
     from headrace._config.schema import json_schema
 
-    say(dumps(json_schema(), indent=2))
+    say(dumps(json_schema(), indent=None if json else 2))
 
 
 @plugins.command("list", cls=Command)

@@ -128,8 +128,12 @@ class _Reader:
                 else "A text is always a path; an expression goes under the key 'backend' of a dict."
             )
             self.problems.add("no_file", f"no such file: {str(path)!r}", **by, hint=hint)
+        except IsADirectoryError:
+            message = f"{str(path)!r} is a folder, not a TOML file"
+            self.problems.add("unreadable", message, **by)
         except (OSError, ValueError, RuntimeError) as error:
-            self.problems.add("unreadable", f"cannot read {str(path)!r}: {error}", **by)
+            reason = getattr(error, "strerror", None) or error
+            self.problems.add("unreadable", f"cannot read {str(path)!r}: {reason}", **by)
         else:
             tables = self._parsed(text, str(path))
             if tables is not None:

@@ -20,16 +20,20 @@ _LONGEST = 60
 
 
 class Problems:
-    """The problems found so far, each once."""
+    """The problems found so far, each once: what is said twice of one place counts as one.
+
+    The advice may differ then, as nodes that use one definition know different names; the first
+    that has a suggestion stays.
+    """
 
     def __init__(self) -> None:
-        self._found: dict[Problem, None] = {}
+        self._found: dict[Problem, Problem] = {}
 
     def __len__(self) -> int:
         return len(self._found)
 
     def __iter__(self) -> Iterator[Problem]:
-        return iter(self._found)
+        return iter(self._found.values())
 
     def add(
         self,
@@ -44,22 +48,25 @@ class Problems:
         hint: str | None = None,
     ) -> None:
         """Take note of one problem; see `headrace.errors.Problem`."""
-        self._found.setdefault(
-            Problem(code, message, file, path, span, suggestion, text, hint), None
-        )
+        self._take(Problem(code, message, file, path, span, suggestion, text, hint))
 
     def extend(
         self, problems: Iterable[Problem], *, file: str | None = None, path: str | None = None
     ) -> None:
         """Take note of problems found elsewhere, with the place filled in where it is missing."""
         for problem in problems:
-            placed = replace(problem, file=problem.file or file, path=problem.path or path)
-            self._found.setdefault(placed, None)
+            self._take(replace(problem, file=problem.file or file, path=problem.path or path))
+
+    def _take(self, problem: Problem) -> None:
+        same = replace(problem, suggestion=None, hint=None)
+        known = self._found.setdefault(same, problem)
+        if known.suggestion is None and problem.suggestion is not None:
+            self._found[same] = problem
 
     def raise_if_any(self) -> None:
         """Raise one ConfigError with all of them, if there are any."""
         if self._found:
-            raise ConfigError(tuple(self._found))
+            raise ConfigError(tuple(self))
 
 
 def key_place(

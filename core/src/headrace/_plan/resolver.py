@@ -307,6 +307,8 @@ class Resolver:
             return False
         if element.cls is Batching:
             return scheduling.check_batching(self, element, scope)
+        if not scheduling.check_walker(self, element, scope):
+            return False
         return scheduling.check_dispatcher(self, element, scope)
 
     def _children(
