@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +20,6 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from headrace._cli.app import app
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def headrace_says(*args, **env):
@@ -301,10 +298,10 @@ def test_an_error_is_json_too(command, code, tmp_path, monkeypatch):
     assert f"error: {found['error']['message']}" in plain.stderr
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("command", [["explain", "Identity"], ["schema"], ["plugins", "list"]])
 def test_what_cannot_be_written_is_an_error_without_a_traceback(command):
-    with open("/dev/full", "w", encoding="utf-8") as full:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run(
             [sys.executable, "-m", "headrace", *command],
             stdout=full,

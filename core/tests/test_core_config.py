@@ -644,3 +644,109 @@ def test_a_file_with_a_byte_order_mark_and_windows_lines_is_read(tmp_path):
     path = tmp_path / "c.toml"
     path.write_bytes('\ufeffbackend = "Show"\r\na = 3\r\n'.encode())
     assert options(Path(path)).a == 3
+
+
+# Files of tables that several files write, and configurations written for any folder.
+
+
+def read_again(source, monkeypatch, folder):
+    """Give a configuration as plain data and as pickled, both read in another folder."""
+    config = headrace.PipelineConfig.load(source)
+    pickled = pickle.dumps(config)
+    monkeypatch.chdir(folder)
+    again = headrace.PipelineConfig.load(config.to_dict())
+    assert again.to_dict() == config.to_dict() == pickle.loads(pickled).to_dict()
+    return again
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    return folder
+
+
+class Deep(headrace.Backend):
+    """Gives its files as the result."""
+
+    class Options(headrace.Options):
+        files: dict[str, headrace.FilePath | list[headrace.FilePath]] = Field(
+            {}, description="Files."
+        )
+        anything: dict[str, object] = Field({}, description="Anything.")
+
+    init = Show.init
+    forward = Show.forward
+
+
+@pytest.mark.parametrize("header", ["", "[main]\n"])
+def test_a_table_that_two_files_write_keeps_the_folder_of_each(
+    header, tmp_path, monkeypatch, elsewhere
+):
+    monkeypatch.setitem(registry.local, "Deep", Deep)
+    monkeypatch.setenv("WHICH", "one")
+    table = "[main.files]" if header else "[files]"
+    other = table.replace("files", "anything")
+    for path in ("base/one.bin", "base/two.bin", "child.bin", "one.bin"):
+        write(tmp_path / path, "")
+    write(
+        tmp_path / "base/base.toml",
+        f'{header}backend = "Deep"\n{table}\na = "${{WHICH}}.bin"\nb = ["two.bin"]\nc = "no.bin"\n'
+        f'{other}\ntext = "one.bin"\n',
+    )
+    child = f'extends = "base/base.toml"\n{table}\nc = "child.bin"\n{other}\nmore = 1\n'
+    file = write(tmp_path / "child.toml", child)
+    expected = {
+        "a": tmp_path / "base/one.bin",
+        "b": [tmp_path / "base/two.bin"],
+        "c": tmp_path / "child.bin",
+    }
+    assert options(file).files == expected
+    assert {key: type(value) for key, value in options(file).anything.items()} == {
+        "text": str,
+        "more": int,
+    }
+    assert options(read_again(file, monkeypatch, elsewhere)).files == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[global]\nbackend = "Show(model=\'{node_name}.bin\')"\n[a]\nnext = "b"\n[b]\n',
+        """[define]\nZ = 'S[Show(model={node_name}.bin)]'
+        [a]\nbackend = "Z"\nnext = "b"\n[b]\nbackend = "Z"\n""",
+        """[define]\nY = "S[Show]"\nZ = 'Y(model="${DIR}{node_name}.bin")'
+        [a]\nbackend = "Z"\nnext = "b"\n[b]\nbackend = "Z"\n""",
+    ],
+)
+def test_a_file_named_like_its_node_stays_that_of_each_node(text, tmp_path, monkeypatch, elsewhere):
+    monkeypatch.setenv("DIR", "")
+    folder = tmp_path / "{node_name} ${X}"
+    for name in "ab":
+        write(folder / f"{name}.bin", "")
+    again = read_again(write(folder / "c.toml", text), monkeypatch, elsewhere)
+    shown = headrace.explain(again)["nodes"]
+    for name in "ab":
+        tree = shown[name]["tree"]
+        found = (tree["children"] or [tree])[0]["options"]["model"]["value"]
+        assert found == str(folder / f"{name}.bin")
+
+
+def test_an_expression_that_a_placeholder_brings_in_keeps_its_files(
+    tmp_path, monkeypatch, elsewhere
+):
+    brought = "S[Show(text='${NO} {node_name}',model=m.bin),Other(models=[m.bin,'$.bin'])]"
+    monkeypatch.setenv("BROUGHT", brought)
+    write(tmp_path / "m.bin", "")
+    write(tmp_path / "$.bin", "")
+    file = write(tmp_path / "c.toml", 'backend = "${BROUGHT}"\n')
+    again = read_again(file, monkeypatch, elsewhere)
+    first, second = headrace.explain(again)["nodes"]["main"]["tree"]["children"]
+    assert first["options"]["text"]["value"] == "${NO} {node_name}"
+    assert first["options"]["model"]["value"] == str(tmp_path / "m.bin")
+    assert second["options"]["models"]["value"] == [str(tmp_path / n) for n in ("m.bin", "$.bin")]
+
+
+def test_a_folder_is_no_configuration(tmp_path):
+    (found,) = problems(tmp_path)
+    assert found.message == f"{str(tmp_path)!r} is a folder, not a TOML file"

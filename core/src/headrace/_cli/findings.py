@@ -51,7 +51,7 @@ def unknown_names(records: Sequence[PluginRecord]) -> list[dict[str, Any]]:
 
     known = [record.plugin for record in records]
     elsewhere = {normalised_plugin(name): name for name in KNOWN_ELSEWHERE.values()}
-    found = []
+    found: list[dict[str, Any]] = []
     for name in unknown_plugins(records):
         near = nearest(name, [*known, *elsewhere]) if name not in elsewhere else None
         remedy = f"Installed are: {', '.join(known)}." if known else "No plugin is installed."

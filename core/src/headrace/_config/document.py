@@ -13,6 +13,7 @@ from typing import Any
 from headrace._config.nesting import MAX_DEPTH, too_deep
 from headrace._config.problems import Problems, key_place
 from headrace._expression import substitute_text
+from headrace._options import TextWithBase
 from headrace.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -20,7 +21,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Document", "Table", "Written", "plain_copy", "read_document"]
+__all__ = ["Document", "Table", "Written", "plain_copy", "read_document", "with_base"]
 
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 
@@ -71,6 +72,8 @@ class Document:
 
 def plain_copy(value: Any) -> Any:
     """Copy dicts and lists, keep everything else by identity: the caller's data never changes."""
+    if isinstance(value, TextWithBase):
+        return str(value)
     if isinstance(value, Mapping):
         return {key: plain_copy(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -250,9 +253,21 @@ def _merge(into: Document, child: Document) -> None:
             into.imports.append(item)
 
 
+def with_base(value: Any, base: Path) -> Any:
+    """Let every text of a value keep the folder that it was written in, unless it does already."""
+    if isinstance(value, str):
+        return value if isinstance(value, TextWithBase) else TextWithBase(value, base)
+    if isinstance(value, list):
+        return [with_base(part, base) for part in value]
+    if isinstance(value, dict):
+        return {key: with_base(part, base) for key, part in value.items()}
+    return value
+
+
 def _laid_over(known: Written | None, new: Written) -> Written:
     if known is not None and isinstance(known.value, dict) and isinstance(new.value, dict):
-        return Written(_deep(known.value, new.value), new.base, new.file)
+        below = known.value if known.base == new.base else with_base(known.value, known.base)
+        return Written(_deep(below, new.value), new.base, new.file)
     return new
 
 

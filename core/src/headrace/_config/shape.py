@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace._config.document import Document, Table, Written
+from headrace._config.document import Document, Table, Written, with_base
 from headrace._config.nodekeys import GLOBAL_KEYS
 from headrace._config.problems import key_place
 from headrace._registry.registry import nearest
@@ -89,7 +89,12 @@ def _one_node(rest: dict[str, Written | Table], shape: Shape, problems: Problems
                 hint="Move the keys of the top level into a table of their own.",
             )
         else:
-            table = {name: written.value for name, written in value.keys.items()}
+            table = {
+                name: written.value
+                if written.base == value.base
+                else with_base(written.value, written.base)
+                for name, written in value.keys.items()
+            }
             node[key] = Written(table, value.base, value.file)
     shape.nodes[MAIN] = node
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from headrace._config.problems import key_place, shown_value
-from headrace._expression import Args
 from headrace._options import Options
+from headrace._plan.moved import with_folders
 from headrace._plan.values import plain_value, replaced
 from headrace._registry.registry import nearest
 from headrace.errors import ConfigError
@@ -229,18 +229,14 @@ class OptionsReader:
     def _note_files(self, options: Options, values: dict[str, _Value]) -> None:
         """Take note of texts that became paths, so that they can be written with their folder."""
         for key, value in values.items():
-            moved = _with_folders(value.value, getattr(options, self.keys[key]))
+            checked = getattr(options, self.keys[key])
+            moved = with_folders(value.value, checked, value.base)
             if moved == value.value:
                 continue
             if value.written is not None:
                 self.moved.key(value.written, moved)
             elif value.argument is not None:
-                layer, call, which = value.argument
-                argument = _immutable(moved)
-                args = (
-                    Args((argument,)) if isinstance(which, int) else Args((), ((which, argument),))
-                )
-                self.moved.argument(layer, call, call.args.span_of(which), str(args)[1:-1])
+                self.moved.argument(*value.argument, value.value, checked, value.base)
 
 
 def _is_options(options: Any) -> bool:
@@ -256,27 +252,3 @@ def _place(layer: Layer, call: Call, which: int | str | None = None) -> dict[str
 
 def _known(keys: Mapping[str, str]) -> str:
     return f"It has {', '.join(keys)}." if keys else "It has none."
-
-
-def _immutable(value: Any) -> Any:
-    return tuple(map(_immutable, value)) if isinstance(value, list) else value
-
-
-def _with_folders(written: Any, checked: Any) -> Any:
-    """Give ``written`` with the texts that were read as relative paths in full."""
-    if isinstance(written, str) and isinstance(checked, Path):
-        return written if Path(written).is_absolute() else str(checked)
-    if isinstance(written, list) and isinstance(checked, (list, tuple)):
-        if len(written) == len(checked):
-            return [_with_folders(*pair) for pair in zip(written, checked, strict=True)]
-    elif isinstance(written, dict):
-        if isinstance(checked, BaseModel):
-            fields = {field.alias or n: n for n, field in type(checked).model_fields.items()}
-            inner = {key: getattr(checked, name) for key, name in fields.items()}
-        else:
-            inner = checked if isinstance(checked, dict) else {}
-        return {
-            key: _with_folders(part, inner[key]) if key in inner else part
-            for key, part in written.items()
-        }
-    return written

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from headrace._expression import Call, substitute_text
+from headrace._options import TextWithBase
 
 __all__ = ["plain_value", "replaced"]
 
@@ -26,7 +27,8 @@ def replaced(value: Any) -> Any:
         ConfigError: Placeholders that are wrong or have no value.
     """
     if isinstance(value, str):
-        return substitute_text(value, os.environ)
+        text = substitute_text(value, os.environ)
+        return TextWithBase(text, value.base) if isinstance(value, TextWithBase) else text
     if isinstance(value, list):
         return [replaced(part) for part in value]
     if isinstance(value, dict):
