@@ -351,6 +351,55 @@ def test_each_variable_that_is_not_set_is_reported():
     assert all(p.code == "placeholder" for p in found)
 
 
+def test_a_variable_that_is_not_set_is_no_second_error_of_the_type():
+    source = {"a": "${HR_X1}", "instance_num": "${HR_X2}", "threads": "${HR_X3}"}
+    found = problems({"backend": "Show", **source})
+    assert [p.code for p in found] == ["placeholder"] * 3
+
+
+def test_links_take_placeholders(monkeypatch):
+    monkeypatch.setenv("HR_NEXT", "b,c")
+    monkeypatch.setenv("HR_KEY", "many")
+    monkeypatch.setenv("HR_TRUE", "true")
+    show = {"backend": "Show"}
+    source = {
+        "global": {"each_errors": "${HR_ERRORS:-none}"},
+        "a": {**show, "next": "${HR_NEXT}"},
+        "b": {**show, "next": ["${HR_D:-d}", "e"], "each": "${HR_KEY}:data"},
+        "c": {**show, "or": "${HR_TRUE}"},
+        "d": {**show, "map": {"b": {"result": ["${HR_DATA:-data}", "${HR_KEY}"]}}},
+        "e": {**show, "map": "b[result:${HR_DATA:-data}]"},
+    }
+    links = {name: node["links"] for name, node in headrace.explain(source)["nodes"].items()}
+    assert links == {
+        "a": {"next": ["b", "c"], "each_errors": "none"},
+        "b": {"next": ["d", "e"], "each": "many:data", "each_errors": "none"},
+        "c": {"or": True, "each_errors": "none"},
+        "d": {"map": {"b": {"result": ["data", "many"]}}, "each_errors": "none"},
+        "e": {"map": {"b": {"result": "data"}}, "each_errors": "none"},
+    }
+
+
+def test_a_variable_in_a_link_that_is_not_set_is_the_only_error():
+    show = {"backend": "Show"}
+    source = {"a": {**show, "next": "${HR_X1}"}, "b": {**show, "or": True, "each": "${HR_X2}"}}
+    found = problems(source)
+    assert [(p.code, p.path) for p in found] == [
+        ("placeholder", "a.next"),
+        ("placeholder", "b.each"),
+    ]
+
+
+def test_errors_in_links_show_what_is_written():
+    show = {"backend": "Show"}
+    (found,) = problems({"a": {**show, "next": "b,cc"}, "b": show, "c": show})
+    assert (found.text, found.span, found.suggestion) == ('next = "b,cc"', (7, 13), "c")
+    (found,) = problems({"global": {"each_errors": "non"}, "a": show})
+    assert (found.path, found.suggestion) == ("global.each_errors", "none")
+    (found,) = problems({"a": {**show, "or": 2}})
+    assert "    or = 2\n         ^" in str(found.render())
+
+
 # Extends.
 
 

@@ -30,7 +30,10 @@ __all__ = ["OptionsReader"]
 
 
 class _Value:
-    """A value for one option: what, from where, and the place to show when it is wrong."""
+    """A value for one option: what, from where, and the place to show when it is wrong.
+
+    ``told`` says that what is wrong with it has been reported.
+    """
 
     def __init__(
         self, value: Any, origin: str, base: str, place: dict[str, Any], written: Written | None
@@ -41,6 +44,7 @@ class _Value:
         self.place = place
         self.written = written
         self.argument: tuple[Layer, Call, int | str] | None = None
+        self.told = False
 
 
 class OptionsReader:
@@ -164,13 +168,13 @@ class OptionsReader:
         origin, written, path = found
         key = path.split(".", 1)[1]
         place = key_place(written.file, path, key, written.value)
-        value = written.value
+        value = _Value(written.value, origin, str(written.base), place, written)
         try:
-            value = replaced(value)
+            value.value = replaced(written.value)
         except ConfigError as error:
-            self._wrong = True
+            self._wrong = value.told = True
             self.problems.extend(error.problems, file=written.file, path=path)
-        return _Value(value, origin, str(written.base), place, written)
+        return value
 
     def _written(self) -> dict[str, _Value]:
         """Give the args of the element by key, and report those it cannot have."""
@@ -207,6 +211,8 @@ class OptionsReader:
     def _report(self, detail: ErrorDetails, values: dict[str, _Value]) -> None:
         location = detail["loc"]
         key = str(location[0]) if location else None
+        if key in values and values[key].told:
+            return
         if detail["type"] == "missing" and len(location) == 1:
             if not self.scope.lenient:
                 inline = f"{self.call.name}({key}=...)"
