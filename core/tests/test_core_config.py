@@ -799,3 +799,43 @@ def test_an_expression_that_a_placeholder_brings_in_keeps_its_files(
 def test_a_folder_is_no_configuration(tmp_path):
     (found,) = problems(tmp_path)
     assert found.message == f"{str(tmp_path)!r} is a folder, not a TOML file"
+
+
+def test_a_path_object_is_written_with_its_folder(tmp_path, monkeypatch, elsewhere):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "m.bin", "")
+    source = {"backend": "Show", "model": Path("m.bin"), "cache": Path("made")}
+    again = read_again(source, monkeypatch, elsewhere)
+    assert again.to_dict() == {
+        "backend": "Show",
+        "model": str(tmp_path / "m.bin"),
+        "cache": str(tmp_path / "made"),
+    }
+
+
+def test_files_that_extend_the_same_are_read_once_each(tmp_path):
+    levels = 40  # twice as many ways down with each
+    for level in range(levels):
+        below = f"{level + 1}.toml"
+        write(tmp_path / f"{level}.toml", f'extends = ["{below}", "{below}"]\na = {level}\n')
+    write(tmp_path / f"{levels}.toml", 'backend = "Show"\ntext = "x"\n')
+    found = options(tmp_path / "0.toml")
+    assert (found.a, found.text) == (0, "x")
+
+
+def test_an_import_that_ends_the_program_is_an_error_with_its_line(tmp_path):
+    write(tmp_path / "ends.py", "import sys\nsys.exit(3)\n")
+    write(tmp_path / "fails.py", "\n\n\ndef f():\n    raise ValueError('no')\nf()\n")
+    first, second = problems(
+        {"backend": "Show", "import": [str(tmp_path / "ends.py"), str(tmp_path / "fails.py")]}
+    )
+    assert first.message.endswith("failed in line 2: SystemExit: 3")
+    assert second.message.endswith("failed in line 5: ValueError: no")
+
+
+def test_one_name_from_two_files_of_one_name_cannot_be_told_apart(tmp_path):
+    code = "import headrace\n\n@headrace.register('Same')\nclass Same:\n    def forward(self, b): ...\n"
+    files = [str(write(tmp_path / folder / "own.py", code)) for folder in "ab"]
+    (found,) = problems({"backend": "Same", "import": files})
+    assert found.code == "ambiguous"
+    assert found.hint == "Give one of them another name, or import only one."

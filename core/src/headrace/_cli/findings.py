@@ -166,11 +166,10 @@ def _not_importable(record: PluginRecord) -> Iterator[dict[str, Any]]:
         except MissingDependencyError as error:
             yield _finding(record, "missing_dependency", error.what, error.hint, name)
         except PluginError as error:
-            again = f"Install it again: pip install --force-reinstall {record.distribution}"
-            yield _finding(record, "broken", error.what, again, name)
-        except SystemExit as error:
-            reason = f"its module ends the program: SystemExit: {error}"
-            yield _finding(record, "broken", reason, "Ask its author for a fix.", name)
+            remedy = f"Install it again: pip install --force-reinstall {record.distribution}"
+            if isinstance(error.__cause__, SystemExit):
+                remedy = "Ask its author for a fix: its module ends the program."
+            yield _finding(record, "broken", error.what, remedy, name)
 
 
 def _names_taken(records: Sequence[PluginRecord]) -> Iterator[dict[str, Any]]:

@@ -107,6 +107,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.problems = Problems()
+        self._read: dict[Path, Document] = {}
 
     def file(self, path: Path, stack: tuple[Path, ...], by: dict[str, Any]) -> Document:
         """Read one file, named at the place ``by``, from inside the files of ``stack``."""
@@ -119,6 +120,8 @@ class _Reader:
                     "extends_cycle", f"files that extend each other in a circle: {shown}", **by
                 )
                 return Document()
+            if resolved in self._read:
+                return self._read[resolved]
             if len(stack) > MAX_DEPTH:
                 message = f"more than {MAX_DEPTH} files that extend each other"
                 self.problems.add("nesting", message, **by)
@@ -140,7 +143,9 @@ class _Reader:
         else:
             tables = self._parsed(text, str(path))
             if tables is not None:
-                return self.tables(tables, resolved.parent, str(path), (*stack, resolved))
+                document = self.tables(tables, resolved.parent, str(path), (*stack, resolved))
+                self._read[resolved] = document  # several may extend it; it is read once
+                return document
         return Document()
 
     def _parsed(self, text: str, file: str) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
@@ -91,8 +92,12 @@ def key_place(
 def shown_value(value: Any) -> str:
     """Write a value in one short line, as TOML or close to it."""
     try:
-        text = json.dumps(value, ensure_ascii=False, default=repr)
+        text = json.dumps(value, ensure_ascii=False, default=_shown)
     except (ValueError, TypeError):
         text = repr(value)
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, PurePath) else repr(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -88,7 +88,7 @@ def with_folders(written: Any, checked: Any, base: str | Path) -> Any:
         checked: What it was read as.
         base: The folder that its relative paths start from.
     """
-    if isinstance(written, str) and isinstance(checked, Path):
+    if isinstance(written, (str, PurePath)) and isinstance(checked, Path):
         own = written.base if isinstance(written, TextWithBase) else Path(base)
         absolute = Path(written).is_absolute()
         return str(written) if absolute else str(own / Path(written).expanduser())
