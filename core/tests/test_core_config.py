@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pydantic import Field
@@ -839,3 +840,28 @@ def test_one_name_from_two_files_of_one_name_cannot_be_told_apart(tmp_path):
     (found,) = problems({"backend": "Same", "import": files})
     assert found.code == "ambiguous"
     assert found.hint == "Give one of them another name, or import only one."
+
+
+def test_the_nearest_choice_is_suggested():
+    class Choosy(headrace.Backend):
+        class Options(headrace.Options):
+            mode: Literal["fast", "exact"] | None = Field(None, description="How.")
+            number: Literal[1, 2] = Field(1, description="Which.")
+
+    registry.local["Choosy"] = Choosy
+    found = problems({"backend": "Choosy", "mode": "fats", "queue_full": "rejct"})
+    assert [(p.code, p.suggestion) for p in found] == [("key", "reject"), ("option", "fast")]
+    assert [p.suggestion for p in problems({"backend": "Choosy", "mode": "x", "number": 3})] == [
+        None,
+        None,
+    ]
+
+
+def test_what_is_probably_meant_is_told():
+    (found,) = problems({"bakend": "Show"})
+    assert (found.text, found.span) == ('bakend = "Show"', (0, 6))
+    assert found.suggestion == "backend"
+    (found,) = problems({"a": {"backend": "Show"}, "b": {"backend": "Forward[a]"}})
+    assert found.suggestion == "node.a"
+    found = problems({"backend": "Identity(Show)"})
+    assert found[0].hint == "Options stand in ( ), backends in [ ]."

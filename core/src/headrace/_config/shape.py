@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._config.document import Document, Table, Written, with_base
 from headrace._config.nodekeys import GLOBAL_KEYS
@@ -62,12 +62,17 @@ def read_shape(document: Document, problems: Problems) -> Shape:
     else:
         _several_nodes(rest, shape, problems)
     if not shape.nodes and len(problems) == before:
+        like = next((key for key in shape.globals if nearest(key, _BACKEND)), None)
+        place: dict[str, Any] = {"file": document.file}
+        if like is not None:
+            written = shape.globals[like]
+            place = key_place(written.file, like, like, written.value, at_key=True)
         problems.add(
             "no_node",
             "the configuration has no node",
-            file=document.file,
-            suggestion="backend" if any(nearest(key, _BACKEND) for key in shape.globals) else None,
+            suggestion=None if like is None else "backend",
             hint='Write backend = "..." at the top, or a table per node that has a backend.',
+            **place,
         )
     return shape
 

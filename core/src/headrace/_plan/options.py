@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from headrace._config.problems import key_place, shown_value
 from headrace._options import Options
 from headrace._plan.moved import with_folders
-from headrace._plan.values import plain_value, replaced
+from headrace._plan.values import nearest_choice, plain_value, replaced
 from headrace._registry.registry import nearest
 from headrace.errors import ConfigError
 
@@ -119,7 +119,7 @@ class OptionsReader:
                 {key: value.value for key, value in values.items()}, context=context
             )
         except ValidationError as error:
-            for detail in error.errors(include_url=False, include_context=False):
+            for detail in error.errors(include_url=False):
                 self._report(detail, values)
             return None
         return options
@@ -185,8 +185,9 @@ class OptionsReader:
             if index >= len(positional) or positional[index] not in self.keys:
                 takes = f"takes {len(positional)}" if positional else "takes no positional args"
                 hint = f"They are {', '.join(positional)}." if positional else None
-                if not positional and self.keys:
-                    hint = f"Write {next(iter(self.keys))}=..."
+                if not positional:
+                    hint = "Options stand in ( ), backends in [ ]."
+                    hint = f"Write {next(iter(self.keys))}=..." if self.keys else hint
                 self._add("args", f"{call.name} {takes}", index, hint=hint)
                 break
             key = positional[index]
@@ -230,7 +231,8 @@ class OptionsReader:
         what = f"{self.call.name}: {key}{inner}: " if key else f"{self.call.name}: "
         place = values[key].place if key in values else self._place()
         self._wrong = True
-        self.problems.add("option", f"{what}{message}{got if key else ''}", **place)
+        told = f"{what}{message}{got if key else ''}"
+        self.problems.add("option", told, suggestion=nearest_choice(detail), **place)
 
     def _note_files(self, options: Options, values: dict[str, _Value]) -> None:
         """Take note of texts that became paths, so that they can be written with their folder."""
