@@ -157,7 +157,7 @@ def check(config: Config, json: Json = False, no_import: NoImport = False) -> No
     """Check a configuration without building it.
 
     No model and no heavy library is loaded. Shows all problems at once, with their places; warnings do not change the exit status.
-    With --json: {"ok": ..., "problems": [...], "warnings": [...]}.
+    With --json: {"ok": ..., "problems": [...], "warnings": [...]}, and "nodes" when it is right.
 
     \b
     Examples:
