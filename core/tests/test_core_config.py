@@ -865,3 +865,20 @@ def test_what_is_probably_meant_is_told():
     assert found.suggestion == "node.a"
     found = problems({"backend": "Identity(Show)"})
     assert found[0].hint == "Options stand in ( ), backends in [ ]."
+
+
+def test_a_list_of_tables_is_no_node(tmp_path):
+    (found,) = problems(write(tmp_path / "c.toml", '[[n]]\nbackend = "Show"\n'))
+    assert found.hint == "Write [n], with one pair of brackets."
+
+
+def test_a_backend_for_all_nodes_and_no_node(tmp_path):
+    (found,) = problems({"global": {"backend": "Show"}})
+    assert (found.code, found.path, found.suggestion) == ("no_node", "global.backend", None)
+    assert "default of nodes" in found.hint
+
+
+def test_an_empty_table_is_reported_with_its_file(tmp_path):
+    file = write(tmp_path / "c.toml", "[n]\n")
+    (found,) = problems(file)
+    assert (found.file, found.path) == (str(file), "n")

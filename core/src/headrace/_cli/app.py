@@ -195,7 +195,8 @@ def explain(
 
     A tree of the backends with their options and where each value comes from, batch ranges,
     threads, who runs each node, and the distributions needed. Nothing is built and no heavy
-    library is loaded. With --json what `headrace.explain` gives.
+    library is loaded. With --json what `headrace.explain` gives; with --graph too: {"format": ...,
+    "graph": ...}.
 
     \b
     Examples:

@@ -32,7 +32,8 @@ def explain(what: str, *, json: bool, allow_import: bool, graph: str | None = No
     else:
         found = _expression(what)
     if graph is not None and "nodes" in found:
-        say(FORMATS[graph](found))
+        picture = FORMATS[graph](found)
+        say(as_json({"format": graph, "graph": picture}) if json else picture)
     elif graph is not None:
         message = "an expression by itself is no graph of nodes; name a configuration file"
         raise WrongArgument(f"--graph: {message}")
