@@ -882,3 +882,17 @@ def test_an_empty_table_is_reported_with_its_file(tmp_path):
     file = write(tmp_path / "c.toml", "[n]\n")
     (found,) = problems(file)
     assert (found.file, found.path) == (str(file), "n")
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("Show::a = 3", 'A key with a scope stands in quotes: "Show::a" = ...'),
+        ("cv:Show::a=3", 'A key with a scope stands in quotes: "cv:Show::a" = ...'),
+        ("text = rgb", 'A text stands in quotes: "..."'),
+        ("text 3", None),
+    ],
+)
+def test_slips_in_toml_are_told(line, hint, tmp_path):
+    (found,) = problems(write(tmp_path / "c.toml", f'backend = "Show"\n{line}\n'))
+    assert (found.code, found.hint) == ("toml", hint)

@@ -23,6 +23,7 @@ else:
 
 __all__ = ["Document", "Table", "Written", "plain_copy", "read_document", "with_base"]
 
+_SCOPED = re.compile(r"\s*([\w.:-]+::[\w-]+)\s*=")
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 
 
@@ -154,11 +155,16 @@ class _Reader:
         except tomllib.TOMLDecodeError as error:
             message = str(error)
             place = _TOML_PLACE.search(message)
-            span = None
+            span = hint = None
             if place is not None:
                 lines = text.replace("\r\n", "\n").split("\n")
                 offset = sum(len(line) + 1 for line in lines[: int(place[1]) - 1])
                 span = (offset + int(place[2]) - 1, offset + int(place[2]))
+                scoped = _SCOPED.match(lines[int(place[1]) - 1])
+                if scoped is not None:
+                    hint = f'A key with a scope stands in quotes: "{scoped[1]}" = ...'
+                elif message.startswith("Invalid value"):
+                    hint = 'A text stands in quotes: "..."'
                 message = f"line {place[1]}: {message.replace(place[0], '')}"
             self.problems.add(
                 "toml",
@@ -166,6 +172,7 @@ class _Reader:
                 file=file,
                 span=span,
                 text=None if span is None else text.replace("\r\n", "\n"),
+                hint=hint,
             )
         except RecursionError:
             message = f"nested more than {MAX_DEPTH} levels deep"
