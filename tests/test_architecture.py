@@ -77,6 +77,18 @@ def test_importing_headrace_loads_no_library_and_no_plugin():
     )
 
 
+def test_what_is_logged_is_not_printed_unless_somebody_asks_for_it():
+    code = (
+        "import logging, headrace\n"
+        "logging.getLogger('headrace.build').error('to nobody')\n"
+        "assert logging.getLogger().handlers == [] and logging.getLogger('headrace').level == 0\n"
+        "logging.basicConfig(format='%(name)s %(message)s')\n"
+        "logging.getLogger('headrace.build').error('to somebody')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "headrace.build to somebody\n")
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +20,6 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from headrace._cli.app import app
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def headrace_says(*args, **env):
@@ -74,6 +71,17 @@ def site(tmp_path, monkeypatch):
     yield folder
     monkeypatch.undo()
     registry.refresh()
+
+
+def entry_points_below(folder):
+    """Give an ``entry_points`` that sees nothing but the distributions in a folder."""
+    import importlib.metadata
+
+    def entry_points():
+        found = importlib.metadata.distributions(path=[str(folder)])
+        return importlib.metadata.EntryPoints(p for one in found for p in one.entry_points)
+
+    return entry_points
 
 
 def only(monkeypatch, *plugins):
@@ -251,6 +259,67 @@ def test_check_warns_of_instances_that_nothing_makes(config):
     assert headrace_says("check", config(everywhere)).stderr == ""
 
 
+def test_check_counts_the_instances_behind_a_second_door_once(config):
+    text = '[a]\nbackend = "Identity"\ninstance_num = 3\nnext = "b"\n'
+    file = config(text + '[b]\nbackend = "Forward[node.a]"\n')
+    assert headrace_says("check", file).stdout.startswith("ok: 2 nodes, 3 instances; ")
+    nodes = headrace.explain(file)["nodes"]
+    assert [nodes[name]["door_to"] for name in ("a", "b")] == [None, "a"]
+    assert "b  a second door to 'a', 3 instances" in headrace_says("explain", file).stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["check", "wrong.toml"], "unknown_backend"),
+        (["run", "wrong.toml", "wrong.toml"], "unknown_backend"),
+        (["run", "right.toml", "none.jpg"], "argument"),
+        (["explain", "wrong.toml"], "unknown_backend"),
+        (["explain", "S["], "syntax"),
+        (["explain", "right.toml", "--graph", "png"], "argument"),
+        (["explain", "Identity", "--graph", "svg"], "argument"),
+        (["plugins", "info", "Identty"], "unknown_backend"),
+        (["conformance", "Identty"], "unknown_backend"),
+        (["new", "backend", "not a name"], "name"),
+    ],
+)
+def test_an_error_is_json_too(command, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.toml").write_text('backend = "Identty"\n', encoding="utf-8")
+    (tmp_path / "right.toml").write_text('backend = "Identity"\n', encoding="utf-8")
+    result = headrace_says(*command, "--json")
+    assert result.exit_code == 2
+    found = json.loads(result.stdout)
+    assert found["ok"] is False
+    assert [problem["code"] for problem in found["problems"]] == [code]
+    assert {"code", "type", "message"} == set(found["error"])
+    plain = headrace_says(*command)
+    assert (plain.exit_code, plain.stdout) == (2, "")
+    assert f"error: {found['error']['message']}" in plain.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("command", [["explain", "Identity"], ["schema"], ["plugins", "list"]])
+def test_what_cannot_be_written_is_an_error_without_a_traceback(command):
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: reading or writing failed: No space left on device\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes a descriptor in a shell")
+def test_a_closed_stdout_is_no_error():
+    text = f"{sys.executable} -m headrace explain Identity >&-"
+    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_check_of_a_file_that_is_not_there(tmp_path):
     result = headrace_says("check", tmp_path / "none.toml")
     assert result.exit_code == 2
@@ -411,6 +480,37 @@ def test_doctor_finds_nothing_wrong(site, monkeypatch):
     assert result.stdout.splitlines()[-1].startswith("ok: ")
 
 
+@pytest.mark.parametrize(
+    ("word", "name", "remedy"),
+    [
+        ("goood", "goood", "Did you mean 'good'?"),
+        ("headrace-goood", "goood", "Did you mean 'good'?"),
+        ("-trt", "trt", "Install it: pip install headrace-trt"),
+        ("-torchh", "torchh", "Did you mean 'torch'?"),
+        ("-", "-", "Installed are: good."),
+    ],
+)
+def test_a_slip_in_the_list_of_allowed_plugins_is_told(word, name, remedy, site, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points_below(site))
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    only(monkeypatch, "good", word)
+    result = headrace_says("plugins", "doctor")
+    assert result.exit_code == 0
+    reason = f"no installed plugin is called {name!r}"
+    assert f"HEADRACE_PLUGINS: unknown_plugin: {reason}\n  {remedy}\n" in result.stdout
+    finding = json.loads(headrace_says("plugins", "doctor", "--json").stdout)["findings"][-1]
+    assert (finding["kind"], finding["plugin"], finding["remedy"]) == (
+        "unknown_plugin",
+        name,
+        remedy,
+    )
+    listed = headrace_says("plugins", "list")
+    assert listed.stderr == f"warning: HEADRACE_PLUGINS: {reason}. {remedy}\n"
+    only(monkeypatch, "good")
+    assert "unknown_plugin" not in headrace_says("plugins", "doctor").stdout
+    assert headrace_says("plugins", "list").stderr == ""
+
+
 def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
     add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
     add_plugin(site, "headrace-twin", backends={"Scale": "twin_module:Scale"}, module=GOOD)
@@ -561,6 +661,9 @@ def test_schema_prints_a_json_schema_that_accepts_a_configuration():
         [sys.executable, "-m", "headrace", "schema"], capture_output=True, text=True, check=True
     )
     schema = json.loads(done.stdout)
+    line = headrace_says("schema", "--json").stdout
+    assert line.count("\n") == 1
+    assert set(json.loads(line)) == set(schema)
     jsonschema.validate({"backend": "Identity", "max": 4}, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"backend": "Identity", "max": "many"}, schema)

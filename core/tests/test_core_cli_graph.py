@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from xml.etree import ElementTree as ET
 
@@ -77,6 +78,15 @@ def test_the_command_prints_a_picture(tmp_path):
     done = CliRunner().invoke(app, ["explain", str(path), "--graph", "mermaid"])
     assert done.exit_code == 0
     assert done.stdout.startswith("flowchart LR")
+
+
+def test_a_picture_may_stand_in_json(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('backend = "Identity"\n', encoding="utf-8")
+    command = ["explain", str(path), "--graph", "dot"]
+    plain = CliRunner().invoke(app, command).stdout
+    found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert found == {"format": "dot", "graph": plain.rstrip("\n")}
 
 
 def test_an_unknown_format_and_a_bare_expression_are_refused(tmp_path):

@@ -88,3 +88,21 @@ def test_lines_above_a_progress_bar_are_written_as_they_are(capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert "[red]" + "long " * 50 in err
+
+
+def test_what_holds_itself_is_cut_off():
+    inner = [1]
+    inner.append(inner)
+    value = {"a": inner, "twice": [inner, inner]}
+    value["self"] = value
+    cut = {"a": [1, "..."], "twice": [[1, "..."], [1, "..."]], "self": "..."}
+    assert json.loads(as_json(value)) == cut
+    assert json.loads(shown(value)) == cut
+
+
+def test_what_is_nested_too_deep_is_cut_off():
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert as_json(deep).strip("[]") == '"..."'
+    assert shown(deep) == as_json(deep)

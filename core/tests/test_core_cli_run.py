@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from headrace._cli import run as run_module
 from headrace._cli.app import app
 from headrace._cli.inputs import Input, expand
-from headrace._cli.reporting import InputMissing
+from headrace._cli.reporting import WrongArgument
 
 FAILS_LATE_S = 240.0
 """A process that hangs fails its test after this; nothing else is measured in seconds."""
@@ -213,7 +213,7 @@ def test_a_file_whose_name_looks_like_a_pattern(tree):
     ],
 )
 def test_what_names_no_input_is_refused_before_anything_is_built(tree, arguments, told):
-    with pytest.raises(InputMissing, match=told.replace("*", ".")):
+    with pytest.raises(WrongArgument, match=told.replace("*", ".")):
         run_module.check_arguments(arguments)
     result = run("no-such.toml", *arguments)
     assert result.exit_code == 2

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pydantic import Field
@@ -351,6 +352,55 @@ def test_each_variable_that_is_not_set_is_reported():
     assert all(p.code == "placeholder" for p in found)
 
 
+def test_a_variable_that_is_not_set_is_no_second_error_of_the_type():
+    source = {"a": "${HR_X1}", "instance_num": "${HR_X2}", "threads": "${HR_X3}"}
+    found = problems({"backend": "Show", **source})
+    assert [p.code for p in found] == ["placeholder"] * 3
+
+
+def test_links_take_placeholders(monkeypatch):
+    monkeypatch.setenv("HR_NEXT", "b,c")
+    monkeypatch.setenv("HR_KEY", "many")
+    monkeypatch.setenv("HR_TRUE", "true")
+    show = {"backend": "Show"}
+    source = {
+        "global": {"each_errors": "${HR_ERRORS:-none}"},
+        "a": {**show, "next": "${HR_NEXT}"},
+        "b": {**show, "next": ["${HR_D:-d}", "e"], "each": "${HR_KEY}:data"},
+        "c": {**show, "or": "${HR_TRUE}"},
+        "d": {**show, "map": {"b": {"result": ["${HR_DATA:-data}", "${HR_KEY}"]}}},
+        "e": {**show, "map": "b[result:${HR_DATA:-data}]"},
+    }
+    links = {name: node["links"] for name, node in headrace.explain(source)["nodes"].items()}
+    assert links == {
+        "a": {"next": ["b", "c"], "each_errors": "none"},
+        "b": {"next": ["d", "e"], "each": "many:data", "each_errors": "none"},
+        "c": {"or": True, "each_errors": "none"},
+        "d": {"map": {"b": {"result": ["data", "many"]}}, "each_errors": "none"},
+        "e": {"map": {"b": {"result": "data"}}, "each_errors": "none"},
+    }
+
+
+def test_a_variable_in_a_link_that_is_not_set_is_the_only_error():
+    show = {"backend": "Show"}
+    source = {"a": {**show, "next": "${HR_X1}"}, "b": {**show, "or": True, "each": "${HR_X2}"}}
+    found = problems(source)
+    assert [(p.code, p.path) for p in found] == [
+        ("placeholder", "a.next"),
+        ("placeholder", "b.each"),
+    ]
+
+
+def test_errors_in_links_show_what_is_written():
+    show = {"backend": "Show"}
+    (found,) = problems({"a": {**show, "next": "b,cc"}, "b": show, "c": show})
+    assert (found.text, found.span, found.suggestion) == ('next = "b,cc"', (7, 13), "c")
+    (found,) = problems({"global": {"each_errors": "non"}, "a": show})
+    assert (found.path, found.suggestion) == ("global.each_errors", "none")
+    (found,) = problems({"a": {**show, "or": 2}})
+    assert "    or = 2\n         ^" in str(found.render())
+
+
 # Extends.
 
 
@@ -644,3 +694,205 @@ def test_a_file_with_a_byte_order_mark_and_windows_lines_is_read(tmp_path):
     path = tmp_path / "c.toml"
     path.write_bytes('\ufeffbackend = "Show"\r\na = 3\r\n'.encode())
     assert options(Path(path)).a == 3
+
+
+# Files of tables that several files write, and configurations written for any folder.
+
+
+def read_again(source, monkeypatch, folder):
+    """Give a configuration as plain data and as pickled, both read in another folder."""
+    config = headrace.PipelineConfig.load(source)
+    pickled = pickle.dumps(config)
+    monkeypatch.chdir(folder)
+    again = headrace.PipelineConfig.load(config.to_dict())
+    assert again.to_dict() == config.to_dict() == pickle.loads(pickled).to_dict()
+    return again
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    return folder
+
+
+class Deep(headrace.Backend):
+    """Gives its files as the result."""
+
+    class Options(headrace.Options):
+        files: dict[str, headrace.FilePath | list[headrace.FilePath]] = Field(
+            {}, description="Files."
+        )
+        anything: dict[str, object] = Field({}, description="Anything.")
+
+    init = Show.init
+    forward = Show.forward
+
+
+@pytest.mark.parametrize("header", ["", "[main]\n"])
+def test_a_table_that_two_files_write_keeps_the_folder_of_each(
+    header, tmp_path, monkeypatch, elsewhere
+):
+    monkeypatch.setitem(registry.local, "Deep", Deep)
+    monkeypatch.setenv("WHICH", "one")
+    table = "[main.files]" if header else "[files]"
+    other = table.replace("files", "anything")
+    for path in ("base/one.bin", "base/two.bin", "child.bin", "one.bin"):
+        write(tmp_path / path, "")
+    write(
+        tmp_path / "base/base.toml",
+        f'{header}backend = "Deep"\n{table}\na = "${{WHICH}}.bin"\nb = ["two.bin"]\nc = "no.bin"\n'
+        f'{other}\ntext = "one.bin"\n',
+    )
+    child = f'extends = "base/base.toml"\n{table}\nc = "child.bin"\n{other}\nmore = 1\n'
+    file = write(tmp_path / "child.toml", child)
+    expected = {
+        "a": tmp_path / "base/one.bin",
+        "b": [tmp_path / "base/two.bin"],
+        "c": tmp_path / "child.bin",
+    }
+    assert options(file).files == expected
+    assert {key: type(value) for key, value in options(file).anything.items()} == {
+        "text": str,
+        "more": int,
+    }
+    assert options(read_again(file, monkeypatch, elsewhere)).files == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[global]\nbackend = "Show(model=\'{node_name}.bin\')"\n[a]\nnext = "b"\n[b]\n',
+        """[define]\nZ = 'S[Show(model={node_name}.bin)]'
+        [a]\nbackend = "Z"\nnext = "b"\n[b]\nbackend = "Z"\n""",
+        """[define]\nY = "S[Show]"\nZ = 'Y(model="${DIR}{node_name}.bin")'
+        [a]\nbackend = "Z"\nnext = "b"\n[b]\nbackend = "Z"\n""",
+    ],
+)
+def test_a_file_named_like_its_node_stays_that_of_each_node(text, tmp_path, monkeypatch, elsewhere):
+    monkeypatch.setenv("DIR", "")
+    folder = tmp_path / "{node_name} ${X}"
+    for name in "ab":
+        write(folder / f"{name}.bin", "")
+    again = read_again(write(folder / "c.toml", text), monkeypatch, elsewhere)
+    shown = headrace.explain(again)["nodes"]
+    for name in "ab":
+        tree = shown[name]["tree"]
+        found = (tree["children"] or [tree])[0]["options"]["model"]["value"]
+        assert found == str(folder / f"{name}.bin")
+
+
+def test_an_expression_that_a_placeholder_brings_in_keeps_its_files(
+    tmp_path, monkeypatch, elsewhere
+):
+    brought = "S[Show(text='${NO} {node_name}',model=m.bin),Other(models=[m.bin,'$.bin'])]"
+    monkeypatch.setenv("BROUGHT", brought)
+    write(tmp_path / "m.bin", "")
+    write(tmp_path / "$.bin", "")
+    file = write(tmp_path / "c.toml", 'backend = "${BROUGHT}"\n')
+    again = read_again(file, monkeypatch, elsewhere)
+    first, second = headrace.explain(again)["nodes"]["main"]["tree"]["children"]
+    assert first["options"]["text"]["value"] == "${NO} {node_name}"
+    assert first["options"]["model"]["value"] == str(tmp_path / "m.bin")
+    assert second["options"]["models"]["value"] == [str(tmp_path / n) for n in ("m.bin", "$.bin")]
+
+
+def test_a_folder_is_no_configuration(tmp_path):
+    (found,) = problems(tmp_path)
+    assert found.message == f"{str(tmp_path)!r} is a folder, not a TOML file"
+
+
+def test_a_path_object_is_written_with_its_folder(tmp_path, monkeypatch, elsewhere):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "m.bin", "")
+    source = {"backend": "Show", "model": Path("m.bin"), "cache": Path("made")}
+    again = read_again(source, monkeypatch, elsewhere)
+    assert again.to_dict() == {
+        "backend": "Show",
+        "model": str(tmp_path / "m.bin"),
+        "cache": str(tmp_path / "made"),
+    }
+
+
+def test_files_that_extend_the_same_are_read_once_each(tmp_path):
+    levels = 40  # twice as many ways down with each
+    for level in range(levels):
+        below = f"{level + 1}.toml"
+        write(tmp_path / f"{level}.toml", f'extends = ["{below}", "{below}"]\na = {level}\n')
+    write(tmp_path / f"{levels}.toml", 'backend = "Show"\ntext = "x"\n')
+    found = options(tmp_path / "0.toml")
+    assert (found.a, found.text) == (0, "x")
+
+
+def test_an_import_that_ends_the_program_is_an_error_with_its_line(tmp_path):
+    write(tmp_path / "ends.py", "import sys\nsys.exit(3)\n")
+    write(tmp_path / "fails.py", "\n\n\ndef f():\n    raise ValueError('no')\nf()\n")
+    first, second = problems(
+        {"backend": "Show", "import": [str(tmp_path / "ends.py"), str(tmp_path / "fails.py")]}
+    )
+    assert first.message.endswith("failed in line 2: SystemExit: 3")
+    assert second.message.endswith("failed in line 5: ValueError: no")
+
+
+def test_one_name_from_two_files_of_one_name_cannot_be_told_apart(tmp_path):
+    code = "import headrace\n\n@headrace.register('Same')\nclass Same:\n    def forward(self, b): ...\n"
+    files = [str(write(tmp_path / folder / "own.py", code)) for folder in "ab"]
+    (found,) = problems({"backend": "Same", "import": files})
+    assert found.code == "ambiguous"
+    assert found.hint == "Give one of them another name, or import only one."
+
+
+def test_the_nearest_choice_is_suggested():
+    class Choosy(headrace.Backend):
+        class Options(headrace.Options):
+            mode: Literal["fast", "exact"] | None = Field(None, description="How.")
+            number: Literal[1, 2] = Field(1, description="Which.")
+
+    registry.local["Choosy"] = Choosy
+    found = problems({"backend": "Choosy", "mode": "fats", "queue_full": "rejct"})
+    assert [(p.code, p.suggestion) for p in found] == [("key", "reject"), ("option", "fast")]
+    assert [p.suggestion for p in problems({"backend": "Choosy", "mode": "x", "number": 3})] == [
+        None,
+        None,
+    ]
+
+
+def test_what_is_probably_meant_is_told():
+    (found,) = problems({"bakend": "Show"})
+    assert (found.text, found.span) == ('bakend = "Show"', (0, 6))
+    assert found.suggestion == "backend"
+    (found,) = problems({"a": {"backend": "Show"}, "b": {"backend": "Forward[a]"}})
+    assert found.suggestion == "node.a"
+    found = problems({"backend": "Identity(Show)"})
+    assert found[0].hint == "Options stand in ( ), backends in [ ]."
+
+
+def test_a_list_of_tables_is_no_node(tmp_path):
+    (found,) = problems(write(tmp_path / "c.toml", '[[n]]\nbackend = "Show"\n'))
+    assert found.hint == "Write [n], with one pair of brackets."
+
+
+def test_a_backend_for_all_nodes_and_no_node(tmp_path):
+    (found,) = problems({"global": {"backend": "Show"}})
+    assert (found.code, found.path, found.suggestion) == ("no_node", "global.backend", None)
+    assert "default of nodes" in found.hint
+
+
+def test_an_empty_table_is_reported_with_its_file(tmp_path):
+    file = write(tmp_path / "c.toml", "[n]\n")
+    (found,) = problems(file)
+    assert (found.file, found.path) == (str(file), "n")
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("Show::a = 3", 'A key with a scope stands in quotes: "Show::a" = ...'),
+        ("cv:Show::a=3", 'A key with a scope stands in quotes: "cv:Show::a" = ...'),
+        ("text = rgb", 'A text stands in quotes: "..."'),
+        ("text 3", None),
+    ],
+)
+def test_slips_in_toml_are_told(line, hint, tmp_path):
+    (found,) = problems(write(tmp_path / "c.toml", f'backend = "Show"\n{line}\n'))
+    assert (found.code, found.hint) == ("toml", hint)

@@ -8,6 +8,7 @@ import pytest
 from pydantic import Field
 
 import headrace
+from headrace._config.nodekeys import LINK_KEYS, NODE_KEYS
 from headrace._config.schema import json_schema
 from headrace._registry import registry
 
@@ -38,6 +39,13 @@ def validator(monkeypatch):
         {"global": {"threads": 3, "width": 2}, "n": {"backend": "X", "unknown": [1]}},
         {"extends": "a.toml", "import": ["x.py"], "define": {"Z": "A"}},
         {"extends": ["a.toml"]},
+        {
+            "width": {"backend": "X", "next": ["file", "max"]},
+            "max": {"backend": "Sized", "width": 3},
+        },
+        {"n": {"map": "a[result:data]", "or": "${OR}", "each": "data:box", "each_errors": "none"}},
+        {"n": {"map": {"a": {"result": ["data", "other"], "color": "color"}}, "or": True}},
+        {"global": {"each_errors": "none", "Sized::width": 3}, "n": {"batch_sizes": [1, 2]}},
     ],
 )
 def test_right_configurations_pass(validator, config):
@@ -54,6 +62,19 @@ def test_right_configurations_pass(validator, config):
         ({"import": "x.py"}, ["import"]),
         ({"define": {"Z": 3}}, ["define", "Z"]),
         ({"global": {"threads": 0}}, ["global", "threads"]),
+        ({"n": {"next": 3}}, ["n", "next"]),
+        ({"n": {"map": {"a": {}}}}, ["n", "map"]),
+        ({"n": {"or": "always"}}, ["n", "or"]),
+        ({"n": {"each_errors": "skip"}}, ["n", "each_errors"]),
+        ({"n": {"batch_sizes": []}}, ["n", "batch_sizes"]),
+        ({"n": {"batch_sizes": [0]}}, ["n", "batch_sizes"]),
+        ({"n": {"device": ""}}, ["n", "device"]),
+        ({"n": {"threads": 2}}, ["n", "threads"]),
+        ({"global": {"next": "n"}}, ["global", "next"]),
+        ({"next": "n", "m": {"backend": "X"}}, ["next"]),
+        ({"width": 0, "m": {"backend": "X"}}, ["width"]),
+        ({"backend": "X", "n": {"backend": "X"}}, ["n"]),
+        ({"1st": {"backend": "X"}}, ["1st"]),
     ],
 )
 def test_wrong_values_are_shown_where_they_stand(validator, config, path):
@@ -64,3 +85,8 @@ def test_every_key_is_described(validator):
     node = validator.schema["$defs"]["node"]["properties"]
     assert {"backend", "max", "width"} <= set(node)
     assert all(schema.get("description") for schema in node.values())
+
+
+def test_the_links_that_the_schema_has_are_those_that_are_read(validator):
+    node = validator.schema["$defs"]["node"]["properties"]
+    assert set(LINK_KEYS) | set(NODE_KEYS) <= set(node)

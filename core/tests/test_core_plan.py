@@ -500,6 +500,27 @@ def test_nodes_that_need_each_other_are_an_error(source):
     assert problem(source).code == "circle"
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"backend": "DagDispatcher"},
+        {"backend": "A[Reflect[p]]", "p": "DagDispatcher"},
+        {"n": {"backend": "Z"}, "define": {"Z": "Restart[DagDispatcher]"}},
+        {"n": {"backend": "X"}, "init": "Register(walk)[DagDispatcher]"},
+    ],
+)
+def test_a_node_cannot_walk_the_graph_that_it_stands_in(source):
+    found = problem(source)
+    assert found.code == "circle"
+    assert "entrypoint" in found.hint
+
+
+def test_the_front_may_walk_a_graph_of_one_node():
+    source = {"entrypoint": "Z", "define": {"Z": "A[DagDispatcher]"}, "n": {"backend": "X"}}
+    with headrace.pipe(source) as pipe:
+        assert pipe({"data": 1})["result"] == "A[X]"
+
+
 def test_two_pipelines_with_equal_names_live_side_by_side():
     source = {
         "n": {
@@ -845,3 +866,12 @@ def test_a_wrong_expression_in_init_says_what_is_wrong(text, said):
         headrace.pipe({"backend": "Late"})
     assert said in str(caught.value)
     assert caught.value.node == "main"
+
+
+@pytest.mark.parametrize("order", [("n", "m"), ("m", "n")])
+def test_what_two_nodes_say_of_one_definition_is_reported_once(order):
+    backends = {"n": "IoC[Identity;Z]", "m": "Z"}  # only n knows a name like the wrong one
+    nodes = {name: {"backend": backends[name]} for name in order}
+    nodes[order[0]]["next"] = order[1]
+    found = problem({"define": {"Z": "Proxy[Identty]"}, **nodes})
+    assert (found.code, found.suggestion) == ("unknown_instance", "Identity")

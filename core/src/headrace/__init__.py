@@ -6,6 +6,7 @@ plugin.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ _HOME = {
     "register": "headrace._registry",
 }
 _MODULES = ("errors", "hookspecs", "keys", "policies", "testing")
+
+# What is logged goes where the application says, and nowhere by itself.
+logging.getLogger("headrace").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 
 __all__ = ["main"]
@@ -19,6 +20,9 @@ def main() -> None:
             'pip install "headrace[cli]"\n'
         )
         raise SystemExit(2)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed before the start
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     from headrace._cli.app import app
 
     app(prog_name="headrace")

@@ -36,12 +36,13 @@ def explain(
 
     Returns:
         ``{"headrace", "threads", "asks_for", "nodes": {name: {"expression", "node_expression",
-        "range", "instance_num", "owns_thread", "run_by", "threads", "next", "links", "keys", "tree"}}}``,
-        all of which can be written as JSON. ``keys`` and the ``options`` in ``tree`` hold
+        "range", "instance_num", "door_to", "owns_thread", "run_by", "threads", "next", "links", "keys",
+        "tree"}}}``, all of which can be written as JSON. ``keys`` and the ``options`` in ``tree`` hold
         ``{"value", "origin"}`` per key, with the origin ``inline``, ``node``, ``global``,
         ``definition`` or ``default``. ``range`` is what the classes tell; ``init`` may narrow it.
         ``asks_for`` lists the distributions, ``{"distribution", "version", "backends"}``. With
-        probes there is ``probes``, their texts as written.
+        probes there is ``probes``, their texts as written. ``door_to`` is the node whose instances a
+        second door shares, else None.
 
     Raises:
         ConfigError: The configuration is wrong; its ``problems`` are all that is.
@@ -116,6 +117,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
         "node_expression": str(node.entry.call),
         "range": list(narrowed((door.backend or door.entry).range, door.keys)),
         "instance_num": max(1, door.instance_num),
+        "door_to": node.door_to,
         "owns_thread": owned,
         "run_by": run_by,
         "threads": max(1, (plan.threads or usable_cpus()) // plan.total_instances),

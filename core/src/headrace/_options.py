@@ -12,9 +12,53 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationInfo,
+    field_validator,
+)
 
 __all__ = ["FilePath", "Options", "OutputPath"]
+
+
+class TextWithBase(str):
+    """A text out of a table that several files wrote: it keeps the folder of its own file.
+
+    Attributes:
+        base: The folder that a relative path in it starts from.
+    """
+
+    __slots__ = ("base",)
+
+    base: Path
+
+    def __new__(cls, text: str, base: Path) -> TextWithBase:  # noqa: PYI034 - Self needs Python 3.11
+        """Make a text with its folder."""
+        made = super().__new__(cls, text)
+        made.base = base
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be pickled with the folder."""
+        return TextWithBase, (str(self), self.base)
+
+
+def without_base(value: Any) -> Any:
+    """Give a value with plain texts in the place of texts that know their folder."""
+    if isinstance(value, TextWithBase):
+        return str(value)
+    if type(value) in (list, tuple):
+        return type(value)(map(without_base, value))
+    if type(value) is dict:
+        return {key: without_base(part) for key, part in value.items()}
+    return value
+
+
+def _with_own_base(value: Any) -> Any:
+    return value.base / Path(value).expanduser() if isinstance(value, TextWithBase) else value
 
 
 def _against_base(path: Path, info: ValidationInfo) -> Path:
@@ -32,10 +76,10 @@ def _existing(path: Path, info: ValidationInfo) -> Path:
     return path
 
 
-FilePath = Annotated[Path, AfterValidator(_existing)]
+FilePath = Annotated[Path, BeforeValidator(_with_own_base), AfterValidator(_existing)]
 """An option that names a file to read: relative to the file that wrote it, and it must exist."""
 
-OutputPath = Annotated[Path, AfterValidator(_against_base)]
+OutputPath = Annotated[Path, BeforeValidator(_with_own_base), AfterValidator(_against_base)]
 """An option that names a file or folder to write: relative like `FilePath`, need not exist."""
 
 
@@ -86,7 +130,7 @@ class Options(BaseModel):
     def _no_nan(cls, value: Any) -> Any:
         if _has_nan(value):
             raise ValueError("NaN is no value")
-        return value
+        return without_base(value)
 
 
 def _bool_for_a_number(value: Any, annotation: Any) -> bool:

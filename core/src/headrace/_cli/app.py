@@ -157,7 +157,7 @@ def check(config: Config, json: Json = False, no_import: NoImport = False) -> No
     """Check a configuration without building it.
 
     No model and no heavy library is loaded. Shows all problems at once, with their places; warnings do not change the exit status.
-    With --json: {"ok": ..., "problems": [...], "warnings": [...]}.
+    With --json: {"ok": ..., "problems": [...], "warnings": [...]}, and "nodes" when it is right.
 
     \b
     Examples:
@@ -195,7 +195,8 @@ def explain(
 
     A tree of the backends with their options and where each value comes from, batch ranges,
     threads, who runs each node, and the distributions needed. Nothing is built and no heavy
-    library is loaded. With --json what `headrace.explain` gives.
+    library is loaded. With --json what `headrace.explain` gives; with --graph too: {"format": ...,
+    "graph": ...}.
 
     \b
     Examples:
@@ -249,7 +250,11 @@ def conformance(
 
 
 @app.command(cls=Command)
-def schema() -> None:
+def schema(
+    json: Annotated[
+        bool, typer.Option("--json", help="Print it in one line, for programs.")
+    ] = False,
+) -> None:
     """Print the JSON Schema of configurations, for editors.
 
     It knows the keys of nodes and the options of all installed backends.
@@ -262,7 +267,7 @@ def schema() -> None:
 
     from headrace._config.schema import json_schema
 
-    say(dumps(json_schema(), indent=2))
+    say(dumps(json_schema(), indent=None if json else 2))
 
 
 @plugins.command("list", cls=Command)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace._cli.printing import as_json
-from headrace._cli.reporting import OK, WRONG, counted, say, tell
-from headrace.errors import ConfigError, HeadraceError, Problem
+from headrace._cli.reporting import OK, WRONG, counted, refusal, say, tell
+from headrace.errors import HeadraceError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +22,7 @@ def check(config: str, *, json: bool, allow_import: bool) -> int:
     except HeadraceError as error:
         if not json:
             raise
-        problems = _problems_of(error)
-        say(as_json({"ok": False, "problems": problems, "warnings": []}))
+        say(as_json({**refusal(error), "warnings": []}))
         return WRONG
     warnings = list(warnings_of(found, config))
     if json:
@@ -33,18 +32,12 @@ def check(config: str, *, json: bool, allow_import: bool) -> int:
         return OK
     for warning in warnings:
         tell(f"warning: {warning.render()}")
-    instances = sum(node["instance_num"] for node in found["nodes"].values())
+    own = [node for node in found["nodes"].values() if node["door_to"] is None]
+    instances = sum(node["instance_num"] for node in own)
     needs = ", ".join(f"{d['distribution']} {d['version']}".strip() for d in found["asks_for"])
     nodes = counted(len(found["nodes"]), "node")
     say(f"ok: {nodes}, {counted(instances, 'instance')}; asks for {needs}")
     return OK
-
-
-def _problems_of(error: HeadraceError) -> list[dict[str, Any]]:
-    if isinstance(error, ConfigError):
-        return [problem.to_dict() for problem in error.problems]
-    hint = getattr(error, "hint", None)
-    return [Problem(error.code, getattr(error, "what", str(error)), hint=hint).to_dict()]
 
 
 def warnings_of(found: dict[str, Any], file: str) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import headrace
 from headrace._cli.plugin_info import all_plugins
 from headrace._cli.printing import as_json
-from headrace._cli.reporting import FAILED, OK, InputMissing, counted, say, tell
+from headrace._cli.reporting import FAILED, OK, WrongArgument, counted, say, tell
 from headrace._registry import BackendSpec, conformance_classes, normalised_plugin, registry
 from headrace.errors import ConfigError, PluginError
 from headrace.testing.conformance import BackendConformance, Certificate, Verdict, certify
@@ -39,11 +39,11 @@ def conformance(names: Sequence[str], *, certificate: str | None, json: bool) ->
 
     Raises:
         ConfigError: A name is no backend, plugin or distribution.
-        InputMissing: The certificate cannot be written where it is asked for.
+        WrongArgument: The certificate cannot be written where it is asked for.
     """
     wanted = {(spec.distribution, spec.name): spec for name in names for spec in _specs(name)}
     if certificate is not None and not Path(certificate).absolute().parent.is_dir():
-        raise InputMissing(f"there is no folder for the certificate {certificate!r}")
+        raise WrongArgument(f"there is no folder for the certificate {certificate!r}")
     classes = conformance_classes()
     certificates = []
     for (distribution, name), spec in wanted.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace._cli.graph import FORMATS
 from headrace._cli.printing import as_json, escaped, shown
-from headrace._cli.reporting import OK, WRONG, counted, say, tell
+from headrace._cli.reporting import OK, WrongArgument, counted, say, tell
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,19 +19,24 @@ __all__ = ["explain"]
 
 
 def explain(what: str, *, json: bool, allow_import: bool, graph: str | None = None) -> int:
-    """Explain a configuration file, or an expression; give the exit status."""
+    """Explain a configuration file, or an expression; give the exit status.
+
+    Raises:
+        ConfigError: It is wrong.
+        WrongArgument: There is no picture of that kind, or none of an expression.
+    """
     if graph is not None and graph not in FORMATS:
-        tell(f"--graph: expected one of {', '.join(FORMATS)}, got {graph!r}")
-        return WRONG
+        raise WrongArgument(f"--graph: expected one of {', '.join(FORMATS)}, got {graph!r}")
     if what.endswith(".toml") or os.path.isfile(what):  # noqa: PTH113 - false for a long text
         found = headrace.explain(what, allow_import=allow_import)
     else:
         found = _expression(what)
     if graph is not None and "nodes" in found:
-        say(FORMATS[graph](found))
+        picture = FORMATS[graph](found)
+        say(as_json({"format": graph, "graph": picture}) if json else picture)
     elif graph is not None:
-        tell("--graph: an expression by itself is no graph of nodes; name a configuration file")
-        return WRONG
+        message = "an expression by itself is no graph of nodes; name a configuration file"
+        raise WrongArgument(f"--graph: {message}")
     elif json:
         say(as_json(found))
     elif "nodes" in found:
@@ -57,6 +62,8 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
     tree = _tree(f"{path}  (headrace {found['headrace']}, {threads})", "bold")
     for name, node in found["nodes"].items():
         instances = counted(node["instance_num"], "instance")
+        if node["door_to"] is not None:
+            instances = f"a second door to {node['door_to']!r}, {instances}"
         each = "" if node["instance_num"] == 1 else " each"
         branch = tree.add(
             _text(

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
     from headrace._registry import PluginRecord
 
-__all__ = ["all_findings", "listed", "metadata_findings"]
+__all__ = ["HARMLESS", "all_findings", "listed", "metadata_findings", "unknown_names"]
+
+HARMLESS = ("disabled", "unknown_plugin")
+"""Kinds of findings that are as somebody wanted them, or may be: they are told, and not wrong."""
 
 
 def metadata_findings(records: Sequence[PluginRecord]) -> list[dict[str, Any]]:
@@ -38,6 +41,35 @@ def all_findings(
     usable = [record for record in records if record.state == "ok"]
     found = [*_findings(records, load=True), *_names_taken(records if among is None else among)]
     return [*found, *(_finding(*wrong) for wrong in wrong_offers(usable))]
+
+
+def unknown_names(records: Sequence[PluginRecord]) -> list[dict[str, Any]]:
+    """Report names in ``HEADRACE_PLUGINS`` that mean no installed plugin, so that a slip is seen."""
+    from headrace._registry import normalised_plugin, unknown_plugins
+    from headrace._registry.catalogue import KNOWN_ELSEWHERE
+    from headrace._registry.registry import nearest
+
+    known = [record.plugin for record in records]
+    elsewhere = {normalised_plugin(name): name for name in KNOWN_ELSEWHERE.values()}
+    found: list[dict[str, Any]] = []
+    for name in unknown_plugins(records):
+        near = nearest(name, [*known, *elsewhere]) if name not in elsewhere else None
+        remedy = f"Installed are: {', '.join(known)}." if known else "No plugin is installed."
+        if name in elsewhere:
+            remedy = f"Install it: pip install {elsewhere[name]}"
+        found.append(
+            {
+                "plugin": name,
+                "distribution": None,
+                "others": [],
+                "version": None,
+                "backend": None,
+                "kind": "unknown_plugin",
+                "reason": f"no installed plugin is called {name!r}",
+                "remedy": remedy if near is None else f"Did you mean {near!r}?",
+            }
+        )
+    return found
 
 
 def listed(
@@ -134,11 +166,10 @@ def _not_importable(record: PluginRecord) -> Iterator[dict[str, Any]]:
         except MissingDependencyError as error:
             yield _finding(record, "missing_dependency", error.what, error.hint, name)
         except PluginError as error:
-            again = f"Install it again: pip install --force-reinstall {record.distribution}"
-            yield _finding(record, "broken", error.what, again, name)
-        except SystemExit as error:
-            reason = f"its module ends the program: SystemExit: {error}"
-            yield _finding(record, "broken", reason, "Ask its author for a fix.", name)
+            remedy = f"Install it again: pip install --force-reinstall {record.distribution}"
+            if isinstance(error.__cause__, SystemExit):
+                remedy = "Ask its author for a fix: its module ends the program."
+            yield _finding(record, "broken", error.what, remedy, name)
 
 
 def _names_taken(records: Sequence[PluginRecord]) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace._cli.reporting import InputMissing
+from headrace._cli.reporting import WrongArgument
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Input:
             if self.error is not None:
                 raise self.error
             if self.path == STDIN:
+                if sys.stdin is None:
+                    raise InputError("standard input is closed")
                 return sys.stdin.buffer.read()
             return Path(self.path).read_bytes()
         except OSError as error:
@@ -52,18 +54,18 @@ def check_arguments(arguments: Sequence[str]) -> None:
     """Refuse what names no input, before anything is built.
 
     Raises:
-        InputMissing: A file or folder does not exist, a folder is empty, a pattern matches nothing.
+        WrongArgument: A file or folder does not exist, a folder is empty, a pattern matches nothing.
     """
     if arguments.count(STDIN) > 1:
-        raise InputMissing("'-' (standard input) can be read once only")
+        raise WrongArgument("'-' (standard input) can be read once only")
     for argument in arguments:
         if next(_expanded(argument), None) is not None:
             continue
         if _is_folder(argument):
-            raise InputMissing(f"no files in the folder {argument!r} (hidden ones do not count)")
+            raise WrongArgument(f"no files in the folder {argument!r} (hidden ones do not count)")
         if glob.has_magic(argument):
-            raise InputMissing(f"no file matches the pattern {argument!r}")
-        raise InputMissing(f"no such file or folder: {argument!r}")
+            raise WrongArgument(f"no file matches the pattern {argument!r}")
+        raise WrongArgument(f"no such file or folder: {argument!r}")
 
 
 def expand(arguments: Sequence[str]) -> Iterator[Input]:

@@ -92,8 +92,6 @@ def _backend(spec: BackendSpec, shut: str | None) -> dict[str, Any]:
         cls = spec.load()
     except PluginError as error:
         return {**found, "error": str(error)}
-    except SystemExit as error:
-        return {**found, "error": f"its module ends the program: SystemExit: {error}"}
     return {
         **found,
         "doc": inspect.getdoc(cls) or "",

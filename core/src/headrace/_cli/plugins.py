@@ -8,7 +8,13 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace._cli.findings import all_findings, listed, metadata_findings
+from headrace._cli.findings import (
+    HARMLESS,
+    all_findings,
+    listed,
+    metadata_findings,
+    unknown_names,
+)
 from headrace._cli.reporting import FAILED, OK, counted, say, tell
 from headrace._registry import registry
 
@@ -24,6 +30,8 @@ def list_plugins(*, json: bool) -> int:
     """List the installed plugins without importing any; give the exit status."""
     records = registry.plugins()
     rows = listed(records, metadata_findings(records))
+    for slip in unknown_names(records):
+        tell(f"warning: HEADRACE_PLUGINS: {slip['reason']}. {slip['remedy']}")
     if json:
         _say_json(rows)
         return OK
@@ -63,8 +71,8 @@ def _say_row(row: Sequence[str], widths: Sequence[int]) -> None:
 def doctor(*, json: bool) -> int:
     """Import every plugin, each guarded, and report what is wrong; give the exit status."""
     records = registry.plugins()
-    findings = all_findings(records)
-    wrong = [finding for finding in findings if finding["kind"] != "disabled"]
+    findings = [*all_findings(records), *unknown_names(records)]
+    wrong = [finding for finding in findings if finding["kind"] not in HARMLESS]
     if json:
         _say_json(
             {
@@ -77,6 +85,8 @@ def doctor(*, json: bool) -> int:
         return FAILED if wrong else OK
     for finding in findings:
         about = f"{finding['distribution']} {finding['version']}".strip()
+        if finding["distribution"] is None:
+            about = "HEADRACE_PLUGINS"
         name = f": {finding['backend']}" if finding["backend"] else ""
         say(f"{about}{name}: {finding['kind']}: {finding['reason']}")
         if finding["remedy"]:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["as_json", "as_line", "escaped", "shown"]
+
+_DEEPEST = 250
+"""Deepest nesting that is written, in levels."""
 
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 _ESCAPES |= {9: "\\t", 10: "\\n", 13: "\\r", 0x2028: "\\u2028", 0x2029: "\\u2029"}
@@ -46,29 +52,45 @@ def _described(value: Any) -> str | tuple[Any] | None:
     return f"{str(dtype).rpartition('.')[2]} {list(shape)}"
 
 
-def _readable(value: Any) -> Any:
+def _readable(value: Any, above: tuple[int, ...] = ()) -> Any:
     """Make what JSON can write, with arrays described."""
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     described = _described(value)
     if described is not None:
-        return described if isinstance(described, str) else _readable(described[0])
-    if isinstance(value, dict):
-        return {str(key): _readable(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_readable(part) for part in value]
+        return described if isinstance(described, str) else _readable(described[0], above)
+    if isinstance(value, (dict, list, tuple, set, frozenset)):
+        return _inner(value, above, _readable)
     return str(value)
+
+
+def _inner(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> Any:
+    """Convert what a dict or list holds; what holds itself, or is nested too deep, is ``...``.
+
+    Args:
+        value: The dict or list.
+        above: The identities of those that hold it.
+        convert: Converts a part, given the identities of all that hold that.
+    """
+    if id(value) in above or len(above) >= _DEEPEST:
+        return "..."
+    above = (*above, id(value))
+    if isinstance(value, dict):
+        return {str(key): convert(part, above) for key, part in value.items()}
+    return [convert(part, above) for part in value]
 
 
 def as_json(value: Any, *, ascii_only: bool = False) -> str:
     """Write a value as one line of JSON, in full.
 
     Whatever has ``tolist`` (arrays) becomes nested lists, bytes become base64, what is neither a
-    number, text, list or dict becomes its text. NaN and infinities, which JSON lacks, become null.
+    number, text, list or dict becomes its text. NaN and infinities, which JSON lacks, become null;
+    what holds itself, or is nested more than 250 levels deep, is cut off with ``"..."``.
     """
     try:
         return json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, default=_of_other_types)
-    except (TypeError, ValueError):  # a key that is no text, or a number that JSON lacks
+    except (TypeError, ValueError, RecursionError):
+        # A key that is no text, a number that JSON lacks, or what holds itself.
         return json.dumps(_complete(value), ensure_ascii=ascii_only, allow_nan=False)
 
 
@@ -82,13 +104,11 @@ def _of_other_types(value: Any) -> Any:
     return str(value)
 
 
-def _complete(value: Any) -> Any:
+def _complete(value: Any, above: tuple[int, ...] = ()) -> Any:
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _complete(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_complete(part) for part in value]
-    return _complete(_of_other_types(value))
+    if isinstance(value, (dict, list, tuple)):
+        return _inner(value, above, _complete)
+    return _complete(_of_other_types(value), above)

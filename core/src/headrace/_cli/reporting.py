@@ -23,10 +23,11 @@ __all__ = [
     "Command",
     "Commands",
     "Group",
-    "InputMissing",
+    "WrongArgument",
     "counted",
     "discard_stdout",
     "leave_now",
+    "refusal",
     "say",
     "tell",
 ]
@@ -39,8 +40,10 @@ BROKEN_PIPE = 141
 """What a program gives whose reader went away: 128 + SIGPIPE."""
 
 
-class InputMissing(Exception):  # noqa: N818 - a wrong argument, shown as one line
-    """An argument names no input."""
+class WrongArgument(Exception):  # noqa: N818 - shown as one line
+    """An argument that cannot be used, as one that names no input."""
+
+    code = "argument"
 
 
 def say(text: str) -> None:
@@ -74,6 +77,22 @@ def leave_now(status: int) -> NoReturn:
     os._exit(status)
 
 
+def refusal(error: Any) -> dict[str, Any]:
+    """Give an error that ends a command as plain data, what ``--json`` prints of it."""
+    from headrace.errors import ConfigError, Problem
+
+    if isinstance(error, ConfigError):
+        problems = list(error.problems)
+    else:
+        what = getattr(error, "what", str(error))
+        problems = [Problem(error.code, what, hint=getattr(error, "hint", None))]
+    return {
+        "ok": False,
+        "error": {"code": error.code, "type": type(error).__name__, "message": str(error)},
+        "problems": [problem.to_dict() for problem in problems],
+    }
+
+
 def _with_default(option: Any) -> Any:
     """Give ``--help`` a default, without which some versions of typer import pydantic for it."""
     if option is not None and option.default is None:
@@ -82,7 +101,20 @@ def _with_default(option: Any) -> Any:
 
 
 class Command(TyperCommand):
-    """One command."""
+    """One command; with ``--json`` an error that ends it goes to stdout too, as JSON."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        from headrace.errors import HeadraceError
+
+        try:
+            return super().invoke(ctx)
+        except (HeadraceError, WrongArgument) as error:
+            if ctx.params.get("json"):
+                from headrace._cli.printing import as_json
+
+                say(as_json(refusal(error)))
+            raise
 
     def get_help_option(self, ctx: Any) -> Any:
         """Give the option ``--help``."""
@@ -113,7 +145,7 @@ def _reported(traceback: bool) -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
-    except (HeadraceError, InputMissing) as error:
+    except (HeadraceError, WrongArgument) as error:
         if traceback:
             _show_traceback(error)
         tell(f"error: {error}")
@@ -121,6 +153,14 @@ def _reported(traceback: bool) -> Iterator[None]:
     except BrokenPipeError:
         discard_stdout()
         raise typer.Exit(BROKEN_PIPE) from None
+    except OSError as error:
+        # A full disk, say; what is still to be written cannot be written at the end either.
+        discard_stdout()
+        if traceback:
+            _show_traceback(error)
+        about = "" if error.filename is None else f": {error.filename}"
+        tell(f"error: reading or writing failed: {error.strerror or error}{about}")
+        raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         tell("interrupted")
         raise typer.Exit(INTERRUPTED) from None

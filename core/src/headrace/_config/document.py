@@ -13,6 +13,7 @@ from typing import Any
 from headrace._config.nesting import MAX_DEPTH, too_deep
 from headrace._config.problems import Problems, key_place
 from headrace._expression import substitute_text
+from headrace._options import TextWithBase
 from headrace.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -20,8 +21,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Document", "Table", "Written", "plain_copy", "read_document"]
+__all__ = ["Document", "Table", "Written", "plain_copy", "read_document", "with_base"]
 
+_SCOPED = re.compile(r"\s*([\w.:-]+::[\w-]+)\s*=")
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 
 
@@ -71,6 +73,8 @@ class Document:
 
 def plain_copy(value: Any) -> Any:
     """Copy dicts and lists, keep everything else by identity: the caller's data never changes."""
+    if isinstance(value, TextWithBase):
+        return str(value)
     if isinstance(value, Mapping):
         return {key: plain_copy(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -104,6 +108,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.problems = Problems()
+        self._read: dict[Path, Document] = {}
 
     def file(self, path: Path, stack: tuple[Path, ...], by: dict[str, Any]) -> Document:
         """Read one file, named at the place ``by``, from inside the files of ``stack``."""
@@ -116,6 +121,8 @@ class _Reader:
                     "extends_cycle", f"files that extend each other in a circle: {shown}", **by
                 )
                 return Document()
+            if resolved in self._read:
+                return self._read[resolved]
             if len(stack) > MAX_DEPTH:
                 message = f"more than {MAX_DEPTH} files that extend each other"
                 self.problems.add("nesting", message, **by)
@@ -128,12 +135,18 @@ class _Reader:
                 else "A text is always a path; an expression goes under the key 'backend' of a dict."
             )
             self.problems.add("no_file", f"no such file: {str(path)!r}", **by, hint=hint)
+        except IsADirectoryError:
+            message = f"{str(path)!r} is a folder, not a TOML file"
+            self.problems.add("unreadable", message, **by)
         except (OSError, ValueError, RuntimeError) as error:
-            self.problems.add("unreadable", f"cannot read {str(path)!r}: {error}", **by)
+            reason = getattr(error, "strerror", None) or error
+            self.problems.add("unreadable", f"cannot read {str(path)!r}: {reason}", **by)
         else:
             tables = self._parsed(text, str(path))
             if tables is not None:
-                return self.tables(tables, resolved.parent, str(path), (*stack, resolved))
+                document = self.tables(tables, resolved.parent, str(path), (*stack, resolved))
+                self._read[resolved] = document  # several may extend it; it is read once
+                return document
         return Document()
 
     def _parsed(self, text: str, file: str) -> dict[str, Any] | None:
@@ -142,11 +155,16 @@ class _Reader:
         except tomllib.TOMLDecodeError as error:
             message = str(error)
             place = _TOML_PLACE.search(message)
-            span = None
+            span = hint = None
             if place is not None:
                 lines = text.replace("\r\n", "\n").split("\n")
                 offset = sum(len(line) + 1 for line in lines[: int(place[1]) - 1])
                 span = (offset + int(place[2]) - 1, offset + int(place[2]))
+                scoped = _SCOPED.match(lines[int(place[1]) - 1])
+                if scoped is not None:
+                    hint = f'A key with a scope stands in quotes: "{scoped[1]}" = ...'
+                elif message.startswith("Invalid value"):
+                    hint = 'A text stands in quotes: "..."'
                 message = f"line {place[1]}: {message.replace(place[0], '')}"
             self.problems.add(
                 "toml",
@@ -154,6 +172,7 @@ class _Reader:
                 file=file,
                 span=span,
                 text=None if span is None else text.replace("\r\n", "\n"),
+                hint=hint,
             )
         except RecursionError:
             message = f"nested more than {MAX_DEPTH} levels deep"
@@ -246,9 +265,21 @@ def _merge(into: Document, child: Document) -> None:
             into.imports.append(item)
 
 
+def with_base(value: Any, base: Path) -> Any:
+    """Let every text of a value keep the folder that it was written in, unless it does already."""
+    if isinstance(value, str):
+        return value if isinstance(value, TextWithBase) else TextWithBase(value, base)
+    if isinstance(value, list):
+        return [with_base(part, base) for part in value]
+    if isinstance(value, dict):
+        return {key: with_base(part, base) for key, part in value.items()}
+    return value
+
+
 def _laid_over(known: Written | None, new: Written) -> Written:
     if known is not None and isinstance(known.value, dict) and isinstance(new.value, dict):
-        return Written(_deep(known.value, new.value), new.base, new.file)
+        below = known.value if known.base == new.base else with_base(known.value, known.base)
+        return Written(_deep(below, new.value), new.base, new.file)
     return new
 
 

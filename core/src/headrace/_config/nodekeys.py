@@ -32,7 +32,9 @@ class NodeKeys(Options):
         0, ge=0, le=1e9, description="How long the oldest request waits for company, milliseconds."
     )
     batch_sizes: tuple[int, ...] | None = Field(
-        None, description="The only weights that a batch may have."
+        None,
+        description="The only weights that a batch may have.",
+        json_schema_extra={"minItems": 1, "items": {"minimum": 1}},
     )
     pad: bool = Field(False, description="Fill batches that are too small with copies.")
     queue_size: int = Field(1024, ge=1, description="How many requests may wait.")
@@ -43,7 +45,9 @@ class NodeKeys(Options):
         None, gt=0, le=1e12, description="Longest time from arrival to the end, milliseconds."
     )
     device: str | tuple[str, ...] | None = Field(
-        None, description="The device, or a list that is spread over the instances."
+        None,
+        description="The device, or a list that is spread over the instances.",
+        json_schema_extra={"minItems": 1, "minLength": 1},
     )
     batch_policy: str = Field("greedy", description="The policy that cuts batches.")
     dispatch_policy: str = Field("best_fit", description="The policy that chooses the instance.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
@@ -20,16 +21,20 @@ _LONGEST = 60
 
 
 class Problems:
-    """The problems found so far, each once."""
+    """The problems found so far, each once: what is said twice of one place counts as one.
+
+    The advice may differ then, as nodes that use one definition know different names; the first
+    that has a suggestion stays.
+    """
 
     def __init__(self) -> None:
-        self._found: dict[Problem, None] = {}
+        self._found: dict[Problem, Problem] = {}
 
     def __len__(self) -> int:
         return len(self._found)
 
     def __iter__(self) -> Iterator[Problem]:
-        return iter(self._found)
+        return iter(self._found.values())
 
     def add(
         self,
@@ -44,22 +49,25 @@ class Problems:
         hint: str | None = None,
     ) -> None:
         """Take note of one problem; see `headrace.errors.Problem`."""
-        self._found.setdefault(
-            Problem(code, message, file, path, span, suggestion, text, hint), None
-        )
+        self._take(Problem(code, message, file, path, span, suggestion, text, hint))
 
     def extend(
         self, problems: Iterable[Problem], *, file: str | None = None, path: str | None = None
     ) -> None:
         """Take note of problems found elsewhere, with the place filled in where it is missing."""
         for problem in problems:
-            placed = replace(problem, file=problem.file or file, path=problem.path or path)
-            self._found.setdefault(placed, None)
+            self._take(replace(problem, file=problem.file or file, path=problem.path or path))
+
+    def _take(self, problem: Problem) -> None:
+        same = replace(problem, suggestion=None, hint=None)
+        known = self._found.setdefault(same, problem)
+        if known.suggestion is None and problem.suggestion is not None:
+            self._found[same] = problem
 
     def raise_if_any(self) -> None:
         """Raise one ConfigError with all of them, if there are any."""
         if self._found:
-            raise ConfigError(tuple(self._found))
+            raise ConfigError(tuple(self))
 
 
 def key_place(
@@ -84,8 +92,12 @@ def key_place(
 def shown_value(value: Any) -> str:
     """Write a value in one short line, as TOML or close to it."""
     try:
-        text = json.dumps(value, ensure_ascii=False, default=repr)
+        text = json.dumps(value, ensure_ascii=False, default=_shown)
     except (ValueError, TypeError):
         text = repr(value)
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, PurePath) else repr(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.nodekeys import EXPRESSION_KEYS, GlobalKeys, NodeKeys
+from headrace._config.nodekeys import EXPRESSION_KEYS, NODE_ONLY, GlobalKeys, NodeKeys
 from headrace._registry import registry
 from headrace.errors import PluginError
 
@@ -16,44 +16,108 @@ __all__ = ["json_schema"]
 _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
 """A text with a placeholder may stand for any value."""
 
+_RESERVED = "extends|import|global|define"
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_TABLE = {
+    "type": "object",
+    "minProperties": 1,
+    "additionalProperties": {
+        "type": "object",
+        "minProperties": 1,
+        "additionalProperties": {"anyOf": [{"type": "string"}, {**_TEXTS, "minItems": 1}]},
+    },
+}
+_LINKS: dict[str, dict[str, Any]] = {
+    "next": {
+        "description": "The nodes that come after this one: a, or a,b, or a list.",
+        "anyOf": [{"type": "string"}, _TEXTS],
+    },
+    "map": {
+        "description": "What this node gets: node[source:target,...],... or a table per node.",
+        "anyOf": [{"type": "string"}, _TABLE],
+    },
+    "or": {
+        "description": "Run only where the node before gave no result.",
+        "default": False,
+        "type": "boolean",
+    },
+    "each": {
+        "description": "Run once per element of the list under this key: key, or key:target.",
+        "type": "string",
+    },
+    "each_errors": {
+        "description": "An element that fails makes the request fail, or leaves none.",
+        "default": "fail",
+        "enum": ["fail", "none"],
+    },
+}
+"""The keys that link nodes; `headrace._plan.links` reads them."""
+
 
 def json_schema() -> dict[str, Any]:
     """Give a JSON Schema (draft 2020-12) of the configuration.
 
     Options of all backends that can be imported here are listed as keys of nodes. Further keys are
-    allowed: which of them a node may have depends on its expressions, and `check` knows.
+    allowed: which of them a node may have depends on its expressions, and `check` knows. Numbers and
+    flags that are written as texts are refused here, although they can be read.
     """
     definitions: dict[str, Any] = {}
     options = _option_keys(definitions)
-    shared = {key: value for key, value in options.items() if "::" not in key}
-    node_keys = {**shared, **_keys_of(NodeKeys, definitions)}
-    global_keys = {**node_keys, **_keys_of(GlobalKeys, definitions)}
-    texts = {"type": "array", "items": {"type": "string"}}
+    own = {**options, **_keys_of(NodeKeys, definitions)}
+    whole = _keys_of(GlobalKeys, definitions)
+    links = {key: _or_placeholder(schema) for key, schema in _LINKS.items()}
+    shared = {key: schema for key, schema in links.items() if key not in NODE_ONLY}
+    scoped = {"::": {"description": "An option of the backend before '::'."}}
     definitions["node"] = {
         "type": "object",
         "description": "A node: its own keys, and the options of its backends.",
-        "properties": node_keys,
-        "patternProperties": {"::": {"description": "An option of the backend before '::'."}},
+        "properties": {**own, **links, **dict.fromkeys(whole, _elsewhere("to [global]"))},
+        "patternProperties": scoped,
+    }
+    definitions["global"] = {
+        "type": "object",
+        "description": "Defaults of all nodes, and keys of the whole pipeline.",
+        "properties": {
+            **own,
+            **shared,
+            **whole,
+            **dict.fromkeys(NODE_ONLY, _elsewhere("to nodes")),
+        },
+        "patternProperties": scoped,
+    }
+    definitions["main"] = {
+        "description": "One node without a table of its own: tables are options.",
+        "properties": {**own, **links, **whole},
+        "patternProperties": {
+            **scoped,
+            f"^(?!({_RESERVED})$)": {"not": {"type": "object", "required": ["backend"]}},
+        },
+    }
+    definitions["nodes"] = {
+        "description": "Each table is a node; other keys belong to [global].",
+        "properties": {
+            **{key: _unless_table(key) for key in definitions["global"]["properties"]},
+            **dict.fromkeys(_RESERVED.split("|"), True),
+        },
+        "patternProperties": {
+            f"^(?!({_RESERVED})$)[A-Za-z][A-Za-z0-9_-]*$": {
+                "if": {"type": "object"},
+                "then": {"$ref": "#/$defs/node"},
+            }
+        },
+        "additionalProperties": {"not": {"type": "object"}},
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Headrace configuration",
         "type": "object",
         "properties": {
-            **global_keys,
             "extends": {
                 "description": "Configurations that this one is laid over; later ones win.",
-                "anyOf": [{"type": "string"}, texts],
+                "anyOf": [{"type": "string"}, _TEXTS],
             },
-            "import": {
-                "description": "Python files and modules that register backends.",
-                **texts,
-            },
-            "global": {
-                "description": "Defaults of all nodes, and keys of the whole pipeline.",
-                "type": "object",
-                "properties": global_keys,
-            },
+            "import": {"description": "Python files and modules that register backends.", **_TEXTS},
+            "global": {"$ref": "#/$defs/global"},
             "define": {
                 "description": "Names that stand for expressions.",
                 "type": "object",
@@ -61,14 +125,26 @@ def json_schema() -> dict[str, Any]:
             },
         },
         "if": {"required": ["backend"], "properties": {"backend": {"type": "string"}}},
-        "else": {
-            "additionalProperties": {
-                "if": {"type": "object"},
-                "then": {"$ref": "#/$defs/node"},
-            }
-        },
+        "then": {"$ref": "#/$defs/main"},
+        "else": {"$ref": "#/$defs/nodes"},
         "$defs": definitions,
     }
+
+
+def _elsewhere(where: str) -> dict[str, Any]:
+    return {"description": f"Belongs {where}.", "not": {}}
+
+
+def _unless_table(key: str) -> dict[str, Any]:
+    """Give the schema of a key at the top beside tables, which is a node if it is one itself."""
+    return {"if": {"not": {"type": "object"}}, "then": {"$ref": f"#/$defs/global/properties/{key}"}}
+
+
+def _or_placeholder(schema: dict[str, Any]) -> dict[str, Any]:
+    """Let a value be a text with a placeholder as well; what describes it stays outside."""
+    described: dict[str, Any] = {k: schema[k] for k in ("description", "default") if k in schema}
+    rest = {k: v for k, v in schema.items() if k not in (*described, "title")}
+    return {**described, "anyOf": [rest, _PLACEHOLDER]}
 
 
 def _keys_of(model: type[BaseModel], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -77,12 +153,8 @@ def _keys_of(model: type[BaseModel], definitions: dict[str, Any]) -> dict[str, A
     definitions.update(schema.get("$defs", {}))
     found = {}
     for key, value in schema.get("properties", {}).items():
-        described = {k: value[k] for k in ("description", "default") if k in value}
-        rest = {k: v for k, v in value.items() if k not in (*described, "title")}
-        if key in EXPRESSION_KEYS:
-            found[key] = {**described, **rest}
-        else:
-            found[key] = {**described, "anyOf": [rest, _PLACEHOLDER]}
+        plain = {k: v for k, v in value.items() if k != "title"}
+        found[key] = plain if key in EXPRESSION_KEYS else _or_placeholder(value)
     return found
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from headrace._config.document import Document, Table, Written
+from headrace._config.document import Document, Table, Written, with_base
 from headrace._config.nodekeys import GLOBAL_KEYS
 from headrace._config.problems import key_place
 from headrace._registry.registry import nearest
@@ -33,17 +33,19 @@ class Shape:
         globals: The keys of ``[global]``, and of the top level beside tables.
         definitions: The keys of ``[define]``.
         single: Whether it is one node without a table of its own.
+        file: The file that was asked for, None for a dict.
     """
 
     nodes: dict[str, dict[str, Written]] = field(default_factory=dict)
     globals: dict[str, Written] = field(default_factory=dict)
     definitions: dict[str, Written] = field(default_factory=dict)
     single: bool = False
+    file: str | None = None
 
 
 def read_shape(document: Document, problems: Problems) -> Shape:
     """Sort the keys of ``document`` by the part of the configuration they belong to."""
-    shape = Shape()
+    shape = Shape(file=document.file)
     before = len(problems)
     for name, part in (("global", shape.globals), ("define", shape.definitions)):
         table = document.top.get(name)
@@ -62,14 +64,24 @@ def read_shape(document: Document, problems: Problems) -> Shape:
     else:
         _several_nodes(rest, shape, problems)
     if not shape.nodes and len(problems) == before:
-        problems.add(
-            "no_node",
-            "the configuration has no node",
-            file=document.file,
-            suggestion="backend" if any(nearest(key, _BACKEND) for key in shape.globals) else None,
-            hint='Write backend = "..." at the top, or a table per node that has a backend.',
-        )
+        _report_no_node(document, shape, problems)
     return shape
+
+
+def _report_no_node(document: Document, shape: Shape, problems: Problems) -> None:
+    like = next((key for key in shape.globals if nearest(key, _BACKEND)), None)
+    place: dict[str, Any] = {"file": document.file}
+    hint = 'Write backend = "..." at the top, or a table per node that has a backend.'
+    if like is not None:
+        written = shape.globals[like]
+        path = like if like in document.top else f"global.{like}"
+        place = key_place(written.file, path, like, written.value, at_key=True)
+    if like == "backend":
+        hint = "In [global] it is the default of nodes: write it at the top, or a table per node."
+    suggestion = "backend" if like not in (None, "backend") else None
+    problems.add(
+        "no_node", "the configuration has no node", suggestion=suggestion, hint=hint, **place
+    )
 
 
 def _one_node(rest: dict[str, Written | Table], shape: Shape, problems: Problems) -> None:
@@ -89,7 +101,12 @@ def _one_node(rest: dict[str, Written | Table], shape: Shape, problems: Problems
                 hint="Move the keys of the top level into a table of their own.",
             )
         else:
-            table = {name: written.value for name, written in value.keys.items()}
+            table = {
+                name: written.value
+                if written.base == value.base
+                else with_base(written.value, written.base)
+                for name, written in value.keys.items()
+            }
             node[key] = Written(table, value.base, value.file)
     shape.nodes[MAIN] = node
 
@@ -99,6 +116,13 @@ def _several_nodes(rest: dict[str, Written | Table], shape: Shape, problems: Pro
         if isinstance(value, Written):
             if key in shape.globals:
                 _report_twice(key, value, problems)
+            if _is_list_of_tables(value.value):
+                problems.add(
+                    "type",
+                    f"{key!r} is a list of tables, and a node is one table",
+                    hint=f"Write [{key}], with one pair of brackets.",
+                    **key_place(value.file, key, key, value.value),
+                )
             shape.globals.setdefault(key, value)
         elif _NODE_NAME.fullmatch(key):
             shape.nodes[key] = value.keys
@@ -119,3 +143,7 @@ def _report_twice(key: str, value: Written, problems: Problems) -> None:
         f"{key!r} stands at the top level and in [global]",
         **key_place(value.file, key, key, value.value, at_key=True),
     )
+
+
+def _is_list_of_tables(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(v, dict) and "backend" in v for v in value)

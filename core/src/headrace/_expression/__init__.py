@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace._expression.parser import parse
+from headrace._expression.parser import parse, parse_literal
 from headrace._expression.placeholders import substitute, substitute_text
 from headrace._expression.templates import Template
 from headrace._expression.tree import EMPTY, Args, Call, Span, Value
@@ -15,6 +15,7 @@ __all__ = [
     "Template",
     "Value",
     "parse",
+    "parse_literal",
     "substitute",
     "substitute_text",
 ]

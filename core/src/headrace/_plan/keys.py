@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from headrace._config.nodekeys import EXPRESSION_KEYS
 from headrace._config.problems import key_place, shown_value
-from headrace._plan.values import replaced
+from headrace._plan.values import nearest_choice, replaced
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _checked(
         return model.model_validate(values)
     except ValidationError as error:
         wrong: set[str] = set()
-        for detail in error.errors(include_url=False, include_context=False):
+        for detail in error.errors(include_url=False):
             message = detail["msg"].removeprefix("Value error, ")
             if not detail["loc"]:
                 among = [key for key in places if f"{key} = " in message or key == "batch_sizes"]
@@ -77,7 +77,8 @@ def _checked(
             key = str(detail["loc"][0])
             if key not in wrong:  # one is enough of the alternatives of a type
                 got = shown_value(detail["input"])
-                problems.add("key", f"{key}: {message}, got {got}", **places[key])
+                near = nearest_choice(detail)
+                problems.add("key", f"{key}: {message}, got {got}", suggestion=near, **places[key])
             wrong.add(key)
     kept = {key: value for key, value in values.items() if key not in wrong}
     return _checked(model, kept, places, name, problems) if len(kept) < len(values) else model()

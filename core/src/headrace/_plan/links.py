@@ -6,14 +6,20 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.nodekeys import LINK_KEYS
+from pydantic import TypeAdapter, ValidationError
+
+from headrace._config.nodekeys import LINK_KEYS, NODE_ONLY
+from headrace._config.problems import key_place
+from headrace._plan.values import replaced
 from headrace._registry.registry import nearest
+from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace._config.document import Written
     from headrace._config.problems import Problems
+    from headrace._plan.element import Place
 
 __all__ = ["KEPT", "Links", "check_links", "read_links"]
 
@@ -23,7 +29,7 @@ KEPT = ("context", "request_id")
 _PART = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*\[([^\[\]]*)\]\s*(,|$)")
 _PAIR = re.compile(r"\s*([^:,\s]+)\s*:\s*([^:,\s]+)\s*")
 _KEY = re.compile(r"[^:,\s\[\]]+")
-
+_FLAG: TypeAdapter[bool] = TypeAdapter(bool)
 
 Pairs = tuple[tuple[str, str], ...]
 """Source key and target key of what a map takes from one node."""
@@ -40,7 +46,8 @@ class Links:
         otherwise: The key ``or``: it runs only where its predecessor gave no result.
         each: The key of a list, and the key under which its elements go; None when it runs once.
         keep_errors: ``each_errors = "none"``: an element that fails leaves None.
-        files: Per key, the file that it was written in.
+        places: Per key, where it was written, as a problem has it.
+        incomplete: Whether a key could not be read, so that links may be missing.
         reposts: The nodes at which a `Repost` in its expression lets the walk go on.
         calls: The nodes that its expression calls, ``Forward[node.x]``.
         door: Whether it is another door to a node.
@@ -52,7 +59,8 @@ class Links:
     otherwise: bool = False
     each: tuple[str, str] | None = None
     keep_errors: bool = False
-    files: Mapping[str, str | None] = field(default_factory=dict, compare=False)
+    places: Mapping[str, Place] = field(default_factory=dict, compare=False)
+    incomplete: bool = False
     reposts: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
     door: bool = False
@@ -79,23 +87,43 @@ def _table(pairs: Pairs) -> dict[str, str | list[str]]:
 
 
 class _Reader:
-    def __init__(self, name: str, table: Mapping[str, Written], problems: Problems) -> None:
-        self.name = name
-        self.table = table
+    """Reads the keys of one node, placeholders replaced; what is wrong goes to ``problems``."""
+
+    def __init__(
+        self,
+        name: str,
+        table: Mapping[str, Written],
+        shared: Mapping[str, Written],
+        problems: Problems,
+    ) -> None:
         self.problems = problems
+        self.table: dict[str, Any] = {}
+        self.places: dict[str, Place] = {}
+        self.incomplete = False
+        for key in LINK_KEYS:
+            written, owner = table.get(key), name
+            if written is None and key not in NODE_ONLY:
+                written, owner = shared.get(key), "global"
+            if written is None:
+                continue
+            self.places[key] = key_place(written.file, f"{owner}.{key}", key, written.value)
+            try:
+                self.table[key] = replaced(written.value)
+            except ConfigError as error:
+                self.incomplete = True
+                problems.extend(error.problems, file=written.file, path=f"{owner}.{key}")
 
     def wrong(self, key: str, message: str, code: str = "graph", **more: Any) -> None:
-        self.problems.add(
-            code, message, file=self.table[key].file, path=f"{self.name}.{key}", **more
-        )
+        self.problems.add(code, message, **{**self.places[key], **more})
 
     def next(self) -> tuple[str, ...]:
         if "next" not in self.table:
             return ()
-        value = self.table["next"].value
+        value = self.table["next"]
         names = value.split(",") if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             self.wrong("next", f"expected the names of nodes, got {value!r}", "type")
+            self.incomplete = True
             return ()
         names = [name.strip() for name in names]
         if "" in names:
@@ -108,7 +136,7 @@ class _Reader:
     def map(self) -> dict[str, Pairs] | None:
         if "map" not in self.table:
             return None
-        value = self.table["map"].value
+        value = self.table["map"]
         found = self._map_text(value) if isinstance(value, str) else self._map_table(value)
         if found is None:
             return None
@@ -160,15 +188,25 @@ class _Reader:
     def flag(self, key: str) -> bool:
         if key not in self.table:
             return False
-        value = self.table[key].value
-        if not isinstance(value, bool):
+        value = self.table[key]
+        try:
+            return _FLAG.validate_python(value)
+        except ValidationError:
             self.wrong(key, f"expected true or false, got {value!r}", "type")
-        return value is True
+            return False
+
+    def keep_errors(self) -> bool:
+        value = self.table.get("each_errors", "fail")
+        if value not in ("none", "fail"):
+            near = nearest(value, ("none", "fail")) if isinstance(value, str) else None
+            message = f"expected 'fail' or 'none', got {value!r}"
+            self.wrong("each_errors", message, "type", suggestion=near)
+        return bool(value == "none")
 
     def each(self) -> tuple[str, str] | None:
         if "each" not in self.table:
             return None
-        value = self.table["each"].value
+        value = self.table["each"]
         parts = [part.strip() for part in value.split(":")] if isinstance(value, str) else []
         if not 1 <= len(parts) <= 2 or not all(_KEY.fullmatch(part) for part in parts):
             self.wrong("each", f"expected 'key' or 'key:target', got {value!r}", "type")
@@ -180,25 +218,18 @@ def read_links(
     name: str, table: Mapping[str, Written], shared: Mapping[str, Written], problems: Problems
 ) -> Links:
     """Read the keys of one node that link it to others; what is wrong goes to ``problems``."""
-    reader = _Reader(name, table, problems)
-    errors = table.get("each_errors", shared.get("each_errors"))
-    if errors is not None and errors.value not in ("none", "fail"):
-        problems.add(
-            "type",
-            f"expected 'fail' or 'none', got {errors.value!r}",
-            file=errors.file,
-            path=f"{name}.each_errors" if "each_errors" in table else "global.each_errors",
-        )
+    reader = _Reader(name, table, shared, problems)
     links = Links(
         name,
         reader.next(),
         reader.map(),
         reader.flag("or"),
         reader.each(),
-        errors is not None and errors.value == "none",
-        {key: table[key].file for key in LINK_KEYS if key in table},
+        reader.keep_errors(),
+        reader.places,
+        reader.incomplete,
     )
-    if "each_errors" in table and links.each is None:
+    if "each_errors" in table and "each" not in table:
         reader.wrong("each_errors", "the node has no 'each'")
     return links
 
@@ -229,13 +260,15 @@ def check_links(links: Mapping[str, Links], problems: Problems) -> bool:
         for name in one.next:
             if name in before:
                 before[name].append(one.name)
+    if any(one.incomplete for one in links.values()):
+        return False
     for one in links.values():
         _check_one(one, links, before, problems)
     return all(name in links for one in links.values() for name in one.next)
 
 
 def _wrong(problems: Problems, links: Links, key: str, message: str, **more: Any) -> None:
-    problems.add("graph", message, file=links.files.get(key), path=f"{links.name}.{key}", **more)
+    problems.add("graph", message, **{**links.places[key], **more})
 
 
 def _circle(links: Mapping[str, Links]) -> list[str] | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from headrace._config.problems import key_place, shown_value
-from headrace._expression import Args
 from headrace._options import Options
-from headrace._plan.values import plain_value, replaced
+from headrace._plan.moved import with_folders
+from headrace._plan.values import nearest_choice, plain_value, replaced
 from headrace._registry.registry import nearest
 from headrace.errors import ConfigError
 
@@ -30,7 +30,10 @@ __all__ = ["OptionsReader"]
 
 
 class _Value:
-    """A value for one option: what, from where, and the place to show when it is wrong."""
+    """A value for one option: what, from where, and the place to show when it is wrong.
+
+    ``told`` says that what is wrong with it has been reported.
+    """
 
     def __init__(
         self, value: Any, origin: str, base: str, place: dict[str, Any], written: Written | None
@@ -41,6 +44,7 @@ class _Value:
         self.place = place
         self.written = written
         self.argument: tuple[Layer, Call, int | str] | None = None
+        self.told = False
 
 
 class OptionsReader:
@@ -115,7 +119,7 @@ class OptionsReader:
                 {key: value.value for key, value in values.items()}, context=context
             )
         except ValidationError as error:
-            for detail in error.errors(include_url=False, include_context=False):
+            for detail in error.errors(include_url=False):
                 self._report(detail, values)
             return None
         return options
@@ -164,13 +168,13 @@ class OptionsReader:
         origin, written, path = found
         key = path.split(".", 1)[1]
         place = key_place(written.file, path, key, written.value)
-        value = written.value
+        value = _Value(written.value, origin, str(written.base), place, written)
         try:
-            value = replaced(value)
+            value.value = replaced(written.value)
         except ConfigError as error:
-            self._wrong = True
+            self._wrong = value.told = True
             self.problems.extend(error.problems, file=written.file, path=path)
-        return _Value(value, origin, str(written.base), place, written)
+        return value
 
     def _written(self) -> dict[str, _Value]:
         """Give the args of the element by key, and report those it cannot have."""
@@ -181,8 +185,9 @@ class OptionsReader:
             if index >= len(positional) or positional[index] not in self.keys:
                 takes = f"takes {len(positional)}" if positional else "takes no positional args"
                 hint = f"They are {', '.join(positional)}." if positional else None
-                if not positional and self.keys:
-                    hint = f"Write {next(iter(self.keys))}=..."
+                if not positional:
+                    hint = "Options stand in ( ), backends in [ ]."
+                    hint = f"Write {next(iter(self.keys))}=..." if self.keys else hint
                 self._add("args", f"{call.name} {takes}", index, hint=hint)
                 break
             key = positional[index]
@@ -207,6 +212,8 @@ class OptionsReader:
     def _report(self, detail: ErrorDetails, values: dict[str, _Value]) -> None:
         location = detail["loc"]
         key = str(location[0]) if location else None
+        if key in values and values[key].told:
+            return
         if detail["type"] == "missing" and len(location) == 1:
             if not self.scope.lenient:
                 inline = f"{self.call.name}({key}=...)"
@@ -224,23 +231,20 @@ class OptionsReader:
         what = f"{self.call.name}: {key}{inner}: " if key else f"{self.call.name}: "
         place = values[key].place if key in values else self._place()
         self._wrong = True
-        self.problems.add("option", f"{what}{message}{got if key else ''}", **place)
+        told = f"{what}{message}{got if key else ''}"
+        self.problems.add("option", told, suggestion=nearest_choice(detail), **place)
 
     def _note_files(self, options: Options, values: dict[str, _Value]) -> None:
         """Take note of texts that became paths, so that they can be written with their folder."""
         for key, value in values.items():
-            moved = _with_folders(value.value, getattr(options, self.keys[key]))
+            checked = getattr(options, self.keys[key])
+            moved = with_folders(value.value, checked, value.base)
             if moved == value.value:
                 continue
             if value.written is not None:
                 self.moved.key(value.written, moved)
             elif value.argument is not None:
-                layer, call, which = value.argument
-                argument = _immutable(moved)
-                args = (
-                    Args((argument,)) if isinstance(which, int) else Args((), ((which, argument),))
-                )
-                self.moved.argument(layer, call, call.args.span_of(which), str(args)[1:-1])
+                self.moved.argument(*value.argument, value.value, checked, value.base)
 
 
 def _is_options(options: Any) -> bool:
@@ -256,27 +260,3 @@ def _place(layer: Layer, call: Call, which: int | str | None = None) -> dict[str
 
 def _known(keys: Mapping[str, str]) -> str:
     return f"It has {', '.join(keys)}." if keys else "It has none."
-
-
-def _immutable(value: Any) -> Any:
-    return tuple(map(_immutable, value)) if isinstance(value, list) else value
-
-
-def _with_folders(written: Any, checked: Any) -> Any:
-    """Give ``written`` with the texts that were read as relative paths in full."""
-    if isinstance(written, str) and isinstance(checked, Path):
-        return written if Path(written).is_absolute() else str(checked)
-    if isinstance(written, list) and isinstance(checked, (list, tuple)):
-        if len(written) == len(checked):
-            return [_with_folders(*pair) for pair in zip(written, checked, strict=True)]
-    elif isinstance(written, dict):
-        if isinstance(checked, BaseModel):
-            fields = {field.alias or n: n for n, field in type(checked).model_fields.items()}
-            inner = {key: getattr(checked, name) for key, name in fields.items()}
-        else:
-            inner = checked if isinstance(checked, dict) else {}
-        return {
-            key: _with_folders(part, inner[key]) if key in inner else part
-            for key, part in written.items()
-        }
-    return written

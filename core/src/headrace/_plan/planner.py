@@ -199,7 +199,7 @@ class Pipeline:
     def file_of(self, node: str) -> str | None:
         """Give the file that holds a node, None for a dict."""
         files = [written.file for written in self.shape.nodes.get(node, {}).values()]
-        return files[-1] if files else None
+        return files[-1] if files else self.shape.file
 
     # Expressions.
 

@@ -80,9 +80,8 @@ def check_front(
             problems.add(
                 "graph",
                 "the entrypoint does not walk the graph, so nothing comes next",
-                path=f"{name}.next",
-                file=one.files.get("next"),
                 hint="Put DagDispatcher where the walk is to begin.",
+                **one.places["next"],
             )
 
 

@@ -193,6 +193,10 @@ class Resolver:
         self, call: Call, scope: Scope, offers: list[tuple[str, str]], specs: list[BackendSpec]
     ) -> None:
         offers = [*offers, *((spec.plugin, spec.distribution) for spec in specs)]
+        ways = [f"{plugin}:{call.part}" for plugin, _ in offers]
+        hint = f"Write {' or '.join(ways)}."
+        if len(set(ways)) < len(ways):
+            hint = "Give one of them another name, or import only one."
         self.unresolved += 1
         self.parameters.incomplete = True
         self.add(
@@ -200,7 +204,7 @@ class Resolver:
             f"{call.name!r} is offered by {' and '.join(d for _, d in offers)}",
             call,
             scope,
-            hint=f"Write {' or '.join(f'{plugin}:{call.part}' for plugin, _ in offers)}.",
+            hint=hint,
         )
         self._plan_below_unknown(call, scope)
 
@@ -307,6 +311,8 @@ class Resolver:
             return False
         if element.cls is Batching:
             return scheduling.check_batching(self, element, scope)
+        if not scheduling.check_walker(self, element, scope):
+            return False
         return scheduling.check_dispatcher(self, element, scope)
 
     def _children(

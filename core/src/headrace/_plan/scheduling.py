@@ -1,9 +1,10 @@
-"""Where Batching and InstanceDispatcher may stand."""
+"""Where Batching, InstanceDispatcher and DagDispatcher may stand."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace._containers.graph import DagDispatcher
 from headrace._containers.scheduling import Batching, InstanceDispatcher
 from headrace._containers.wiring import Wiring
 
@@ -14,7 +15,14 @@ if TYPE_CHECKING:
     from headrace._plan.resolver import Resolver
     from headrace._plan.scope import Layer, Scope
 
-__all__ = ["check_batching", "check_dispatcher", "check_one_batching", "check_used", "door_of"]
+__all__ = [
+    "check_batching",
+    "check_dispatcher",
+    "check_one_batching",
+    "check_used",
+    "check_walker",
+    "door_of",
+]
 
 
 def door_of(element: Element) -> Element:
@@ -38,6 +46,20 @@ def check_dispatcher(resolver: Resolver, element: Element, scope: Scope) -> bool
         "InstanceDispatcher stands in Batching[InstanceDispatcher] only",
         element.call,
         scope,
+    )
+    return False
+
+
+def check_walker(resolver: Resolver, element: Element, scope: Scope) -> bool:
+    """Check that no node walks the graph that it stands in itself."""
+    if element.cls is not DagDispatcher or resolver.known_node is None or scope.lenient:
+        return True
+    resolver.add(
+        "circle",
+        f"DagDispatcher walks through all nodes, so node {resolver.node!r} would call itself",
+        element.call,
+        scope,
+        hint="Write it in entrypoint; from inside a node, Forward[node.x] calls another one.",
     )
     return False
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
 
 from headrace._expression import Call, substitute_text
+from headrace._options import TextWithBase
+from headrace._registry.registry import nearest
 
-__all__ = ["plain_value", "replaced"]
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+__all__ = ["nearest_choice", "plain_value", "replaced"]
 
 
 def plain_value(value: Any) -> Any:
@@ -26,9 +32,18 @@ def replaced(value: Any) -> Any:
         ConfigError: Placeholders that are wrong or have no value.
     """
     if isinstance(value, str):
-        return substitute_text(value, os.environ)
+        text = substitute_text(value, os.environ)
+        return TextWithBase(text, value.base) if isinstance(value, TextWithBase) else text
     if isinstance(value, list):
         return [replaced(part) for part in value]
     if isinstance(value, dict):
         return {key: replaced(part) for key, part in value.items()}
     return value
+
+
+def nearest_choice(detail: ErrorDetails) -> str | None:
+    """Give the choice most like a text that is none of those an option has, or None."""
+    got, expected = detail["input"], detail.get("ctx", {}).get("expected")
+    if detail["type"] not in ("literal_error", "enum") or not isinstance(got, str):
+        return None
+    return nearest(got, re.findall(r"'([^']*)'", str(expected)))

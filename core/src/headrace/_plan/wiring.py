@@ -195,7 +195,7 @@ def _stand_for(
             f"no instance is called {name!r}",
             call,
             scope,
-            suggestion=nearest(name, known),
+            suggestion=f"node.{name}" if f"node.{name}" in known else nearest(name, known),
             hint=f"There are: {', '.join(sorted(known))}." if known else None,
         )
         return None

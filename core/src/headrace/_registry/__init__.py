@@ -1,6 +1,11 @@
 """Which backends, definitions and policies there are, and which distribution brings each."""
 
-from headrace._registry.discovery import PluginRecord, conformance_classes, normalised_plugin
+from headrace._registry.discovery import (
+    PluginRecord,
+    conformance_classes,
+    normalised_plugin,
+    unknown_plugins,
+)
 from headrace._registry.imports import is_file, run_imports
 from headrace._registry.registry import BackendSpec, Registry, register, registry
 
@@ -14,4 +19,5 @@ __all__ = [
     "register",
     "registry",
     "run_imports",
+    "unknown_plugins",
 ]

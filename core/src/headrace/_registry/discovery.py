@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from email.message import Message
     from importlib.metadata import Distribution, EntryPoint
 
@@ -35,6 +35,7 @@ __all__ = [
     "conformance_classes",
     "discover",
     "normalised_plugin",
+    "unknown_plugins",
 ]
 
 BACKENDS = "headrace.backends"
@@ -230,7 +231,7 @@ def _check_allowed(record: PluginRecord, allowed: str | None) -> None:
     """Apply ``HEADRACE_PLUGINS``: ``cv,ort`` allows only these, ``-torch`` denies, empty none."""
     if allowed is None:
         return
-    words = [normalised_plugin(word.strip()) for word in allowed.split(",") if word.strip()]
+    words = _words(allowed)
     denied = {word[1:].removeprefix("headrace-") for word in words if word.startswith("-")}
     only = {word for word in words if not word.startswith("-")}
     if record.plugin in denied or (not denied and not only) or (only and record.plugin not in only):
@@ -241,3 +242,17 @@ def _check_allowed(record: PluginRecord, allowed: str | None) -> None:
             if record.plugin in denied
             else f"Add {record.plugin!r} to HEADRACE_PLUGINS, or unset it."
         )
+
+
+def _words(allowed: str) -> list[str]:
+    return [normalised_plugin(word.strip()) for word in allowed.split(",") if word.strip()]
+
+
+def unknown_plugins(
+    records: Iterable[PluginRecord], environ: Mapping[str, str] | None = None
+) -> list[str]:
+    """Give the names in ``HEADRACE_PLUGINS`` that no installed plugin has, without their ``-``."""
+    allowed = (os.environ if environ is None else environ).get("HEADRACE_PLUGINS", "")
+    named = [word.removeprefix("-").removeprefix("headrace-") or word for word in _words(allowed)]
+    known = {record.plugin for record in records}
+    return [name for name in dict.fromkeys(named) if name not in known]

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def run_imports(wanted: list[tuple[str, Path]]) -> tuple[tuple[str, dict[str, ty
 def _import_module(name: str) -> None:
     try:
         importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginLoadError(
             f"import = [{name!r}] failed: {type(error).__name__}: {error}",
             hint="A file ends in .py and is relative to the configuration; a module is on sys.path.",
@@ -77,10 +78,17 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
         try:
             with registry.recording(name, table):
                 spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             sys.modules.pop(name, None)
             raise PluginLoadError(
-                f"import = [{item!r}] failed: {type(error).__name__}: {error}"
+                f"import = [{item!r}] failed{_line(error, path)}: {type(error).__name__}: {error}"
             ) from error
         _files[path] = table
         return table
+
+
+def _line(error: BaseException, path: Path) -> str:
+    """Say in which line of a file an error was raised, or nothing when it was not raised there."""
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == str(path)]
+    return f" in line {lines[-1]}" if lines else ""

@@ -73,7 +73,7 @@ class BackendSpec:
                 distribution=self.distribution,
                 hint=f"Install {error.name!r}, or install {self.distribution} again.",
             ) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginLoadError(
                 f"the backend {self.name!r} cannot be imported from {self.path!r}: "
                 f"{type(error).__name__}: {error}",
