@@ -238,6 +238,12 @@ def test_an_element_with_too_few_items_left_fails_them_or_is_filled_up():
     assert seen[-1] == ("TwoUp", ["a", "a"])
 
 
+@pytest.mark.parametrize("text", ["S[Inc,(key=k)TwoUp]", "S[Inc,(or)TwoUp]"])
+def test_an_element_under_a_condition_may_not_ask_for_company(text):
+    with pytest.raises(ConfigError, match="TwoUp needs at least 2"):
+        headrace.PipelineConfig.load({"backend": text, "min": 2, "max": 4})
+
+
 # Conditions.
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from headrace._build import build_aside, build_pipeline
@@ -275,35 +276,41 @@ class Core:
             late = ClosedError("the pipeline was closed before the request was done")
             for scheduler in self._schedulers:
                 scheduler.fail_open(late, self._retire)
-        with self._teardown:
+        with ExitStack() as stack:  # all of it, whatever the close of a backend raises
+            if self._probes is not None:
+                stack.callback(self._probes.close)
+            stack.callback(self._closed.set)
+            for retirement in self._retirements:
+                stack.callback(retirement.close_ended_until, until)
             self._close_idle()
-        for retirement in self._retirements:
-            retirement.close_ended(until - time.monotonic())
-        self._closed.set()
-        if self._probes is not None:
-            self._probes.close()
 
     def _close_idle(self) -> None:
+        with self._teardown, ExitStack() as stack:
+            for close in reversed(self._idle()):
+                stack.callback(close)
+
+    def _idle(self) -> list[Callable[[], object]]:
+        """Give what closes all that nothing runs in, in order."""
         idle = {id(i) for s in self._schedulers for i in s.idle_instances()}
         all_idle = True
-        self._built.front_parts.close()
+        found: list[Callable[[], object]] = [self._built.front_parts.close]
         for node in reversed(self._built.nodes.values()):
             own = node.scheduler.instances
             for index in reversed(range(len(node.instances))):
                 if index < len(own) and id(own[index]) not in idle:
                     all_idle = False
                 else:
-                    node.instances[index].close()
-            node.scheduler.stop_runners()
+                    found.append(node.instances[index].close)
+            found.append(node.scheduler.stop_runners)
             if all_idle:
-                node.parts.close()
+                found.append(node.parts.close)
         if self._built.front is not None:
-            self._built.front.stop_runners()
+            found.append(self._built.front.stop_runners)
+        return found
 
     def _retire(self, instance: Instance) -> None:
         """Close an instance whose batch ended after the pipeline was closed."""
-        with self._teardown:
-            self._close_idle()
+        self._close_idle()
 
     def after_fork(self) -> None:
         """Refuse everything in a child process: the threads of the parent do not run there."""
@@ -332,6 +339,10 @@ class Retirement:
         self._instances = instances
         self._left = list(instances)
         self._lock = threading.Lock()
+
+    def close_ended_until(self, until: float) -> None:
+        """Close those whose last batch has ended, waiting for another thread until ``until``."""
+        self.close_ended(until - time.monotonic())
 
     def close_ended(self, timeout_s: float = -1.0) -> bool:
         """Close those whose last batch has ended; tell whether all are closed.

@@ -12,7 +12,7 @@ from headrace._containers.background import BackgroundThread
 from headrace._containers.choice import Fallback
 from headrace._containers.graph import DagDispatcher, Repost
 from headrace._containers.queues import QueueUser
-from headrace._containers.ranges import inside
+from headrace._containers.ranges import inside, ranged
 from headrace._containers.scheduling import Batching, InstanceDispatcher
 from headrace._containers.wiring import Wiring
 from headrace._context import InitContext, shown_progress
@@ -20,8 +20,9 @@ from headrace._plan.brackets import is_bare, takes_dependency
 from headrace._plan.calls import elements_run
 from headrace._plan.ranges import states_range
 from headrace._plan.threads import give_threads
+from headrace._portable import told
 from headrace._scheduling.thread import OwnThread
-from headrace.errors import HeadraceError, SetupError
+from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +140,7 @@ class ElementBuilder:
             backend = cls()
         except Exception as error:
             raise self._failed(
-                f"{cls.__name__}() failed: {type(error).__name__}: {error}",
+                f"{cls.__name__}() failed: {told(error)}",
                 element.name,
                 at,
                 hint="A backend is made without arguments; the work belongs in init.",
@@ -162,7 +163,7 @@ class ElementBuilder:
             backend._reposts = any(one.target is not None for one in run)
         backend._start(element.options, self._context(element, children, late))
         self._inherit_range(backend, children, at)
-        self._warm_up(backend, at)
+        backend._warm()
         # Any number of requests are inside a front of the pipeline's own at a time.
         return Guarded(backend) if self.node is None and not cls._reentrant else backend
 
@@ -171,19 +172,10 @@ class ElementBuilder:
         stated = vars(backend).keys() & {"min", "max"} or states_range(type(backend))
         if children and not stated:
             try:
-                found = inside([(child._label(), (child.min, child.max)) for child in children])
+                found = inside(ranged(children))
             except ValueError as error:
                 raise self._failed(str(error), backend._label(), at) from error
             backend.min, backend.max = found
-
-    def _warm_up(self, backend: Backend, at: At) -> None:
-        try:
-            backend.warm_up()
-        except HeadraceError:
-            raise
-        except Exception as error:
-            message = f"warm_up failed: {type(error).__name__}: {error}"
-            raise self._failed(message, backend._label(), at) from error
 
     def _failed(self, what: str, backend: str, at: At, hint: str | None = None) -> SetupError:
         return SetupError(what, node=self._name, backend=backend, instance=at.index, hint=hint)
@@ -340,8 +332,8 @@ class ElementBuilder:
                 built = self.element(child, trial)
             except Exception as error:  # noqa: BLE001 - any failure to build means: the next one
                 trial.parts.close()
-                reasons[child.name] = f"{type(error).__name__}: {error}"
-                _log.info("Fallback: %s cannot be built here: %s", child.name, error)
+                reasons[child.name] = told(error)
+                _log.info("Fallback: %s cannot be built here: %s", child.name, reasons[child.name])
                 continue
             _log.info("Fallback: %s was chosen", child.name)
             backend = self._backend(element, (built,), at)

@@ -11,7 +11,7 @@ from headrace._options import Options as _Options
 
 if TYPE_CHECKING:
     from headrace._backend import Outcomes
-    from headrace._containers.ranges import Range
+    from headrace._containers.ranges import Range, Ranged
     from headrace._context import InitContext
     from headrace.keys import Request
 
@@ -60,9 +60,9 @@ class ModelLoader(Chosen):
     prefixes = ("*",)
 
     @classmethod
-    def combine_ranges(cls, children: list[tuple[str, Range]]) -> Range:
+    def combine_ranges(cls, children: list[Ranged]) -> Range:
         """Give the range of the child that was chosen."""
-        return children[0][1]
+        return children[0].range
 
 
 class Fallback(Chosen):
@@ -93,6 +93,6 @@ class Fallback(Chosen):
         return {"chosen": self.child._label(), "not_chosen": dict(self.reasons)}
 
     @classmethod
-    def combine_ranges(cls, children: list[tuple[str, Range]]) -> Range:
+    def combine_ranges(cls, children: list[Ranged]) -> Range:
         """Give the range that holds for whichever child is chosen, as far as the classes tell."""
-        return children[0][1]
+        return children[0].range
