@@ -777,7 +777,7 @@ def test_a_front_of_the_pipelines_own_stays(control):
     with headrace.pipe(config) as pipe:
         pipe.reload("main", {"version": 2})
         assert pipe({"data": 1})["result"] == (2, 1)
-        with pytest.raises(SetupError, match="entrypoint"):
+        with pytest.raises(ConfigError, match="entrypoint"):
             pipe.reload("second", {"backend": "DagDispatcher"})
         assert pipe({"data": 1})["result"] == (2, 1)
 

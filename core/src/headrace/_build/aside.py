@@ -11,11 +11,10 @@ from headrace._config.nesting import with_room
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace._backend import Backend
     from headrace._build.builder import Built, BuiltNode
-    from headrace._containers.graph import DagDispatcher
     from headrace._plan import PipelinePlan
 
 __all__ = ["Aside", "build_aside"]
@@ -78,17 +77,15 @@ def build_aside(
     old = built.nodes[name]
     _check_unheld(built, name)
     registered = {key: one for key, one in built.registered.items() if key not in old.registers}
-    queues, dispatchers = built.commons.queues, built.commons.dispatchers
-    before, walking = queues.names(), len(dispatchers)
+    queues = built.commons.queues
+    before = queues.names()
     builder = Builder(plan, shortcut=shortcut, registered=registered, commons=built.commons)
     give_up(builder.cancelled.set)
     try:
         node = with_room(lambda: builder.node(plan.nodes[name]))
         _check_guards(node, registered)
-        _check_walks(name, dispatchers[walking:])
     except BaseException:
         builder.close()
-        del dispatchers[walking:]
         queues.forget(queues.names() - before)
         raise
     return Aside(node, registered, builder.close)
@@ -112,12 +109,6 @@ def _check_unheld(built: Built, name: str) -> None:
                     node=name,
                     hint=f"Let it call Forward[node.{name}], or build the pipeline again.",
                 )
-
-
-def _check_walks(name: str, dispatchers: Sequence[DagDispatcher]) -> None:
-    """Refuse a node that walks the graph which it is part of."""
-    if dispatchers:
-        raise SetupError("DagDispatcher belongs in entrypoint", node=name)
 
 
 def _check_guards(node: BuiltNode, registered: dict[str, Backend]) -> None:

@@ -18,6 +18,7 @@ from headrace._containers.wiring import Wiring
 from headrace._context import InitContext, shown_progress
 from headrace._plan.brackets import is_bare, takes_dependency
 from headrace._plan.calls import elements_run
+from headrace._plan.choosing import label_of
 from headrace._plan.ranges import states_range
 from headrace._plan.threads import give_threads
 from headrace._portable import told
@@ -328,16 +329,17 @@ class ElementBuilder:
         reasons = dict(element.unavailable)
         for child in element.children:
             trial = replace(at, parts=at.parts.nested())
+            label = label_of(child.call, element.call.children)
             try:
                 built = self.element(child, trial)
             except Exception as error:  # noqa: BLE001 - any failure to build means: the next one
                 trial.parts.close()
-                reasons[child.name] = told(error)
-                _log.info("Fallback: %s cannot be built here: %s", child.name, reasons[child.name])
+                reasons[label] = told(error)
+                _log.info("Fallback: %s cannot be built here: %s", label, reasons[label])
                 continue
-            _log.info("Fallback: %s was chosen", child.name)
+            _log.info("Fallback: %s was chosen", label)
             backend = self._backend(element, (built,), at)
-            backend.reasons = reasons  # type: ignore[attr-defined]
+            backend.chosen, backend.reasons = label, reasons  # type: ignore[attr-defined]
             return backend
         listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise self._failed(f"nothing in Fallback can be built here: {listed}", element.name, at)
