@@ -12,7 +12,7 @@ from headrace._describe import describe_node
 from headrace._graph import Graph
 from headrace._process import close_at_exit
 from headrace._scheduling.signal import Signal
-from headrace.errors import ClosedError, InputError, SetupError
+from headrace.errors import ClosedError, DeadlineExceededError, InputError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -195,7 +195,12 @@ class Core:
             self._building = False
 
     def put_in_place(
-        self, config: PipelineConfig, name: str, aside: Aside | None, commit: Callable[[], None]
+        self,
+        config: PipelineConfig,
+        name: str,
+        aside: Aside | None,
+        commit: Callable[[], None],
+        timeout_s: float,
     ) -> Retirement | None:
         """Let a node that was built aside take the place of the one in service.
 
@@ -204,18 +209,30 @@ class Core:
             name: The node.
             aside: The node; None for a second door.
             commit: Called when nothing can go wrong any more; raises to give it up.
+            timeout_s: How long to wait for requests that could not follow a `Repost` of the new one.
 
         Returns:
             What becomes of the old instances; None for a second door.
 
         Raises:
             ClosedError: The pipeline is closed.
+            DeadlineExceededError: Such requests are still on their way.
         """
         retirement = None
+        if self.graph is not None and not self.graph.may_repost(config._plan.links, timeout_s):
+            what = (
+                "requests that cannot follow its Repost are still on their way; nothing has changed"
+            )
+            raise DeadlineExceededError(what, node=name)
         settled: Sequence[Entry] = ()
         with self._lock:
-            self.check_open()
-            commit()
+            try:
+                self.check_open()
+                commit()
+            except BaseException:
+                if self.graph is not None:
+                    self.graph.link(self._plan.links, _door_timeouts(self._plan))
+                raise
             plan = config._plan
             if aside is None:
                 self._built.put_door(plan.nodes[name])
