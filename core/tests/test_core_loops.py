@@ -127,3 +127,10 @@ def test_a_loop_has_the_range_of_what_it_runs():
         assert isinstance(caught.value.errors[1], errors.BatchRangeError)
     with headrace.pipe({"backend": "Loop(until=done)[Pair]", "pad": True}) as pipe:
         assert [r["runs"] for r in pipe([{"data": 1}, {"data": 2}])] == [1, 2]
+
+
+def test_a_restart_that_names_no_node_is_none():
+    register("NoMore", lambda r: r.update(result=r["data"] + 1, restart=None))
+    config = {"entrypoint": "Restart[DagDispatcher]", "a": {"backend": "NoMore"}}
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": 1}) == {"data": 1, "result": 2}

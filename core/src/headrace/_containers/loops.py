@@ -141,7 +141,8 @@ class Restart(Again):
 
     def is_done(self, request: Request) -> bool:
         """Tell whether the item names no node to enter at; else let it enter there."""
-        if "restart" not in request:
+        node = request.pop("restart", None)
+        if node is None:
             return True
-        request["node_name"] = request.pop("restart")
+        request["node_name"] = node
         return False
