@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from math import inf
 
 import pytest
 
@@ -361,3 +363,16 @@ def test_what_is_shared_is_closed_though_one_of_it_fails():
     headrace.register("Sharing", type("Sharing", (), {"forward": echo, "init": init}))
     headrace.pipe({"backend": "Sharing", "instance_num": 2}).close()
     assert closed == ["last", "bad", "first"]
+
+
+def test_a_describe_that_fails_says_so_in_its_place():
+    def describe(self):
+        raise OSError("device lost")
+
+    headrace.register("Lost", type("Lost", (), {"forward": echo, "describe": describe}))
+    headrace.register("Odd", type("Odd", (), {"forward": echo, "describe": lambda s: {"x": inf}}))
+    with headrace.pipe({"backend": "S[Lost,Odd]"}) as pipe:
+        tree = pipe.describe()["nodes"]["main"]["tree"]
+    lost, odd = (child["built"] for child in tree["children"])
+    assert lost == {"error": "OSError: device lost"}
+    assert json.loads(json.dumps(odd, allow_nan=False)) == {"x": "inf"}
