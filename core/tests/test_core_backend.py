@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import traceback
 from math import inf
 
 import pytest
@@ -376,3 +377,32 @@ def test_a_describe_that_fails_says_so_in_its_place():
     lost, odd = (child["built"] for child in tree["children"])
     assert lost == {"error": "OSError: device lost"}
     assert json.loads(json.dumps(odd, allow_nan=False)) == {"x": "inf"}
+
+
+def test_a_class_whose_number_of_children_is_none_is_refused():
+    cls = type("NoNumber", (headrace.Backend,), {"forward": echo, "takes": "one"})
+    headrace.register("NoNumber", cls)
+    with pytest.raises(ConfigError, match=r"NoNumber.*takes='one'"):
+        headrace.PipelineConfig.load({"backend": "NoNumber[Identity]"})
+
+
+def test_an_input_error_shows_where_in_the_backend_it_was_raised():
+    def forward(self, batch):
+        try:
+            measure_of(batch[0])
+        except ValueError:
+            raise InputError("no length", key="data")  # noqa: B904 - what an author forgets
+
+    def measure_of(request):
+        raise ValueError("told to")
+
+    headrace.register("Measure", type("Measure", (), {"forward": forward}))
+    with (
+        headrace.pipe({"backend": "S[Identity,Measure]"}) as pipe,
+        pytest.raises(InputError) as caught,
+    ):
+        pipe({"data": 1})
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "ValueError: told to" in shown
+    assert "measure_of" in shown
+    assert 'raise InputError("no length"' in shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-__all__ = ["portable", "rebuild", "told"]
+__all__ = ["portable", "rebuild", "told", "twin_of"]
 
 
 def told(error: BaseException) -> str:
@@ -24,6 +24,14 @@ def rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, An
     error.__dict__.update(state)
     error.__cause__ = cause
     return error
+
+
+def twin_of(error: BaseException) -> Any:
+    """Make another error of the same content, which shows where the first was raised, and why."""
+    twin = rebuild(type(error), error.args, dict(error.__dict__))
+    twin.__cause__, twin.__context__ = error.__cause__, error.__context__
+    twin.__suppress_context__ = error.__suppress_context__
+    return twin.with_traceback(error.__traceback__)
 
 
 def portable(value: Any) -> Any:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace._portable import portable, rebuild, told
+from headrace._portable import portable, rebuild, told, twin_of
 from headrace._problem import Problem
 
 if TYPE_CHECKING:
@@ -214,8 +214,7 @@ class RequestError(HeadraceError):
 
     def copy(self) -> RequestError:
         """Give a new error of the same class and content, so that no two requests share one."""
-        twin: RequestError = rebuild(type(self), self.args, dict(self.__dict__))
-        twin.__cause__ = self.__cause__
+        twin: RequestError = twin_of(self)
         return twin
 
 
