@@ -119,6 +119,16 @@ def test_a_queue_declared_twice_with_different_sizes_is_refused():
         headrace.pipe(config)
 
 
+def test_explain_says_who_holds_an_instance_while_it_waits():
+    def waits(word):
+        found = headrace.explain({"backend": f"S[Identity,{word}(q)]"})
+        return found["nodes"]["main"]["tree"]["children"][1].get("waits")
+
+    assert waits("Send") == "holds its instance while queue 'q' is full"
+    assert waits("Recv") == "holds its instance while queue 'q' is empty"
+    assert waits("Observer") is None
+
+
 def test_a_queue_has_the_size_it_is_declared_with_whoever_is_built_first():
     config = {
         "reader": {"backend": "Recv(q)"},

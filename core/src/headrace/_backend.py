@@ -141,8 +141,9 @@ class Backend:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for one in cls.__mro__[: cls.__mro__.index(Backend)]:
-            taken = vars(one).keys() & _OWN if one.__module__.split(".")[0] != "headrace" else ()
+        mixed_in = [one for one in cls.__mro__[1:-1] if not issubclass(one, Backend)]
+        for one in () if cls.__module__.split(".")[0] == "headrace" else (cls, *mixed_in):
+            taken = vars(one).keys() & _OWN
             if taken:
                 raise TypeError(_not_yours(f"the class {one.__name__}", min(taken)))
 

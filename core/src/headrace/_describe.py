@@ -56,6 +56,10 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
         "built": _built(backend) if backend is not None else {},
         "children": [describe_element(child, built) for child in element.children],
     }
+    why = getattr(element.cls, "waits_while", None)
+    if why is not None and element.options is not None:
+        queue = getattr(element.options, "queue", None)
+        described["waits"] = f"holds its instance while queue {queue!r} is {why}"
     if element.definition is not None:
         described["definition"] = element.definition
     if element.named is not None:

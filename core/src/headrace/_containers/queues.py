@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -168,6 +168,7 @@ class QueueUser(Backend):
 
     Attributes:
         queues: The queues of the pipeline; set by the builder before ``init``.
+        waits_while: What a queue is while this word waits for it, holding its instance; None: it never waits.
     """
 
     _reentrant = True
@@ -179,6 +180,7 @@ class QueueUser(Backend):
         queue: str = Field(description="Name of the queue.")
 
     queues: Queues
+    waits_while: ClassVar[str | None] = None
     _queue: NamedQueue
 
     def init(self, options: Any, context: InitContext) -> None:
@@ -186,8 +188,9 @@ class QueueUser(Backend):
         self._queue = self.queues.use(options.queue)
 
     def describe(self) -> dict[str, Any]:
-        """Give the queue, and that waiting for it holds the instance."""
-        return {"queue": self._queue.name, "queue_max": self._queue.max, "waits": True}
+        """Give the queue, and whether this word waits for it."""
+        waits = self.waits_while is not None
+        return {"queue": self._queue.name, "queue_max": self._queue.max, "waits": waits}
 
 
 def _deadlines(batch: list[Request]) -> list[float | None]:
@@ -287,6 +290,8 @@ class Send(QueueUser):
         own
     """
 
+    waits_while = "full"
+
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Queue a copy of each request."""
         return _one_by_one(batch, self._send)
@@ -350,6 +355,7 @@ class Recv(QueueUser):
         own
     """
 
+    waits_while = "empty"
     reads = ()
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
