@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import traceback
+from math import inf
+
 import pytest
 
 import headrace
@@ -10,9 +15,12 @@ from headrace._registry.registry import as_backend
 from headrace.errors import (
     BackendError,
     BatchRangeError,
+    ConfigError,
     ContractError,
     InputError,
     MissingDependencyError,
+    PluginError,
+    RequestsFailed,
     SetupError,
 )
 
@@ -222,3 +230,179 @@ def test_a_plain_class_becomes_a_backend_that_keeps_its_own_methods():
     made._start(None, InitContext())
     assert made(requests(1, 2)) is None
     assert isinstance(made(requests(1))[0], BatchRangeError)
+
+
+# Errors that do not behave.
+
+
+class NoTextError(Exception):
+    def __str__(self):
+        raise RuntimeError("no text either")
+
+
+class TwoArgumentsError(Exception):
+    def __init__(self, what, where):
+        super().__init__(f"{what} at {where}")
+
+
+def test_an_error_without_a_text_is_told_apart_and_hits_its_item_alone():
+    bad = NoTextError()
+    first, second = ready(lambda self, batch: [bad, None])(requests(1, 2))
+    assert isinstance(first, BackendError)
+    assert first.__cause__ is bad
+    assert "NoTextError" in str(first)
+    assert second is None
+    with pytest.raises(SetupError, match="NoTextError"):
+        ready(echo, init=lambda self, options, context: raising(bad)(self, []))
+
+
+def test_an_error_that_cannot_be_made_again_is_pickled_by_its_text():
+    (outcome,) = ready(raising(TwoArgumentsError("bad", "there")))(requests(1))
+    assert isinstance(outcome.__cause__, TwoArgumentsError)
+    again = pickle.loads(pickle.dumps(outcome))
+    assert str(again) == str(outcome)
+    assert "bad at there" in str(again.__cause__)
+    again = pickle.loads(
+        pickle.dumps(RequestsFailed([None, NoTextError(), TwoArgumentsError("a", "b")]))
+    )
+    assert again.errors[0] is None
+    assert "a at b" in str(again.errors)
+
+
+def test_an_error_with_a_length_is_an_error():
+    class ManyError(InputError):
+        def __len__(self):
+            return 0
+
+    (outcome,) = ready(raising(ManyError("bad")))(requests(1))
+    assert isinstance(outcome, ManyError)
+    headrace.register("ManyBad", type("ManyBad", (), {"forward": raising(ManyError("bad"))}))
+    pipe = headrace.pipe({"backend": "S[Identity,HasKey(data)[ManyBad]]"})
+    with pipe, pytest.raises(ManyError):
+        pipe.submit({"data": 1}).result(10)
+
+
+# Where it stands.
+
+
+@pytest.mark.parametrize("step", ["init", "warm_up"])
+def test_an_error_of_setting_up_says_where(step):
+    def fail(self, *args):
+        raise SetupError("no engine", hint="Build one.")
+
+    headrace.register("NoEngine", type("NoEngine", (), {"forward": echo, step: fail}), replace=True)
+    with pytest.raises(SetupError) as caught:
+        headrace.pipe({"backend": "S[Identity,NoEngine]"})
+    error = caught.value
+    assert (error.node, error.backend, error.instance) == ("main", "NoEngine", 0)
+    assert error.hint == "Build one."
+
+
+def test_a_library_that_is_missing_at_warm_up_is_a_missing_dependency():
+    def fail(self):
+        import no_such_library  # noqa: F401
+
+    headrace.register("NoLibrary", type("NoLibrary", (), {"forward": echo, "warm_up": fail}))
+    with pytest.raises(MissingDependencyError, match="no_such_library"):
+        headrace.pipe({"backend": "NoLibrary"})
+
+
+@pytest.mark.parametrize(("least", "most"), [(None, None), ("1", 2), (2, 1), (True, 4), (1, 0)])
+def test_a_class_that_states_no_range_is_refused_before_anything_is_built(least, most):
+    cls = type("NoRange", (), {"forward": echo, "min": least, "max": most})
+    headrace.register("NoRange", cls, replace=True)
+    with pytest.raises(ConfigError, match=r"NoRange.*no batch range"):
+        headrace.PipelineConfig.load({"backend": "S[Identity,NoRange]"})
+
+
+def test_names_that_the_base_keeps_for_itself_are_refused():
+    with pytest.raises(TypeError, match=r"'_stop'.*another name"):
+        type("Made", (headrace.Backend,), {"forward": echo, "_stop": lambda self: None})
+    with pytest.raises(PluginError, match=r"'_label'.*another name"):
+        as_backend(type("Made", (), {"forward": echo, "_label": "cat"}))
+    with pytest.raises(SetupError, match=r"'_index'.*another name"):
+        ready(echo, init=lambda self, options, context: setattr(self, "_index", {}))
+
+
+# The end.
+
+
+@pytest.mark.parametrize("around", ["{}", "BackgroundThread[{}]"])
+def test_an_interrupt_in_close_keeps_nothing_from_being_closed(around):
+    closed = []
+
+    def close(self):
+        closed.append(type(self).__name__)
+        if type(self).__name__ == "Interrupted":
+            raise KeyboardInterrupt
+
+    for name in ("Before", "Interrupted", "After"):
+        headrace.register(name, type(name, (), {"forward": echo, "close": close}), replace=True)
+    pipe = headrace.pipe({"backend": f"S[Before,{around.format('Interrupted')},After]"})
+    with pytest.raises(KeyboardInterrupt):
+        pipe.close()
+    assert closed == ["After", "Interrupted", "Before"]
+    assert pipe.stats()["state"] == "closed"
+
+
+def test_what_is_shared_is_closed_though_one_of_it_fails():
+    closed = []
+
+    class Resource:
+        def __init__(self, name):
+            self.name = name
+
+        def close(self):
+            closed.append(self.name)
+            if self.name == "bad":
+                raise OSError("told to")
+
+    def init(self, options, context):
+        for name in ("first", "bad", "last"):
+            context.shared.get_or_create(name, lambda name=name: Resource(name))
+
+    headrace.register("Sharing", type("Sharing", (), {"forward": echo, "init": init}))
+    headrace.pipe({"backend": "Sharing", "instance_num": 2}).close()
+    assert closed == ["last", "bad", "first"]
+
+
+def test_a_describe_that_fails_says_so_in_its_place():
+    def describe(self):
+        raise OSError("device lost")
+
+    headrace.register("Lost", type("Lost", (), {"forward": echo, "describe": describe}))
+    headrace.register("Odd", type("Odd", (), {"forward": echo, "describe": lambda s: {"x": inf}}))
+    with headrace.pipe({"backend": "S[Lost,Odd]"}) as pipe:
+        tree = pipe.describe()["nodes"]["main"]["tree"]
+    lost, odd = (child["built"] for child in tree["children"])
+    assert lost == {"error": "OSError: device lost"}
+    assert json.loads(json.dumps(odd, allow_nan=False)) == {"x": "inf"}
+
+
+def test_a_class_whose_number_of_children_is_none_is_refused():
+    cls = type("NoNumber", (headrace.Backend,), {"forward": echo, "takes": "one"})
+    headrace.register("NoNumber", cls)
+    with pytest.raises(ConfigError, match=r"NoNumber.*takes='one'"):
+        headrace.PipelineConfig.load({"backend": "NoNumber[Identity]"})
+
+
+def test_an_input_error_shows_where_in_the_backend_it_was_raised():
+    def forward(self, batch):
+        try:
+            measure_of(batch[0])
+        except ValueError:
+            raise InputError("no length", key="data")  # noqa: B904 - what an author forgets
+
+    def measure_of(request):
+        raise ValueError("told to")
+
+    headrace.register("Measure", type("Measure", (), {"forward": forward}))
+    with (
+        headrace.pipe({"backend": "S[Identity,Measure]"}) as pipe,
+        pytest.raises(InputError) as caught,
+    ):
+        pipe({"data": 1})
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "ValueError: told to" in shown
+    assert "measure_of" in shown
+    assert 'raise InputError("no length"' in shown

@@ -238,6 +238,12 @@ def test_an_element_with_too_few_items_left_fails_them_or_is_filled_up():
     assert seen[-1] == ("TwoUp", ["a", "a"])
 
 
+@pytest.mark.parametrize("text", ["S[Inc,(key=k)TwoUp]", "S[Inc,(or)TwoUp]"])
+def test_an_element_under_a_condition_may_not_ask_for_company(text):
+    with pytest.raises(ConfigError, match="TwoUp needs at least 2"):
+        headrace.PipelineConfig.load({"backend": text, "min": 2, "max": 4})
+
+
 # Conditions.
 
 
@@ -307,6 +313,12 @@ def test_an_error_of_infer_fails_all_with_an_error_of_its_own_each():
 
 def test_an_infer_that_says_rerun_is_run_for_each_item_alone():
     assert outcomes("CatSplit[Fix,Rerun,Split]", ["a", "bad", "c"]) == ["a!", BackendError, "c!"]
+
+
+@pytest.mark.parametrize("infer", ["Fallback[{}]", "ModelLoader(model=a.x)[(.x){}]"])
+def test_what_stands_for_an_infer_says_rerun_as_that_does(infer):
+    text = f"CatSplit[Fix,{infer.format('Rerun')},Split]"
+    assert outcomes(text, ["a", "bad", "c"]) == ["a!", BackendError, "c!"]
 
 
 def test_an_item_that_cannot_be_gathered_fails_alone():
@@ -399,6 +411,35 @@ def test_wrong_options_do_not_mean_next():
 def test_options_of_branches_that_are_not_taken_count_as_known():
     assert outcomes("Fallback[Str,Broken]", [1], level=3) == ["<1>"]
     assert outcomes("Fallback[TensorrtTensor,Str]", [1], precision="fp16") == ["<1>"]
+
+
+def test_the_range_of_a_fallback_is_open_until_it_has_chosen():
+    headrace.register("Narrow", type("Narrow", (Broken,), {"max": 1}))
+    text = "S[Fallback[Narrow,TwoUp],TwoUp]"
+    with headrace.pipe({"backend": text, "min": 2, "max": 4}) as pipe:
+        assert pipe.describe()["nodes"]["main"]["range"] == [2, 4]
+
+
+def test_branches_of_the_same_name_are_told_apart():
+    text = "Fallback[S[Identity,NotInstalled],S[Broken],S[Identity]]"
+    with headrace.pipe({"backend": text}) as pipe:
+        built = pipe.describe()["nodes"]["main"]["tree"]["built"]
+    assert built["chosen"] == "S[Identity]"
+    assert list(built["not_chosen"]) == ["S[Identity,NotInstalled]", "S[Broken]"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("Queue(q)", "init of a node"),
+        ("Fallback[Queue(q)]", "init of a node"),
+        ("ModelLoader(model=a.x)[(.x)List[Identity]]", "cannot call it"),
+        ("S[Identity,DagDispatcher]", "entrypoint"),
+    ],
+)
+def test_what_cannot_be_called_where_it_stands_is_refused(text, says):
+    with pytest.raises(ConfigError, match=says):
+        headrace.PipelineConfig.load({"backend": text})
 
 
 def test_when_all_fail_every_reason_is_given():

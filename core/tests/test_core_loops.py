@@ -110,3 +110,27 @@ def test_the_words_to_come_are_refused_and_say_so():
         with pytest.raises(errors.ConfigError) as caught:
             headrace.PipelineConfig.load({"backend": text})
         assert caught.value.problems[0].code == "not_in_this_version"
+
+
+def test_a_loop_has_the_range_of_what_it_runs():
+    body = {
+        "forward": lambda self, batch: [countdown(r) for r in batch] and None,
+        "min": 2,
+        "max": 4,
+    }
+    headrace.register("Pair", type("Pair", (headrace.Backend,), body), replace=True)
+    with headrace.pipe({"backend": "Loop(until=done)[Pair]"}) as pipe:
+        assert pipe.describe()["nodes"]["main"]["range"] == [2, 4]
+        with pytest.raises(errors.RequestsFailed) as caught:
+            pipe([{"data": 1}, {"data": 2}])
+        assert caught.value.errors[0] is None
+        assert isinstance(caught.value.errors[1], errors.BatchRangeError)
+    with headrace.pipe({"backend": "Loop(until=done)[Pair]", "pad": True}) as pipe:
+        assert [r["runs"] for r in pipe([{"data": 1}, {"data": 2}])] == [1, 2]
+
+
+def test_a_restart_that_names_no_node_is_none():
+    register("NoMore", lambda r: r.update(result=r["data"] + 1, restart=None))
+    config = {"entrypoint": "Restart[DagDispatcher]", "a": {"backend": "NoMore"}}
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": 1}) == {"data": 1, "result": 2}

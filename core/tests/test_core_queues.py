@@ -117,3 +117,53 @@ def test_a_queue_declared_twice_with_different_sizes_is_refused():
     }
     with pytest.raises(errors.SetupError):
         headrace.pipe(config)
+
+
+def test_explain_says_who_holds_an_instance_while_it_waits():
+    def waits(word):
+        found = headrace.explain({"backend": f"S[Identity,{word}(q)]"})
+        return found["nodes"]["main"]["tree"]["children"][1].get("waits")
+
+    assert waits("Send") == "holds its instance while queue 'q' is full"
+    assert waits("Recv") == "holds its instance while queue 'q' is empty"
+    assert waits("Observer") is None
+
+
+def test_a_queue_has_the_size_it_is_declared_with_whoever_is_built_first():
+    config = {
+        "reader": {"backend": "Recv(q)"},
+        "writer": {
+            "backend": "Send(q)",
+            "init": "List[Queue(q,max=2),InstancesRegister[Reflect[backend]],"
+            "Register[DI[Batching,InstanceDispatcher]]]",
+        },
+    }
+    with headrace.pipe(config) as pipe:
+        assert pipe.stats()["queues"]["q"]["max"] == 2
+
+
+@pytest.mark.parametrize("pair", ["Pair", "S[Identity,Pair]"])
+def test_what_fills_a_batch_up_is_neither_sent_nor_observed_and_takes_nothing(pair):
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = [one["data"] for one in batch]
+
+    headrace.register("Pair", type("Pair", (), {"forward": forward, "min": 2}), replace=True)
+    config = {
+        "send": {"backend": f"S[Send(q),Observer(seen),{pair}]", "pad": True, "max": 2},
+        "take": {"backend": f"S[Recv(q),{pair}]", "pad": True, "max": 2},
+    }
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": 1, "node_name": "send"})["result"] == [1, 1]
+        pipe({"data": 2, "node_name": "send"})
+        assert pipe.stats()["queues"]["q"]["waiting"] == 2
+        assert pipe.stats()["queues"]["seen"]["waiting"] == 2
+        assert pipe({"data": 0, "node_name": "take"})["result"] == [1, 1]
+        assert pipe({"data": 0, "node_name": "take"})["result"] == [2, 2]
+
+
+def test_a_wait_in_the_middle_of_a_cat_split_ends_at_the_deadline(until):
+    with headrace.pipe({"backend": "CatSplit[Identity,Recv(q),Identity]", "max": 2}) as pipe:
+        with pytest.raises(errors.DeadlineExceededError):
+            pipe({"data": 1}, timeout=0.05)
+        until(lambda: not pipe.stats()["nodes"]["main"]["instances"][0]["busy"])

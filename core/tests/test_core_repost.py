@@ -446,3 +446,28 @@ def test_a_reload_may_change_the_time_of_another_door(gate):
         with pytest.raises(errors.DeadlineExceededError):
             pipe({"data": 1, "node_name": "a"})
         gate.open()
+
+
+@pytest.mark.parametrize("way", ["call", "submit"])
+def test_requests_on_their_way_are_not_caught_by_a_repost_that_they_do_not_know(gate, client, way):
+    config = {
+        "first": {"backend": "Gate", "next": "check"},
+        "check": {"backend": "Identity", "next": "last"},
+        "last": {"backend": "Negate"},
+        "other": {"backend": "Half"},
+    }
+    with headrace.pipe(config) as pipe:
+        early = client(WAYS[way], pipe, {"data": 8, "node_name": "first"})
+        gate.wait_entered()
+        with pytest.raises(errors.DeadlineExceededError):
+            pipe.reload("check", {"backend": "Repost[other]"}, timeout=0.05)
+        assert pipe({"data": 6, "node_name": "check"})["result"] == -6
+        reload = client(pipe.reload, "check", {"backend": "Repost[other]"})
+        gate.open()
+        assert early.outcome()["result"] == -8
+        reload.outcome()
+        assert pipe({"data": 8, "node_name": "check"}) == {
+            "data": 8,
+            "node_name": "check",
+            "result": 4,
+        }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace._options import Options as _Options
+from headrace._portable import told
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -17,7 +19,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import TypeAlias
 
     from headrace._context import InitContext
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     Outcomes: TypeAlias = "list[Exception | None] | None"
     """What a batch gives: None when all went well, else one exception or None per item."""
 
-__all__ = ["Backend", "weight_of"]
+__all__ = ["Backend", "range_problem", "weight_of"]
+
+Located = TypeVar("Located", RequestError, SetupError)
 
 
 def weight_of(batch: Sequence[Request]) -> int:
@@ -136,6 +140,14 @@ class Backend:
     _takes_one: bool = False  # an item that says no weight is within the range
     _reentrant: ClassVar[bool] = False  # several threads may call it at a time
     _reposts: bool = False  # a `Repost` stands inside
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        mixed_in = [one for one in cls.__mro__[1:-1] if not issubclass(one, Backend)]
+        for one in () if cls.__module__.split(".")[0] == "headrace" else (cls, *mixed_in):
+            taken = vars(one).keys() & _OWN
+            if taken:
+                raise TypeError(_not_yours(f"the class {one.__name__}", min(taken)))
 
     # What authors write.
 
@@ -288,11 +300,11 @@ class Backend:
             return self._located(error.copy())
         if isinstance(error, ClosedError) and error._passes:
             return error._passing()
-        wrapped = BackendError(f"{self._label()} raised {type(error).__name__}: {error}")
+        wrapped = BackendError(f"{self._label()} raised {told(error)}")
         wrapped.__cause__ = error
         return self._located(wrapped)
 
-    def _located(self, error: RequestError) -> RequestError:
+    def _located(self, error: Located) -> Located:
         if error.node is None:
             error.node = self._node
         if error.backend is None:
@@ -312,47 +324,73 @@ class Backend:
             raise SetupError(f"{self._label()} was initialised twice", backend=self._label())
         self._node, self._index = context.node_name, context.instance_index
         try:
-            self.init(options, context)
-        except (MissingDependencyError, SetupError):
+            with self._setting_up():
+                before = {name: one for name, one in vars(self).items() if name in _OWN}
+                self.init(options, context)
+                self._check_init(before)
+                self._note_range()
+        except Exception:
             self._state = "failed"
             raise
+        self._state = "ready"
+
+    def _warm(self) -> None:
+        """Run `warm_up`, with the same errors."""
+        with self._setting_up("warm_up failed: "):
+            self.warm_up()
+
+    @contextmanager
+    def _setting_up(self, failed: str = "") -> Iterator[None]:
+        try:
+            yield
+        except MissingDependencyError:
+            raise
+        except SetupError as error:
+            self._located(error)
+            raise
         except ImportError as error:
-            self._state = "failed"
             raise MissingDependencyError(
                 f"{self._label()} needs a library that cannot be imported: {error}",
                 hint="Install it, or look at what `headrace plugins doctor` says.",
             ) from error
         except Exception as error:
-            self._state = "failed"
-            raise SetupError(
-                f"{type(error).__name__}: {error}",
-                node=context.node_name,
-                backend=self._label(),
-                instance=context.instance_index,
-            ) from error
-        self._check_range()
-        self._state = "ready"
+            raise self._located(SetupError(failed + told(error))) from error
 
-    def _check_range(self) -> None:
-        least, most = self.min, self.max
-        valid = _is_weight(least) and (most is None or _is_weight(most))
-        if not valid or (most is not None and most < least):
-            self._state = "failed"
-            raise SetupError(
-                f"min={least!r}, max={most!r} is no batch range",
-                node=self._node,
-                backend=self._label(),
-                instance=self._index,
-                hint="min is an int of at least 1, max is None or an int of at least min.",
-            )
-        self._bounded = most is not None or least > 1
-        self._takes_one = least == 1
+    def _check_init(self, before: dict[str, Any]) -> None:
+        for name, value in vars(self).items():
+            if name in _OWN and value is not before.get(name):
+                raise SetupError(_not_yours("init", name))
+        problem = range_problem(self.min, self.max)
+        if problem is not None:
+            raise SetupError(problem, hint=_RANGE_HINT)
+
+    def _note_range(self) -> None:
+        self._bounded = self.max is not None or self.min > 1
+        self._takes_one = self.min == 1
 
     def _stop(self) -> None:
         """Run `close` once, and only after an `init` that succeeded."""
         if self._state == "ready":
             self._state = "closed"
             self.close()
+
+
+_OWN = frozenset(n for n in vars(Backend) if n.startswith("_") and not n.startswith("__"))
+"""The private names that this class uses in the instances of all authors."""
+
+
+def _not_yours(who: str, name: str) -> str:
+    return f"{who} sets {name!r}, which headrace.Backend keeps for itself: choose another name"
+
+
+def range_problem(least: object, most: object) -> str | None:
+    """Tell what is wrong with a batch range, None for nothing."""
+    if _is_weight(least) and (most is None or (_is_weight(most) and most >= least)):  # type: ignore[operator]
+        return None
+    return f"min={least!r}, max={most!r} is no batch range"
+
+
+_RANGE_HINT = "min is an int of at least 1, max is None or an int of at least min."
 
 
 def _is_weight(value: object) -> bool:

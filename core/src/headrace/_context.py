@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -87,13 +87,14 @@ class Shared:
             return value
 
     def close(self) -> None:
-        """Close what is stored, newest first."""
+        """Close what is stored, newest first: all of it, then the first error is raised."""
         with self._lock:
             items, self._items = list(self._items.values()), {}
-        for item in reversed(items):
-            close = getattr(item, "close", None)
-            if callable(close):
-                close()
+        with ExitStack() as stack:
+            for item in items:
+                close = getattr(item, "close", None)
+                if callable(close):
+                    stack.callback(close)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from headrace._build import build_aside, build_pipeline
@@ -11,7 +12,7 @@ from headrace._describe import describe_node
 from headrace._graph import Graph
 from headrace._process import close_at_exit
 from headrace._scheduling.signal import Signal
-from headrace.errors import ClosedError, InputError, SetupError
+from headrace.errors import ClosedError, DeadlineExceededError, InputError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -194,7 +195,12 @@ class Core:
             self._building = False
 
     def put_in_place(
-        self, config: PipelineConfig, name: str, aside: Aside | None, commit: Callable[[], None]
+        self,
+        config: PipelineConfig,
+        name: str,
+        aside: Aside | None,
+        commit: Callable[[], None],
+        timeout_s: float,
     ) -> Retirement | None:
         """Let a node that was built aside take the place of the one in service.
 
@@ -203,18 +209,30 @@ class Core:
             name: The node.
             aside: The node; None for a second door.
             commit: Called when nothing can go wrong any more; raises to give it up.
+            timeout_s: How long to wait for requests that could not follow a `Repost` of the new one.
 
         Returns:
             What becomes of the old instances; None for a second door.
 
         Raises:
             ClosedError: The pipeline is closed.
+            DeadlineExceededError: Such requests are still on their way.
         """
         retirement = None
+        if self.graph is not None and not self.graph.may_repost(config._plan.links, timeout_s):
+            what = (
+                "requests that cannot follow its Repost are still on their way; nothing has changed"
+            )
+            raise DeadlineExceededError(what, node=name)
         settled: Sequence[Entry] = ()
         with self._lock:
-            self.check_open()
-            commit()
+            try:
+                self.check_open()
+                commit()
+            except BaseException:
+                if self.graph is not None:
+                    self.graph.link(self._plan.links, _door_timeouts(self._plan))
+                raise
             plan = config._plan
             if aside is None:
                 self._built.put_door(plan.nodes[name])
@@ -275,35 +293,41 @@ class Core:
             late = ClosedError("the pipeline was closed before the request was done")
             for scheduler in self._schedulers:
                 scheduler.fail_open(late, self._retire)
-        with self._teardown:
+        with ExitStack() as stack:  # all of it, whatever the close of a backend raises
+            if self._probes is not None:
+                stack.callback(self._probes.close)
+            stack.callback(self._closed.set)
+            for retirement in self._retirements:
+                stack.callback(retirement.close_ended_until, until)
             self._close_idle()
-        for retirement in self._retirements:
-            retirement.close_ended(until - time.monotonic())
-        self._closed.set()
-        if self._probes is not None:
-            self._probes.close()
 
     def _close_idle(self) -> None:
+        with self._teardown, ExitStack() as stack:
+            for close in reversed(self._idle()):
+                stack.callback(close)
+
+    def _idle(self) -> list[Callable[[], object]]:
+        """Give what closes all that nothing runs in, in order."""
         idle = {id(i) for s in self._schedulers for i in s.idle_instances()}
         all_idle = True
-        self._built.front_parts.close()
+        found: list[Callable[[], object]] = [self._built.front_parts.close]
         for node in reversed(self._built.nodes.values()):
             own = node.scheduler.instances
             for index in reversed(range(len(node.instances))):
                 if index < len(own) and id(own[index]) not in idle:
                     all_idle = False
                 else:
-                    node.instances[index].close()
-            node.scheduler.stop_runners()
+                    found.append(node.instances[index].close)
+            found.append(node.scheduler.stop_runners)
             if all_idle:
-                node.parts.close()
+                found.append(node.parts.close)
         if self._built.front is not None:
-            self._built.front.stop_runners()
+            found.append(self._built.front.stop_runners)
+        return found
 
     def _retire(self, instance: Instance) -> None:
         """Close an instance whose batch ended after the pipeline was closed."""
-        with self._teardown:
-            self._close_idle()
+        self._close_idle()
 
     def after_fork(self) -> None:
         """Refuse everything in a child process: the threads of the parent do not run there."""
@@ -332,6 +356,10 @@ class Retirement:
         self._instances = instances
         self._left = list(instances)
         self._lock = threading.Lock()
+
+    def close_ended_until(self, until: float) -> None:
+        """Close those whose last batch has ended, waiting for another thread until ``until``."""
+        self.close_ended(until - time.monotonic())
 
     def close_ended(self, timeout_s: float = -1.0) -> bool:
         """Close those whose last batch has ended; tell whether all are closed.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
+
+from headrace._portable import told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace._backend import Backend
     from headrace._build import BuiltNode
     from headrace._plan import Element, NodePlan
 
@@ -16,6 +20,8 @@ __all__ = ["describe_element", "describe_node", "owns_thread", "plain"]
 
 def plain(value: Any) -> Any:
     """Give a value as JSON can hold it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, PurePath):
@@ -47,9 +53,13 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
         "version": element.spec.version,
         "options": options,
         "range": [least, most],
-        "built": plain(backend.describe()) if backend is not None else {},
+        "built": _built(backend) if backend is not None else {},
         "children": [describe_element(child, built) for child in element.children],
     }
+    why = getattr(element.cls, "waits_while", None)
+    if why is not None and element.options is not None:
+        queue = getattr(element.options, "queue", None)
+        described["waits"] = f"holds its instance while queue {queue!r} is {why}"
     if element.definition is not None:
         described["definition"] = element.definition
     if element.named is not None:
@@ -66,6 +76,14 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
     if element.unavailable:
         described["not_chosen"] = dict(element.unavailable)
     return described
+
+
+def _built(backend: Backend) -> Any:
+    """Give what a backend says of itself, or why it cannot."""
+    try:
+        return plain(backend.describe())
+    except Exception as error:  # noqa: BLE001 - the others are described all the same
+        return {"error": told(error)}
 
 
 def _field(element: Element, key: str) -> str:

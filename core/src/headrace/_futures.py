@@ -5,16 +5,21 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import threading
+import weakref
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from headrace._scheduling.admission import inside
 from headrace._scheduling.callbacks import run_aside
+from headrace._scheduling.circles import circle_of, noted
 from headrace._scheduling.entry import RUNNING, Entry
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterator, Sequence
 
     from headrace._graph import Walk
+    from headrace._scheduling.node import Node
     from headrace._scheduling.scheduler import Scheduler
 
 __all__ = ["AsyncOwner", "RequestFuture"]
@@ -31,6 +36,21 @@ class _Condition(threading.Condition):
     __exit__ = property(attrgetter("_lock.__exit__"))
 
 
+class _Waiters(list[Any]):
+    """Those of `concurrent.futures.wait` and `as_completed`, which are to fail as `result` does."""
+
+    def __init__(self, future: RequestFuture) -> None:
+        super().__init__()
+        self._future = weakref.ref(future)
+
+    def append(self, waiter: Any) -> None:
+        """Let one wait that does not wait for ever."""
+        future = self._future()
+        if future is not None:
+            future.check_wait()
+        super().append(waiter)
+
+
 class RequestFuture(concurrent.futures.Future[Any]):
     """The answer to one submitted request: its dict, or its error.
 
@@ -44,6 +64,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
     def __init__(self) -> None:
         super().__init__()
         self._condition = _Condition()
+        self._waiters = _Waiters(self)
 
     def attach(self, scheduler: Scheduler | Walk, entry: Entry | Walk) -> None:
         """Say where the request waits: a walk stands for all places on its way."""
@@ -64,20 +85,45 @@ class RequestFuture(concurrent.futures.Future[Any]):
             ContractError: The calling thread runs a backend that holds the instance which the
                 request waits for.
         """
-        self._check_wait()
         try:
-            return super().result(timeout)
+            with self._waited_for():
+                return super().result(timeout)
         finally:
             del self  # the error keeps this frame, which must not keep the error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the error, None for success; raises as `result` does."""
-        self._check_wait()
-        return super().exception(timeout)
+        with self._waited_for():
+            return super().exception(timeout)
 
-    def _check_wait(self) -> None:
+    @contextlib.contextmanager
+    def _waited_for(self) -> Iterator[None]:
+        if self.done():
+            yield
+            return
+        with noted(self):
+            self.check_wait()
+            yield
+
+    def check_wait(self) -> None:
+        """Refuse to let this thread wait while it holds what the request needs.
+
+        Raises:
+            ContractError: It would wait for ever.
+        """
         if self._scheduler is not None and self._entry is not None and not self.done():
             self._scheduler.check_wait(self._entry)  # type: ignore[arg-type]
+            node = circle_of(self)
+            if node is not None:
+                raise inside(node)
+
+    def places(self) -> Sequence[tuple[Node, object]]:
+        """Give what it needs; see `headrace._scheduling.circles`."""
+        if self.done() or self._scheduler is None:
+            return ()
+        if isinstance(self._entry, Entry):
+            return (self._scheduler.place(self._entry),)  # type: ignore[union-attr]
+        return self._scheduler.places()  # type: ignore[union-attr]
 
     def running(self) -> bool:
         """Tell whether a backend runs on the request."""

@@ -1,11 +1,19 @@
-"""Errors between processes: what of them can be pickled, and how they are made again."""
+"""Errors of others: their text, what of them can be pickled, and how they are made again."""
 
 from __future__ import annotations
 
 import pickle
 from typing import Any
 
-__all__ = ["portable", "rebuild"]
+__all__ = ["portable", "rebuild", "told", "twin_of"]
+
+
+def told(error: BaseException) -> str:
+    """Give type and text of an error, whatever its ``__str__`` does."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as broken:  # noqa: BLE001 - foreign code
+        return f"{type(error).__name__} (its __str__ raised {type(broken).__name__})"
 
 
 def rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
@@ -18,12 +26,33 @@ def rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, An
     return error
 
 
+def twin_of(error: BaseException) -> Any:
+    """Make another error of the same content, which shows where the first was raised, and why."""
+    twin = rebuild(type(error), error.args, dict(error.__dict__))
+    twin.__cause__, twin.__context__ = error.__cause__, error.__context__
+    twin.__suppress_context__ = error.__suppress_context__
+    return twin.with_traceback(error.__traceback__)
+
+
 def portable(value: Any) -> Any:
-    """Give ``value`` itself if it can be pickled, else a stand-in with the same text."""
+    """Give ``value`` itself if it can be pickled and made again, else a stand-in with its text.
+
+    An exception whose ``__init__`` takes more than its text is pickled well, and fails only where
+    it is made again.
+    """
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(map(portable, value))
     try:
-        pickle.dumps(value)
-    except Exception:  # noqa: BLE001 - any failure of foreign __reduce__ means the same here
-        if isinstance(value, BaseException):
-            return RuntimeError(f"{type(value).__name__}: {value}")
-        return repr(value)
+        pickle.loads(pickle.dumps(value))  # noqa: S301 - what was pickled just here
+    except Exception:  # noqa: BLE001 - any failure of foreign code means the same here
+        return RuntimeError(told(value)) if isinstance(value, BaseException) else _shown(value)
     return value
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - foreign code
+        return object.__repr__(value)

@@ -207,7 +207,7 @@ class Reloader:
         config = self._core.config._changed(job.node, job.changes)
         aside = self._core.build_aside(config, job.node, job.on_failure)
         try:
-            return self._core.put_in_place(config, job.node, aside, job.commit)
+            return self._core.put_in_place(config, job.node, aside, job.commit, job.left_s)
         except BaseException:
             if aside is not None and not job.in_place:
                 aside.close()

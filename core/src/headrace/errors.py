@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace._portable import portable, rebuild
+from headrace._portable import portable, rebuild, told, twin_of
 from headrace._problem import Problem
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ class HeadraceError(Exception):
         if self.__cause__ is not None:
             state["__cause__"] = portable(self.__cause__)
         return rebuild, (type(self), tuple(portable(arg) for arg in self.args), state)
+
+    def __bool__(self) -> bool:
+        return True  # also where a subclass has a __len__: an error is never taken for none
 
     def __str__(self) -> str:
         return self._text()
@@ -211,8 +214,7 @@ class RequestError(HeadraceError):
 
     def copy(self) -> RequestError:
         """Give a new error of the same class and content, so that no two requests share one."""
-        twin: RequestError = rebuild(type(self), self.args, dict(self.__dict__))
-        twin.__cause__ = self.__cause__
+        twin: RequestError = twin_of(self)
         return twin
 
 
@@ -362,8 +364,7 @@ class RequestsFailed(HeadraceError):  # noqa: N818 - several requests, each with
         failed = [(i, e) for i, e in enumerate(self.errors) if e is not None]
         text = f"{len(failed)} of {len(self.errors)} requests failed"
         if failed:
-            index, error = failed[0]
-            text += f"; the first is item {index}: {type(error).__name__}: {error}"
+            text += f"; the first is item {failed[0][0]}: {told(failed[0][1])}"
         return text
 
 

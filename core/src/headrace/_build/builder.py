@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._build.commons import Commons
 from headrace._build.door import Door
@@ -14,7 +14,9 @@ from headrace._build.probes import make_probes
 from headrace._build.schedulers import front_scheduler, node_scheduler
 from headrace._config.nesting import with_room
 from headrace._containers.graph import DagDispatcher
+from headrace._containers.queues import Queue
 from headrace._context import Shared
+from headrace._plan.calls import roots_of
 from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
@@ -113,6 +115,7 @@ class Builder:
         try:
             if self.plan.probes:
                 self.commons.probes = make_probes(self.plan.probes)
+            self.commons.queues.expect(_declared(self.plan))
             for name, node in self.plan.nodes.items():
                 self.nodes[name] = self._door(node) if node.door_to else self.node(node)
             if self.plan.entrypoint is not None and not self._walks_anyway():
@@ -198,6 +201,13 @@ class Builder:
             target.by_element,
             self.threads,
         )
+
+
+def _declared(plan: PipelinePlan) -> dict[str, int]:
+    """Give the sizes of the queues that nodes declare."""
+    roots = [root for node in plan.nodes.values() for root in roots_of(node)]
+    options: Any = [e.options for root in roots for e in root.walk() if e.cls is Queue]
+    return {one.queue: one.max for one in options}
 
 
 def build_pipeline(plan: PipelinePlan, *, shortcut: bool = True) -> Built:

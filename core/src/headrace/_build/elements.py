@@ -12,16 +12,18 @@ from headrace._containers.background import BackgroundThread
 from headrace._containers.choice import Fallback
 from headrace._containers.graph import DagDispatcher, Repost
 from headrace._containers.queues import QueueUser
-from headrace._containers.ranges import inside
+from headrace._containers.ranges import inside, ranged
 from headrace._containers.scheduling import Batching, InstanceDispatcher
 from headrace._containers.wiring import Wiring
 from headrace._context import InitContext, shown_progress
 from headrace._plan.brackets import is_bare, takes_dependency
 from headrace._plan.calls import elements_run
+from headrace._plan.choosing import label_of
 from headrace._plan.ranges import states_range
 from headrace._plan.threads import give_threads
+from headrace._portable import told
 from headrace._scheduling.thread import OwnThread
-from headrace.errors import HeadraceError, SetupError
+from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +142,7 @@ class ElementBuilder:
             backend = cls()
         except Exception as error:
             raise self._failed(
-                f"{cls.__name__}() failed: {type(error).__name__}: {error}",
+                f"{cls.__name__}() failed: {told(error)}",
                 element.name,
                 at,
                 hint="A backend is made without arguments; the work belongs in init.",
@@ -163,7 +165,7 @@ class ElementBuilder:
             backend._reposts = any(one.target is not None for one in run)
         backend._start(element.options, self._context(element, children, late))
         self._inherit_range(backend, children, at)
-        self._warm_up(backend, at)
+        backend._warm()
         # Any number of requests are inside a front of the pipeline's own at a time.
         return Guarded(backend) if self.node is None and not cls._reentrant else backend
 
@@ -172,20 +174,11 @@ class ElementBuilder:
         stated = vars(backend).keys() & {"min", "max"} or states_range(type(backend))
         if children and not stated:
             try:
-                found = inside([(child._label(), (child.min, child.max)) for child in children])
+                found = inside(ranged(children))
             except ValueError as error:
                 raise self._failed(str(error), backend._label(), at) from error
             backend.min, backend.max = found
-            backend._check_range()
-
-    def _warm_up(self, backend: Backend, at: At) -> None:
-        try:
-            backend.warm_up()
-        except HeadraceError:
-            raise
-        except Exception as error:
-            message = f"warm_up failed: {type(error).__name__}: {error}"
-            raise self._failed(message, backend._label(), at) from error
+            backend._note_range()
 
     def _failed(self, what: str, backend: str, at: At, hint: str | None = None) -> SetupError:
         return SetupError(what, node=self._name, backend=backend, instance=at.index, hint=hint)
@@ -338,16 +331,17 @@ class ElementBuilder:
         reasons = dict(element.unavailable)
         for child in element.children:
             trial = replace(at, parts=at.parts.nested())
+            label = label_of(child.call, element.call.children)
             try:
                 built = self.element(child, trial)
             except Exception as error:  # noqa: BLE001 - any failure to build means: the next one
                 trial.parts.close()
-                reasons[child.name] = f"{type(error).__name__}: {error}"
-                _log.info("Fallback: %s cannot be built here: %s", child.name, error)
+                reasons[label] = told(error)
+                _log.info("Fallback: %s cannot be built here: %s", label, reasons[label])
                 continue
-            _log.info("Fallback: %s was chosen", child.name)
+            _log.info("Fallback: %s was chosen", label)
             backend = self._backend(element, (built,), at)
-            backend.reasons = reasons  # type: ignore[attr-defined]
+            backend.chosen, backend.reasons = label, reasons  # type: ignore[attr-defined]
             return backend
         listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise self._failed(f"nothing in Fallback can be built here: {listed}", element.name, at)

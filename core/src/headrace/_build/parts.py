@@ -37,20 +37,28 @@ class Parts:
         return inner
 
     def close(self) -> list[Exception]:
-        """Close all, newest first; give the errors. A second call does nothing."""
+        """Close all, newest first; give the errors. A second call does nothing.
+
+        Raises:
+            BaseException: What is no Exception (Ctrl-C), once all is closed.
+        """
         errors: list[Exception] = []
+        interrupt: BaseException | None = None
         while self._parts:
             part, thread = self._parts.pop()
-            if isinstance(part, Parts):
-                errors += part.close()
-                continue
-            if isinstance(part, OwnThread):
-                part.stop()
-                continue
-            stop = part._stop if isinstance(part, Backend) else part.close
             try:
-                stop() if thread is None else thread.call(stop)
+                if isinstance(part, Parts):
+                    errors += part.close()
+                elif isinstance(part, OwnThread):
+                    part.stop()
+                else:
+                    stop = part._stop if isinstance(part, Backend) else part.close
+                    stop() if thread is None else thread.call(stop)
             except Exception as error:  # noqa: BLE001 - the others must be closed as well
                 _log.warning("closing %s failed", type(part).__name__, exc_info=error)
                 errors.append(error)
+            except BaseException as error:  # noqa: BLE001 - so they must here
+                interrupt = interrupt or error
+        if interrupt is not None:
+            raise interrupt
         return errors

@@ -106,6 +106,8 @@ def _add(branch: Tree, element: dict[str, Any], prefix: list[Any] | None = None)
     )
     for key, entry in element["options"].items():
         here.add(_option(key, entry))
+    if "waits" in element:
+        here.add(_text((element["waits"], "yellow")))
     for name, reason in element.get("not_chosen", {}).items():
         here.add(_text((f"not chosen: {name}: {reason}", "yellow")))
     prefixes = element.get("prefixes", [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._backend import weight_of
+from headrace._scheduling.batch import Filler
 from headrace.errors import BatchRangeError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Caller:
         filled = list(batch)
         step = batch[-1].get("request_size", 1)
         while weight < child.min:
-            copy = dict(batch[-1])
+            copy = Filler(batch[-1])
             copy.pop("result", None)
             filled.append(copy)
             weight += step

@@ -10,7 +10,7 @@ from headrace.errors import ClosedError, InputError, NoResultError, RequestError
 
 if TYPE_CHECKING:
     from headrace._backend import Outcomes
-    from headrace._containers.ranges import Range
+    from headrace._containers.ranges import Range, Ranged
     from headrace._context import InitContext
     from headrace.keys import Request
 
@@ -41,9 +41,9 @@ class CatSplit(Backend):
     takes = 3
 
     @classmethod
-    def combine_ranges(cls, children: list[tuple[str, Range]]) -> Range:
+    def combine_ranges(cls, children: list[Ranged]) -> Range:
         """Give the range of the one in the middle."""
-        return children[1][1]
+        return children[1].range
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the three parts."""

@@ -11,7 +11,7 @@ from headrace._options import Options as _Options
 
 if TYPE_CHECKING:
     from headrace._backend import Outcomes
-    from headrace._containers.ranges import Range
+    from headrace._containers.ranges import Range, Ranged
     from headrace._context import InitContext
     from headrace.keys import Request
 
@@ -24,9 +24,10 @@ class Chosen(Backend):
     _reentrant = True
 
     def init(self, options: Any, context: InitContext) -> None:
-        """Take over the range of the child that was chosen."""
+        """Take over the child that was chosen, with its range."""
         (self.child,) = context.children
         self.min, self.max = self.child.min, self.child.max
+        self.rerun = self.child.rerun  # type: ignore[misc]
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the child that was chosen."""
@@ -60,9 +61,9 @@ class ModelLoader(Chosen):
     prefixes = ("*",)
 
     @classmethod
-    def combine_ranges(cls, children: list[tuple[str, Range]]) -> Range:
+    def combine_ranges(cls, children: list[Ranged]) -> Range:
         """Give the range of the child that was chosen."""
-        return children[0][1]
+        return children[0].range
 
 
 class Fallback(Chosen):
@@ -86,13 +87,17 @@ class Fallback(Chosen):
     """
 
     takes = (1, None)
+    chosen: str
     reasons: dict[str, str]
 
     def describe(self) -> dict[str, Any]:
         """Give the child that was chosen, and why not the others."""
-        return {"chosen": self.child._label(), "not_chosen": dict(self.reasons)}
+        return {"chosen": self.chosen, "not_chosen": dict(self.reasons)}
 
     @classmethod
-    def combine_ranges(cls, children: list[tuple[str, Range]]) -> Range:
-        """Give the range that holds for whichever child is chosen, as far as the classes tell."""
-        return children[0][1]
+    def combine_ranges(cls, children: list[Ranged]) -> Range:
+        """Give the range that some child takes: which one will be built, the classes cannot tell."""
+        most = [child.range[1] for child in children]
+        bounded = [high for high in most if high is not None]
+        least = min(child.range[0] for child in children)
+        return least, max(bounded) if len(bounded) == len(most) else None

@@ -9,12 +9,12 @@ from pydantic import Field
 
 from headrace._backend import Backend
 from headrace._containers.calling import caller_of
-from headrace._containers.ranges import branches
+from headrace._containers.ranges import branches, ranged
 from headrace._options import Options as _Options
 
 if TYPE_CHECKING:
     from headrace._backend import Outcomes
-    from headrace._containers.ranges import Range
+    from headrace._containers.ranges import Range, Ranged
     from headrace._context import InitContext
     from headrace.keys import Request
 
@@ -36,7 +36,7 @@ class Branches(Backend):
     takes = (1, 2)
 
     @classmethod
-    def combine_ranges(cls, children: list[tuple[str, Range]]) -> Range:
+    def combine_ranges(cls, children: list[Ranged]) -> Range:
         """Give the range of the branches together."""
         return branches(children)
 
@@ -44,7 +44,7 @@ class Branches(Backend):
         """Take over the branches."""
         children = context.children
         self.options = options
-        self.min, self.max = branches([(c._label(), (c.min, c.max)) for c in children])
+        self.min, self.max = branches(ranged(children))
         self._yes = caller_of(children[0], pad=self._pad)
         self._no = caller_of(children[1], pad=self._pad) if len(children) > 1 else None
 

@@ -8,13 +8,12 @@ from pydantic import Field
 
 from headrace._backend import Backend
 from headrace._containers.calling import caller_of
-from headrace._containers.ranges import branches
 from headrace._options import Options as _Options
 from headrace.errors import LimitError, NoResultError
 from headrace.keys import REPOST
 
 if TYPE_CHECKING:
-    from headrace._containers.ranges import Range
+    from headrace._containers.ranges import Range, Ranged
     from headrace._context import InitContext
     from headrace.keys import Request
 
@@ -28,16 +27,16 @@ class Again(Backend):
     _reentrant = True
 
     @classmethod
-    def combine_ranges(cls, children: list[tuple[str, Range]]) -> Range:
-        """Give the range of the child; items that are done leave, so its min is 1."""
-        return branches(children)
+    def combine_ranges(cls, children: list[Ranged]) -> Range:
+        """Give the range of the child."""
+        return children[0].range
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the child."""
         (child,) = context.children
         self.options = options
         self.child = child
-        self.min, self.max = branches([(child._label(), (child.min, child.max))])
+        self.min, self.max = child.min, child.max
         self._call = caller_of(child, pad=self._pad)
 
     def is_done(self, request: Request) -> bool:
@@ -87,7 +86,8 @@ class Loop(Again):
     Writes:
         result: What X wrote last.
     Batch:
-        1 to the max of X.
+        The range of X. Items that are done leave: fewer than its min are filled up with
+        ``pad = true``, else they fail.
 
     Raises:
         LimitError: An item ran ``limit`` times without the key.
@@ -121,7 +121,8 @@ class Restart(Again):
         result: What X wrote last.
         node_name: The node entered last.
     Batch:
-        1 to the max of X.
+        The range of X. Items that are done leave: fewer than its min are filled up with
+        ``pad = true``, else they fail.
 
     Raises:
         LimitError: An item was restarted ``limit`` times.
@@ -140,7 +141,8 @@ class Restart(Again):
 
     def is_done(self, request: Request) -> bool:
         """Tell whether the item names no node to enter at; else let it enter there."""
-        if "restart" not in request:
+        node = request.pop("restart", None)
+        if node is None:
             return True
-        request["node_name"] = request.pop("restart")
+        request["node_name"] = node
         return False

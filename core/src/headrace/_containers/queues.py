@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
 from headrace._backend import Backend
 from headrace._options import Options as _Options
-from headrace._scheduling.batch import entries_running_here
+from headrace._scheduling.batch import Filler, entries_running_here
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headrace._context import InitContext
     from headrace.keys import Request
@@ -120,9 +120,15 @@ class Queues:
             elif queue.max != most:
                 raise ContractError(
                     f"queue {name!r} holds {queue.max}, and is declared with max={most} as well",
-                    hint="Declare it once, in the init of a node that is built before its users.",
+                    hint="Declare it once, in the init of one node.",
                 )
             return queue
+
+    def expect(self, sizes: Mapping[str, int]) -> None:
+        """Make the queues that some node will declare, so that its users find them as declared."""
+        with self._lock:
+            for name, most in sizes.items():
+                self._queues.setdefault(name, NamedQueue(name, most))
 
     def use(self, name: str) -> NamedQueue:
         """Give a queue; the first user of one that nobody declared makes it."""
@@ -162,6 +168,7 @@ class QueueUser(Backend):
 
     Attributes:
         queues: The queues of the pipeline; set by the builder before ``init``.
+        waits_while: What a queue is while this word waits for it, holding its instance; None: it never waits.
     """
 
     _reentrant = True
@@ -173,6 +180,7 @@ class QueueUser(Backend):
         queue: str = Field(description="Name of the queue.")
 
     queues: Queues
+    waits_while: ClassVar[str | None] = None
     _queue: NamedQueue
 
     def init(self, options: Any, context: InitContext) -> None:
@@ -180,21 +188,35 @@ class QueueUser(Backend):
         self._queue = self.queues.use(options.queue)
 
     def describe(self) -> dict[str, Any]:
-        """Give the queue, and that waiting for it holds the instance."""
-        return {"queue": self._queue.name, "queue_max": self._queue.max, "waits": True}
+        """Give the queue, and whether this word waits for it."""
+        waits = self.waits_while is not None
+        return {"queue": self._queue.name, "queue_max": self._queue.max, "waits": waits}
 
 
 def _deadlines(batch: list[Request]) -> list[float | None]:
-    known = {id(entry.request): entry.deadline for entry in entries_running_here()}
-    return [known.get(id(request)) for request in batch]
+    """Give the deadline of each item; of one made from others, the latest of all that run here."""
+    entries = entries_running_here()
+    known = {id(entry.request): entry.deadline for entry in entries}
+    limits = [deadline for deadline in known.values() if deadline is not None]
+    latest = max(limits) if limits and len(limits) == len(known) else None
+    return [known.get(id(request), latest) for request in batch]
 
 
 def _one_by_one(
     batch: list[Request], action: Callable[[Request, float | None], None]
 ) -> list[Exception | None] | None:
-    """Do something with each request that may wait until its deadline; give the outcomes."""
+    """Do something with each request that may wait until its deadline; give the outcomes.
+
+    What only fills the batch up goes the way of the item that it is a copy of.
+    """
     outcomes: list[Exception | None] = []
+    before: Request = {}
     for request, deadline in zip(batch, _deadlines(batch), strict=True):
+        if isinstance(request, Filler):
+            _follow(request, before)
+            outcomes.append(None)
+            continue
+        before = request
         try:
             action(request, deadline)
         except DeadlineExceededError as error:
@@ -204,6 +226,11 @@ def _one_by_one(
         else:
             outcomes.append(None)
     return outcomes if any(outcomes) else None
+
+
+def _follow(filler: Filler, item: Request) -> None:
+    if "result" in item:
+        filler["result"] = item["result"]
 
 
 class Queue(QueueUser):
@@ -263,6 +290,8 @@ class Send(QueueUser):
         own
     """
 
+    waits_while = "full"
+
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Queue a copy of each request."""
         return _one_by_one(batch, self._send)
@@ -293,7 +322,8 @@ class Observer(QueueUser):
     def forward(self, batch: list[Request]) -> None:
         """Queue a copy of each request."""
         for request in batch:
-            self._queue.put_newest(dict(request))
+            if not isinstance(request, Filler):
+                self._queue.put_newest(dict(request))
             request["result"] = request["data"]
 
     def describe(self) -> dict[str, Any]:
@@ -325,6 +355,7 @@ class Recv(QueueUser):
         own
     """
 
+    waits_while = "empty"
     reads = ()
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._containers.calling import caller_of
-from headrace._containers.ranges import sequence
+from headrace._containers.ranges import ranged, sequence
 from headrace.errors import NoResultError
 from headrace.keys import REPOST
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import Outcomes
-    from headrace._containers.ranges import Range
+    from headrace._containers.ranges import Range, Ranged
     from headrace._context import InitContext
     from headrace.keys import Request
 
@@ -36,7 +36,7 @@ class Sequential(Backend):
         result: What the last element writes.
     Batch:
         The largest min and the smallest max of the elements; those with a max of 1 are run item by
-        item and do not count, unless all are.
+        item and do not count, unless all are. One with a condition takes single items, too.
 
     Raises:
         NoResultError: The element before gave an item no ``result``.
@@ -50,15 +50,15 @@ class Sequential(Backend):
     prefixes = ("or", "key=")
 
     @classmethod
-    def combine_ranges(cls, children: list[tuple[str, Range]]) -> Range:
+    def combine_ranges(cls, children: list[Ranged]) -> Range:
         """Give the range of the elements together."""
         return sequence(children)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the children."""
         children = context.children
-        self.min, self.max = sequence([(c._label(), (c.min, c.max)) for c in children])
         prefixes = context.prefixes or tuple(((), {}) for _ in children)
+        self.min, self.max = sequence(ranged(children, prefixes))
         self._steps = [
             _Step(child, "or" in positional, named.get("key"), pad=self._pad)
             for child, (positional, named) in zip(children, prefixes, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace._graph.handover import Hop, hops_of
@@ -13,7 +13,7 @@ from headrace._scheduling.signal import Signal
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace._plan.links import Links
     from headrace._scheduling.scheduler import Scheduler
@@ -93,7 +93,7 @@ class Graph:
         only: The route from the only root; None where there are several.
         walking: What stands for each walk that has begun and not ended: between two nodes it is in
             neither, and yet closing waits for it.
-        closers: Those who wait for the end of all walks.
+        closers: Those who wait for the end of walks.
     """
 
     def __init__(
@@ -143,23 +143,52 @@ class Graph:
         if entry.error is not None:
             raise entry.take_error()  # type: ignore[misc]
 
+    def may_repost(self, links: Mapping[str, Links], timeout_s: float) -> bool:
+        """Let no walk be on its way that could not end where a `Repost` of ``links`` ends it.
+
+        Until `link` is called again, walks end at the targets of both: those linked now, and ``links``.
+
+        Returns:
+            False when the time was over before the walks that knew nothing of it had ended; then
+            nothing has changed.
+        """
+        old = self._links
+        if not any(set(links[name].reposts) - set(one.reposts) for name, one in old.items()):
+            return True
+        both = {
+            name: replace(one, reposts=tuple(dict.fromkeys((*one.reposts, *links[name].reposts))))
+            for name, one in old.items()
+        }
+        self.link(both, self._own_ms)
+        begun = set(self.walking)
+        if self._wait(lambda: not begun.isdisjoint(set(self.walking)), timeout_s):
+            return True
+        self.link(old, self._own_ms)
+        return False
+
     def ended(self, walk: object) -> None:
         """Take note that a walk is over, which may be known."""
         self.walking.discard(walk)
-        for signal in () if self.walking else tuple(self.closers):
+        for signal in tuple(self.closers):
             signal.wake()
 
     def wait_ended(self, timeout_s: float) -> bool:
         """Wait until no walk is on its way; False when the time was over first."""
+        return self._wait(lambda: bool(self.walking), timeout_s)
+
+    def _wait(self, goes_on: Callable[[], bool], timeout_s: float) -> bool:
         until = time.monotonic() + timeout_s
         signal = Signal()
         self.closers.append(signal)
-        while self.walking:
-            left = until - time.monotonic()
-            if left <= 0:
-                return False
-            signal.sleep(left)
-        return True
+        try:
+            while goes_on():
+                left = until - time.monotonic()
+                if left <= 0:
+                    return False
+                signal.sleep(left)
+            return True
+        finally:
+            self.closers.remove(signal)
 
     def route_of(self, request: Request) -> Route:
         """Give the route of a request.

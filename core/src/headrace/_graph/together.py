@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from headrace._graph.walk import Walk
 from headrace._scheduling.admission import inside
+from headrace._scheduling.circles import circle_of, noted
 from headrace._scheduling.signal import Signal
 
 if TYPE_CHECKING:
     from headrace._graph.graph import Graph, Route
     from headrace._scheduling.entry import Entry
+    from headrace._scheduling.node import Node
 
 __all__ = ["may_wait", "walk_together"]
 
@@ -23,6 +25,11 @@ class _Waiter:
         self._pending = pending
         self._lock = threading.Lock()
         self.signal = Signal()
+        self.walks: list[Walk] = []
+
+    def places(self) -> list[tuple[Node, object]]:
+        """Give all places of the walks."""
+        return [place for walk in self.walks for place in walk.places()]
 
     def finished(self, entry: Entry) -> None:
         """Count one walk that is over; the last wakes the thread."""
@@ -68,8 +75,13 @@ def walk_together(
     try:
         for walk in begun:
             walk.start(internal=internal)
-        if begun:
-            waiter.signal.sleep()
+        with noted(waiter):
+            waiter.walks = begun
+            node = circle_of(waiter)
+            for walk in begun if node is not None else ():
+                walk.end(inside(node or ""))
+            if begun:
+                waiter.signal.sleep()
     except BaseException as interrupt:
         left = [walk.give_up() for walk in begun]
         interrupt.abandoned = any(left)  # type: ignore[attr-defined]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from headrace._build.each import elements, gather
 from headrace._graph.handover import (
     MOST_REPOSTS,
-    Ends,
     finish,
     input_of,
     passes_by,
@@ -16,6 +15,7 @@ from headrace._graph.handover import (
     too_often,
 )
 from headrace._graph.stations import entry_at
+from headrace._graph.steps import EachStep, Leg, Step
 from headrace._scheduling.admission import inside
 from headrace._scheduling.entry import DONE, ENTERED, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace.errors import HeadraceError
@@ -23,6 +23,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from headrace._graph.graph import Graph, Route, Station
     from headrace._scheduling.entry import Owner
+    from headrace._scheduling.node import Node
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
@@ -31,79 +32,11 @@ __all__ = ["Walk"]
 _WAITING = (QUEUED, OUTSIDE, ENTERED)
 
 
-class _Leg:
-    """A part of a walk: from a node at which it enters to its ends, or to a `Repost`.
-
-    Attributes:
-        route: What it walks through.
-        ends: How its nodes have ended.
-        left: Per node, for how many predecessors it waits.
-    """
-
-    __slots__ = ("ends", "left", "route")
-
-    def __init__(self, route: Route) -> None:
-        self.route = route
-        self.ends: Ends = {}
-        self.left = {station.name: len(station.before) for station in route.stations}
-
-
-_Begin = tuple[_Leg, "Station", "Request"]
+_Begin = tuple[Leg, "Station", "Request"]
 """A node that may run now, with its dict."""
 
-_End = tuple[_Leg, "Station", "Request", "BaseException | None"]
+_End = tuple[Leg, "Station", "Request", "BaseException | None"]
 """A node that has ended, its dict, and its error."""
-
-
-class _Step:
-    """The owner of the entry of one node of a walk."""
-
-    __slots__ = ("leg", "station", "walk")
-
-    def __init__(self, walk: Walk, leg: _Leg, station: Station) -> None:
-        self.walk = walk
-        self.leg = leg
-        self.station = station
-
-    def finished(self, entry: Entry) -> None:
-        """Let the walk go on."""
-        self.walk.forget(entry)
-        self.walk.node_done(self.leg, self.station, entry.request, entry.error)
-        if entry is not self.walk._entry:  # that has the outcome of the whole
-            entry.error = None  # see `Entry.take_error`
-
-
-class _EachStep:
-    """The owner of the entries of all elements of one node of a walk."""
-
-    __slots__ = ("copies", "entries", "left", "leg", "request", "station", "walk")
-
-    def __init__(self, walk: Walk, leg: _Leg, station: Station, request: Request) -> None:
-        self.walk = walk
-        self.leg = leg
-        self.station = station
-        self.request = request
-        self.copies: list[Request] = []
-        self.entries: list[Entry] = []
-        self.left = 0
-
-    def finished(self, entry: Entry) -> None:
-        """Count one element; with the last, or one that fails the request, let the walk go on."""
-        with self.walk.lock:
-            self.left -= 1
-            last = self.left == 0
-        self.walk.forget(entry)
-        links, error = self.station.links, entry.error
-        if error is None or links.keep_errors:
-            if not last:
-                return
-            errors = [one.error for one in self.entries]
-            error = gather(links, self.request, self.copies, errors, self.walk.deadline)
-            if error is not None and error not in errors:
-                self.station.scheduler.count_late(error)
-        self.walk.node_done(self.leg, self.station, self.request, error)
-        for one in self.entries if last else ():
-            one.error = None  # see `Entry.take_error`
 
 
 class Walk:
@@ -126,7 +59,7 @@ class Walk:
         self._owner = owner
         self._home = route.first
         self._waits = route.first.waits()
-        self._legs = [_Leg(route)]
+        self._legs = [Leg(route)]
         self._sinks: list[tuple[Station, Request]] = []
         self._sinks_left = len(route.sinks)
         self._reposts = 0
@@ -153,20 +86,20 @@ class Walk:
             if ended is not None:
                 self.node_done(*ended)
             return
-        self._entry.owner = _Step(self, leg, station)
+        self._entry.owner = Step(self, leg, station)
         self._open[id(self._entry)] = (station.scheduler, self._entry)
         stuck = self._held_here if waits_for_room else None
         station.scheduler.submit(self._entry, waits_for_room=stuck, internal=internal)
 
     def _start(
-        self, leg: _Leg, station: Station, request: Request, *, internal: bool = True
+        self, leg: Leg, station: Station, request: Request, *, internal: bool = True
     ) -> _End | None:
         """Let one node run on ``request``; give its end when it has ended at once."""
         deadline, priority = self.deadline, self._entry.priority
         if station.links.reposts:
             request.pop("repost", None)
         if station.links.each is None:
-            owner = _Step(self, leg, station)
+            owner = Step(self, leg, station)
             entry = entry_at(station, request, owner, deadline=deadline, priority=priority)
             self._submit(station, [entry], internal=internal)
             return None
@@ -175,7 +108,7 @@ class Walk:
         except HeadraceError as error:
             station.scheduler.count_refused(request, error)
             return leg, station, request, error
-        step = _EachStep(self, leg, station, request)
+        step = EachStep(self, leg, station, request)
         step.copies = copies
         step.entries = [
             entry_at(station, copy, step, deadline=deadline, priority=priority) for copy in copies
@@ -206,7 +139,7 @@ class Walk:
             self._open.pop(id(entry), None)
 
     def node_done(
-        self, leg: _Leg, station: Station, request: Request, error: BaseException | None
+        self, leg: Leg, station: Station, request: Request, error: BaseException | None
     ) -> None:
         """Take note of the end of a node, and start what it was waited for."""
         if self._home.outside:
@@ -218,7 +151,7 @@ class Walk:
             ended += [end for end in starts if end is not None]
 
     def _after(
-        self, leg: _Leg, station: Station, request: Request, error: BaseException | None
+        self, leg: Leg, station: Station, request: Request, error: BaseException | None
     ) -> list[_Begin]:
         """Give what begins when a node has ended; with an error it is the walk that ends."""
         todo: list[_Begin] = []
@@ -234,16 +167,16 @@ class Walk:
                 if other is None:
                     todo, error = self._ready_after(leg, station, request)
         if error is not None:
-            self._end(error)
+            self.end(error)
             return []
         return todo
 
-    def _reposted(self, station: Station, request: Request) -> _Leg | None:
+    def _reposted(self, station: Station, request: Request) -> Leg | None:
         """Begin another leg where a `Repost` has ended the walk."""
         target = repost_of(station, request) if station.links.reposts else None
         if target is None:
             return None
-        leg = _Leg(self._graph.route_from(target))
+        leg = Leg(self._graph.route_from(target))
         with self.lock:
             self._reposts += 1
             if self._reposts > MOST_REPOSTS:
@@ -254,7 +187,7 @@ class Walk:
         return leg
 
     def _ready_after(
-        self, leg: _Leg, station: Station, request: Request
+        self, leg: Leg, station: Station, request: Request
     ) -> tuple[list[_Begin], BaseException | None]:
         """Give the nodes that may run now, with their dicts, or the error that ends the walk."""
         todo: list[_Begin] = []
@@ -289,10 +222,11 @@ class Walk:
             failed[0].scheduler.count_refused(request, failed[1])
             return [], failed[1]
         if done:
-            self._end(None)
+            self.end(None)
         return todo, None
 
-    def _end(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None) -> None:
+        """Give the owner the outcome, unless it has one."""
         with self.lock:
             if self._over:
                 return
@@ -361,6 +295,16 @@ class Walk:
                 if station.name not in leg.ends and station.scheduler.held_by_this_thread():
                     return station.name
         return None
+
+    def places(self) -> list[tuple[Node, object]]:
+        """Give the nodes at which it is, and those that it has yet to visit."""
+        if self._over:
+            return []
+        found = [scheduler.place(entry) for scheduler, entry in list(self._open.values())]
+        for leg in list(self._legs):
+            stations = [one for one in leg.route.stations if one.name not in leg.ends]
+            found += [station.scheduler.place(None) for station in stations]
+        return found
 
     def cancel(self, entry: object = None) -> bool:
         """Take the request back where it waits; False while a backend runs on it, or it is done.

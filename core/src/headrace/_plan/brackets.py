@@ -69,7 +69,12 @@ def check_arity(resolver: Resolver, element: Element, phases: Phases, scope: Sco
     """Check the number of children; report it if it is wrong."""
     call, cls = element.call, element.cls
     count = sum(len(phase) for phase in phases)
-    least, most = _takes(cls)
+    try:
+        least, most = _takes(cls)
+    except (TypeError, ValueError):
+        what = f"takes={cls.takes!r} is neither a number of children nor (least, most or None)"
+        resolver.add("arity", f"the class {cls.__name__} is wrong, {what}", call, scope)
+        return False
     if not phases and (scope.open_slot or (scope.named and takes_dependency(cls))):
         return True
     if phases and most != 0 and len(phases) != cls.phases:

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 from headrace._config.problems import Problems
 from headrace._containers.choice import Fallback
 from headrace._plan.brackets import prefix_values
+from headrace._plan.wiring import check_callable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace._expression import Call
     from headrace._plan.brackets import Phases
     from headrace._plan.element import Element
     from headrace._plan.resolver import Resolver
     from headrace._plan.scope import Scope
 
-__all__ = ["plan_branches"]
+__all__ = ["label_of", "plan_branches"]
 
 _UNAVAILABLE = ("unknown_backend", "missing_plugin", "plugin", "missing_dependency")
 """Beginnings of the codes of problems that mean: it cannot be built here."""
@@ -45,11 +48,19 @@ def plan_branches(
         else:
             planned = _plan_apart(resolver, element, child, scopes[id(child)], other=_OF_VALUES)
         if planned is not None and (child is chosen or (chosen is None and scope.lenient)):
+            if not check_callable(resolver, planned, element, inner):
+                return None
             row.append(planned)
             element.prefixes.append(prefix_values(child.prefix))
         elif child is not chosen and chosen is not None:
-            element.unavailable.setdefault(child.name, f"the model is {model}")
+            element.unavailable.setdefault(label_of(child, children), f"the model is {model}")
     return [row] if row else None
+
+
+def label_of(child: Call, children: Iterable[Call]) -> str:
+    """Give the name of a branch; its whole text where others have the same name."""
+    alike = [other for other in children if other.name == child.name]
+    return child.name if len(alike) <= 1 else str(child)
 
 
 def _plan_fallback(
@@ -63,10 +74,10 @@ def _plan_fallback(
     row = []
     for child in children:
         planned = _plan_apart(resolver, element, child, scopes[id(child)])
-        if planned is not None:
+        if planned is not None and check_callable(resolver, planned, element, scopes[id(child)]):
             row.append(planned)
             element.prefixes.append(((), {}))
-    if not row and not scope.lenient and len(resolver.problems) == before:
+    if children and not row and not scope.lenient and len(resolver.problems) == before:
         reasons = "; ".join(f"{name}: {why}" for name, why in element.unavailable.items())
         resolver.add(
             "fallback",
@@ -109,7 +120,8 @@ def _plan_apart(
     if away:
         # Nobody can tell which keys belong to what is not here.
         resolver.parameters.excused = True
-        element.unavailable[child.name] = "; ".join(problem.message for problem in away)
+        label = label_of(child, element.call.children)
+        element.unavailable[label] = "; ".join(problem.message for problem in away)
     return None if found else planned
 
 

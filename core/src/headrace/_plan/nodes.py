@@ -180,10 +180,11 @@ class NodePlanner:
         )
         shown = plan.backend.name if plan.backend is not None else root.name
         most = root.range[1]
+        says = ", ".join(f"{key} = {getattr(plan.keys, key)}" for key in keys)
         self.problems.add(
             "range",
             f"no batch fits: {shown} takes {root.range[0]} to "
-            f"{'any number' if most is None else most}, the node {low} to {high}",
+            f"{'any number' if most is None else most}, and the node says {says}",
             **place,
         )
         return False

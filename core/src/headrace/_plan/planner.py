@@ -19,7 +19,7 @@ from headrace._plan.reposts import check_front, check_reposts, with_calls
 from headrace._plan.resolver import Resolver
 from headrace._plan.scope import Layer, Scope
 from headrace._plan.threads import give_threads
-from headrace._plan.wiring import is_callable
+from headrace._plan.wiring import why_not_callable
 from headrace.errors import ConfigError, SetupError
 
 if TYPE_CHECKING:
@@ -252,11 +252,12 @@ class Pipeline:
 
     def check_called(self, element: Element, layer: Layer) -> bool:
         """Check that what a node or the pipeline is called through can be called."""
-        if is_callable(element):
+        why = why_not_callable(element)
+        if why is None:
             return True
         self.problems.add(
             "not_callable",
-            f"{element.name} only builds others and cannot be called",
+            f"{element.name} {why} and cannot be called",
             file=layer.file,
             path=layer.path,
             span=element.call.name_span,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._containers.ranges import inside
+from headrace._backend import range_problem
+from headrace._containers.ranges import Ranged, inside
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
@@ -18,17 +19,27 @@ def static_range(element: Element) -> Range:
     """Give the range of an element whose children have theirs.
 
     Raises:
-        ValueError: It is empty, or a branch of a container asks for more than one item.
+        ValueError: It is empty, a branch of a container asks for more than one item, or the class
+            states what is no range.
     """
     if element.named is not None:
         return element.range
-    cls, children = element.cls, element.children
+    cls = element.cls
+    problem = range_problem(cls.min, cls.max)
+    if problem is not None:
+        raise ValueError(f"the class {cls.__name__} is wrong, {problem}")
+    conditional = [bool(positional or named) for positional, named in element.prefixes]
+    conditional += [False] * (len(element.children) - len(conditional))
+    children = [
+        Ranged(child.name, child.range, condition)
+        for child, condition in zip(element.children, conditional, strict=False)
+    ]
     combine = getattr(cls, "combine_ranges", None)
     if combine is not None and children:
-        result: Range = combine([(child.name, child.range) for child in children])
+        result: Range = combine(children)
         return result
     if children and not states_range(cls):
-        return inside([(child.name, child.range) for child in children])
+        return inside(children)
     return cls.min, cls.max
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace._containers.queues import Queue
 from headrace._containers.scheduling import Batching
 from headrace._containers.wiring import Wiring
 from headrace._plan import reflection, registering, scheduling
@@ -63,17 +64,21 @@ def word_of(resolver: Resolver, element: Element, child: Call, scope: Scope) -> 
 
 def check_callable(resolver: Resolver, child: Element, parent: Element, scope: Scope) -> bool:
     """Check that an element that is going to be called can be."""
-    if is_callable(child):
+    why = why_not_callable(child)
+    if why is None:
         return True
-    message = f"{child.name} only builds others: {parent.name} cannot call it"
-    resolver.add("not_callable", message, child.call, scope)
+    message = f"{child.name} {why}: {parent.name} cannot call it"
+    hint = "It belongs in the init of a node." if child.cls is Queue else None
+    resolver.add("not_callable", message, child.call, scope, hint=hint)
     return False
 
 
-def is_callable(element: Element) -> bool:
-    """Tell whether what is built from an element can be called."""
+def why_not_callable(element: Element) -> str | None:
+    """Tell why what is built from an element cannot be called; None when it can."""
     cls = scheduling.door_of(element).cls
-    return not (issubclass(cls, Wiring) and cls.word in ("list", "instances"))
+    if issubclass(cls, Wiring) and cls.word in ("list", "instances"):
+        return "only builds others"
+    return "only declares a queue" if cls is Queue else None
 
 
 # IoC, DI, With.

@@ -112,7 +112,10 @@ def as_backend(cls: Any) -> type[Backend]:
                 "__doc__": cls.__doc__,
                 "__module__": cls.__module__,
             }
-            made = _made[cls] = type(cls.__name__, (cls, Backend), body)
+            try:
+                made = _made[cls] = type(cls.__name__, (cls, Backend), body)
+            except TypeError as error:
+                raise PluginError(f"{cls!r} is no backend: {error}") from error
     return made
 
 

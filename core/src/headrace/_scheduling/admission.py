@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.batch import served_here, waited_for
 from headrace._scheduling.elsewhere import Waits
-from headrace._scheduling.entry import ENTERED, OUTSIDE, checked_weight
+from headrace._scheduling.entry import ENTERED, OUTSIDE, QUEUED, checked_weight
 from headrace._scheduling.node import own
 from headrace.errors import (
     BatchRangeError,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.node import Node
 
-__all__ = ["Entrance", "deadline_error", "enter", "held_here", "inside", "unfit"]
+__all__ = ["Entrance", "deadline_error", "enter", "held_here", "inside", "refuse", "unfit"]
 
 
 def enter(
@@ -96,8 +96,13 @@ def _refusal(node: Node, *, internal: bool, waits: bool) -> BaseException | None
     return None
 
 
+def refuse(node: Node, entries: Sequence[Entry]) -> None:
+    """Fail those of the entries that wait, and would do so for ever. Under the lock."""
+    node.settle_waiting(inside(node.name), [e for e in entries if e.state in (QUEUED, OUTSIDE)])
+
+
 def inside(node: str) -> ContractError:
-    """Make the error of a call that would wait for the instance its own thread holds."""
+    """Make the error of a call that would wait for what waits for it."""
     return ContractError(
         "a backend called its own pipeline, which waits for the instance that it holds",
         node=node,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = [
+    "Filler",
     "entries_running_here",
     "no_result",
     "outside",
@@ -29,6 +30,11 @@ __all__ = [
     "waited_for",
     "wrapped",
 ]
+
+
+class Filler(dict[str, Any]):
+    """A copy of an item that fills a batch up, and is nobody's request: what it gives is dropped."""
+
 
 _running: dict[int, tuple[Sequence[Entry], ...]] = {}
 """Per thread the batches from queues that it runs, one inside the other."""
@@ -101,7 +107,7 @@ def _pad(batch: list[Request], weight: int, target: int, most: int | None) -> No
     last = batch[-1]
     step = last.get("request_size", 1)
     while weight < target and (most is None or weight + step <= most):
-        copy = dict(last)
+        copy = Filler(last)
         copy.pop("result", None)
         batch.append(copy)
         weight += step

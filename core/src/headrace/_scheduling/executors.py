@@ -10,6 +10,7 @@ from headrace._scheduling.signal import Signal
 if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
+    from headrace._scheduling.node import Node
 
 __all__ = ["Caller", "Runner", "Work"]
 
@@ -44,6 +45,7 @@ class Caller:
         nudged: Whether it was woken to look for a free instance itself.
         work: Work given to it while it slept.
         wake_at: When it is to look at the line again, None for never; it is its own timer.
+        node: Where it waits.
         foreign_until: End of the time it may spend on foreign batches; None before the first.
         signal: Wakes it; a signal that comes late wakes the thread from its next sleep, where it
             looks and sleeps on.
@@ -54,6 +56,7 @@ class Caller:
     __slots__ = (
         "foreign_until",
         "ident",
+        "node",
         "nudged",
         "parked",
         "pending",
@@ -62,6 +65,8 @@ class Caller:
         "wake_at",
         "work",
     )
+
+    node: Node
 
     def __init__(self, ident: int, *, runs: bool = True, pending: int = 0) -> None:
         self.ident = ident
@@ -73,6 +78,11 @@ class Caller:
         self.wake_at: float | None = None
         self.foreign_until: float | None = None
         self.signal = _signal_of_this_thread()
+
+    def places(self) -> tuple[tuple[Node, object], ...]:
+        """Give where it sleeps; see `headrace._scheduling.circles`."""
+        asleep = self.parked and self.pending and self.work is None
+        return ((self.node, self),) if asleep else ()
 
     @property
     def main(self) -> bool:

@@ -4,7 +4,7 @@ One lock per node guards the waiting line, the instances and the states of the r
 instances on a rack are taken without it. The parts:
 
 - `direct`: callers that find an instance free and run their own request;
-- `admission`: who is let into the line;
+- `admission`: who is let into the line; `circles`: who would wait there for ever;
 - `submission`: owners that do not wait in the calling thread;
 - `dispatch`: which batch is due, on which instance; `assignment`: which thread runs it;
 - `driving`, `crew`: those threads;
@@ -20,7 +20,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling import closing
-from headrace._scheduling.admission import Entrance, enter, held_here
+from headrace._scheduling.admission import Entrance, enter, held_here, refuse
+from headrace._scheduling.circles import circle_of, waiting
 from headrace._scheduling.crew import Crew
 from headrace._scheduling.direct import ONE_AT_A_TIME, Direct
 from headrace._scheduling.dispatch import Dispatcher
@@ -177,13 +178,19 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
         internal: bool,
     ) -> None:
         """Let the entries of a caller in and wait for them, the earliest until ``deadline``."""
-        node = self._node
+        node, me = self._node, caller.ident
+        caller.node = node
+        outer = waiting.get(me)
+        waiting[me] = caller
         try:
             with node.lock:
                 node.callers.add(caller)
                 enter(node, entries, self._make_room, internal=internal, waits=True)
                 work = self._dispatcher.dispatch(caller) if node.rests or node.torn else None
                 parks = caller.parked = work is None and caller.pending > 0
+                if parks and not node.rests and circle_of(caller) is not None:
+                    refuse(node, entries)
+                    parks = caller.parked = caller.pending > 0
                 settled = node.take_settled()
             if settled:
                 node.tell(settled)
@@ -194,6 +201,11 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
             abandoned = self._mender.withdraw(caller, entries)
             interrupt.abandoned = abandoned  # type: ignore[attr-defined]
             raise
+        finally:
+            if outer is None:
+                del waiting[me]
+            else:
+                waiting[me] = outer
         node.callers.discard(caller)
 
     # What the timer calls.

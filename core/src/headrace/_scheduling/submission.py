@@ -111,6 +111,10 @@ class Submission:
         if held:
             raise inside(node.name)
 
+    def place(self, entry: Entry | None) -> tuple[Node, object]:
+        """Give where an entry waits or runs, for `headrace._scheduling.circles`."""
+        return self._node, entry
+
     def abandon(self, entry: Entry) -> bool:
         """Forget an entry whose owner was freed; True when a backend still runs on it."""
         with self._node.lock:

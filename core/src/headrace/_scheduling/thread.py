@@ -11,7 +11,7 @@ from headrace._scheduling.signal import Signal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OwnThread", "served_by", "serves"]
+__all__ = ["OwnThread", "served_by", "serves", "serving"]
 
 T = TypeVar("T")
 
@@ -31,6 +31,14 @@ def served_by(ident: int) -> set[int]:
     while waiting is not None and waiting not in found:
         found.add(waiting)
         waiting = _serving.get(waiting)
+    return found
+
+
+def serving(ident: int) -> set[int]:
+    """Give the threads for which thread ``ident`` waits now, through `call`."""
+    found: set[int] = set()
+    if _serving:
+        found = {one for one in list(_serving) if one != ident and ident in served_by(one)}
     return found
 
 

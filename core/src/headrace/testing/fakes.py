@@ -128,11 +128,17 @@ class Failing(Backend):
         """Keep the options."""
         self.options = options
 
+    def _is_told(self, data: Any) -> bool:
+        try:
+            return bool(data == self.options.on)
+        except Exception:  # noqa: BLE001 - an array is not equal as a whole
+            return False
+
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Give ``data`` as ``result``, or fail."""
         outcomes: list[Exception | None] = []
         for request in batch:
-            failed = request["data"] == self.options.on
+            failed = self._is_told(request["data"])
             if failed and not self.options.alone:
                 raise ValueError(f"told to fail on {self.options.on!r}")
             outcomes.append(ValueError(f"told to fail on {self.options.on!r}") if failed else None)
