@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace._build.commons import Commons
-from headrace._build.door import Door
+from headrace._build.door import Door, FrontDoor
 from headrace._build.elements import At, BuildSettings, ElementBuilder, reached_by_name
 from headrace._build.parts import Parts
 from headrace._build.probes import make_probes
@@ -122,8 +122,8 @@ class Builder:
                 front = builder.element(self.plan.entrypoint, At(built.front_parts))
                 built.front_holds = builder.looked_up
                 built.front = (
-                    front.scheduler
-                    if isinstance(front, Door) and front.is_plain
+                    front.door.scheduler
+                    if isinstance(front, FrontDoor) and front.door.is_plain
                     else front_scheduler(front, shortcut=self.shortcut)
                 )
         except BaseException:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from headrace._build.each import elements, gather
 from headrace._graph.handover import (
     MOST_REPOSTS,
-    Ends,
     finish,
     input_of,
     passes_by,
@@ -16,11 +15,14 @@ from headrace._graph.handover import (
     too_often,
 )
 from headrace._graph.stations import entry_at
+from headrace._graph.steps import EachStep, Leg, Step
 from headrace._scheduling.admission import inside
 from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace._graph.graph import Graph, Route, Station
     from headrace._scheduling.entry import Owner
     from headrace._scheduling.scheduler import Scheduler
@@ -31,75 +33,11 @@ __all__ = ["Walk"]
 _WAITING = (QUEUED, OUTSIDE, ENTERED)
 
 
-class _Leg:
-    """A part of a walk: from a node at which it enters to its ends, or to a `Repost`.
-
-    Attributes:
-        route: What it walks through.
-        ends: How its nodes have ended.
-        left: Per node, for how many predecessors it waits.
-    """
-
-    __slots__ = ("ends", "left", "route")
-
-    def __init__(self, route: Route) -> None:
-        self.route = route
-        self.ends: Ends = {}
-        self.left = {station.name: len(station.before) for station in route.stations}
-
-
-_Begin = tuple[_Leg, "Station", "Request"]
+_Begin = tuple[Leg, "Station", "Request"]
 """A node that may run now, with its dict."""
 
-_End = tuple[_Leg, "Station", "Request", "BaseException | None"]
+_End = tuple[Leg, "Station", "Request", "BaseException | None"]
 """A node that has ended, its dict, and its error."""
-
-
-class _Step:
-    """The owner of the entry of one node of a walk."""
-
-    __slots__ = ("leg", "station", "walk")
-
-    def __init__(self, walk: Walk, leg: _Leg, station: Station) -> None:
-        self.walk = walk
-        self.leg = leg
-        self.station = station
-
-    def finished(self, entry: Entry) -> None:
-        """Let the walk go on."""
-        self.walk.forget(entry)
-        self.walk.node_done(self.leg, self.station, entry.request, entry.error)
-
-
-class _EachStep:
-    """The owner of the entries of all elements of one node of a walk."""
-
-    __slots__ = ("copies", "entries", "left", "leg", "request", "station", "walk")
-
-    def __init__(self, walk: Walk, leg: _Leg, station: Station, request: Request) -> None:
-        self.walk = walk
-        self.leg = leg
-        self.station = station
-        self.request = request
-        self.copies: list[Request] = []
-        self.entries: list[Entry] = []
-        self.left = 0
-
-    def finished(self, entry: Entry) -> None:
-        """Count one element; with the last, or one that fails the request, let the walk go on."""
-        with self.walk.lock:
-            self.left -= 1
-            last = self.left == 0
-        self.walk.forget(entry)
-        if entry.error is not None and not self.station.links.keep_errors:
-            self.walk.node_done(self.leg, self.station, self.request, entry.error)
-        elif last:
-            errors = [one.error for one in self.entries]
-            limit = self.walk.deadline
-            error = gather(self.station.links, self.request, self.copies, errors, limit)
-            if error is not None and error not in errors:
-                self.station.scheduler.count_late(error)
-            self.walk.node_done(self.leg, self.station, self.request, error)
 
 
 class Walk:
@@ -123,8 +61,9 @@ class Walk:
         self._entry = entry
         self._owner = owner
         self._home = route.first
-        self._waits = route.first.waits()
-        self._legs = [_Leg(route)]
+        self._is_plain = route.entry.links.each is None and route.entry.timeout_ms is None
+        self._waits = route.first.waits(entered=self._is_plain)
+        self._legs = [Leg(route)]
         self._sinks: list[tuple[Station, Request]] = []
         self._sinks_left = len(route.sinks)
         self._reposts = 0
@@ -145,34 +84,40 @@ class Walk:
         station = leg.route.entry
         if station.links.reposts:
             self.request.pop("repost", None)
-        if station.links.each is not None or station.timeout_ms is not None:
-            ended = self._start(leg, station, self.request, internal=internal)
+        stuck = self._held_here if waits_for_room else None
+        if not self._is_plain:
+            ended = self._start(leg, station, self.request, stuck, internal=internal)
             if ended is not None:
                 self.node_done(*ended)
             return
-        self._entry.owner = _Step(self, leg, station)
+        self._entry.owner = Step(self, leg, station)
         self._open[id(self._entry)] = (station.scheduler, self._entry)
-        stuck = self._held_here if waits_for_room else None
         station.scheduler.submit(self._entry, waits_for_room=stuck, internal=internal)
 
     def _start(
-        self, leg: _Leg, station: Station, request: Request, *, internal: bool = True
+        self,
+        leg: Leg,
+        station: Station,
+        request: Request,
+        stuck: Callable[[], object] | None = None,
+        *,
+        internal: bool = True,
     ) -> _End | None:
         """Let one node run on ``request``; give its end when it has ended at once."""
         deadline, priority = self.deadline, self._entry.priority
         if station.links.reposts:
             request.pop("repost", None)
         if station.links.each is None:
-            owner = _Step(self, leg, station)
+            owner = Step(self, leg, station)
             entry = entry_at(station, request, owner, deadline=deadline, priority=priority)
-            self._submit(station, [entry], internal=internal)
+            self._submit(station, [entry], stuck, internal=internal)
             return None
         try:
             copies = elements(station.links, request)
         except HeadraceError as error:
             station.scheduler.count_refused(request, error)
             return leg, station, request, error
-        step = _EachStep(self, leg, station, request)
+        step = EachStep(self, leg, station, request)
         step.copies = copies
         step.entries = [
             entry_at(station, copy, step, deadline=deadline, priority=priority) for copy in copies
@@ -180,22 +125,30 @@ class Walk:
         step.left = len(copies)
         if not copies:
             return leg, station, request, gather(station.links, request, [], [])
-        self._submit(station, step.entries, internal=internal)
+        self._submit(station, step.entries, stuck, internal=internal)
         return None
 
-    def _submit(self, station: Station, entries: list[Entry], *, internal: bool) -> None:
+    def _submit(
+        self,
+        station: Station,
+        entries: list[Entry],
+        stuck: Callable[[], object] | None,
+        *,
+        internal: bool,
+    ) -> None:
         with self.lock:
             if self._over:
                 return
             for entry in entries:
                 self._open[id(entry)] = (station.scheduler, entry)
-        elsewhere = station.scheduler is not self._home
         for entry in entries:
+            if self._over:  # one of those before has ended it
+                return
             if entry.error is not None:
                 entry.owner.finished(entry)
             else:
-                entry.waits = self._waits if elsewhere else None
-                station.scheduler.submit(entry, internal=internal)
+                entry.waits = self._waits
+                station.scheduler.submit(entry, waits_for_room=stuck, internal=internal)
 
     def forget(self, entry: Entry) -> None:
         """Take note that an entry has its outcome."""
@@ -203,7 +156,7 @@ class Walk:
             self._open.pop(id(entry), None)
 
     def node_done(
-        self, leg: _Leg, station: Station, request: Request, error: BaseException | None
+        self, leg: Leg, station: Station, request: Request, error: BaseException | None
     ) -> None:
         """Take note of the end of a node, and start what it was waited for."""
         if self._home.outside:
@@ -215,7 +168,7 @@ class Walk:
             ended += [end for end in starts if end is not None]
 
     def _after(
-        self, leg: _Leg, station: Station, request: Request, error: BaseException | None
+        self, leg: Leg, station: Station, request: Request, error: BaseException | None
     ) -> list[_Begin]:
         """Give what begins when a node has ended; with an error it is the walk that ends."""
         todo: list[_Begin] = []
@@ -235,12 +188,12 @@ class Walk:
             return []
         return todo
 
-    def _reposted(self, station: Station, request: Request) -> _Leg | None:
+    def _reposted(self, station: Station, request: Request) -> Leg | None:
         """Begin another leg where a `Repost` has ended the walk."""
         target = repost_of(station, request) if station.links.reposts else None
         if target is None:
             return None
-        leg = _Leg(self._graph.route_from(target))
+        leg = Leg(self._graph.route_from(target))
         with self.lock:
             self._reposts += 1
             if self._reposts > MOST_REPOSTS:
@@ -251,7 +204,7 @@ class Walk:
         return leg
 
     def _ready_after(
-        self, leg: _Leg, station: Station, request: Request
+        self, leg: Leg, station: Station, request: Request
     ) -> tuple[list[_Begin], BaseException | None]:
         """Give the nodes that may run now, with their dicts, or the error that ends the walk."""
         todo: list[_Begin] = []

@@ -61,7 +61,7 @@ def enter(
             node.settle(entry, own(error))
             continue
         # Bounds hold where a request enters the pipeline, not between its nodes.
-        if internal or not (node.outside or node.full):
+        if not (node.outside or node.full) or (entry.waits is not None and entry.waits.entered):
             node.push(entry)
             continue
         make_room()
@@ -127,7 +127,7 @@ def _enter_full(node: Node, entry: Entry) -> None:
         node.outside[entry] = None
         entry.state = OUTSIDE
         return
-    waiting = node.line.count + node.elsewhere.count
+    waiting = node.bounded
     if rule == "shed_oldest" and _shed(node, entry.priority, waiting):
         node.push(entry)
     else:
@@ -140,7 +140,7 @@ def _shed(node: Node, priority: int, waiting: int) -> bool:
     Of equals those that wait at other nodes are the older ones.
     """
     error = _overloaded(node, waiting, shed=True)
-    oldest = node.line.oldest_of_lowest() if node.line.count else None
+    oldest = node.line.oldest_of_lowest()
     here = priority + 1 if oldest is None else oldest.priority
     found = node.elsewhere.shed(min(here, priority))
     if found is not None:
@@ -202,9 +202,13 @@ class Entrance:
             code = code_of(error)
             node.failures[code] = node.failures.get(code, 0) + 1
 
-    def waits(self) -> Waits:
-        """Count the waits of a request that entered here at other nodes."""
-        return Waits(self._node.elsewhere)
+    def waits(self, *, entered: bool = True) -> Waits:
+        """Count the waits of a request that enters here, at all nodes, as one.
+
+        Args:
+            entered: Whether it has been let in.
+        """
+        return Waits(self._node.elsewhere, entered=entered)
 
     def let_in(self) -> None:
         """Let in who waits for room, once a request that entered here waits elsewhere no more."""

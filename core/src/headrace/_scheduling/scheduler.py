@@ -161,7 +161,7 @@ class Scheduler(Submission, Entrance, Exchange, closing.Ending):
                     free
                     and (not self._line.count or self._may_barge())
                     and weight <= self._direct_max
-                    and (internal or self._elsewhere.count < self.limits.queue_size)
+                    and (home is not None or self._elsewhere.count < self.limits.queue_size)
                     and (not self._linger or len(free) == len(self.instances))
                     and (free[0].mean_s < SWIFT_S or self._may_start(free[0]))
                 ):
