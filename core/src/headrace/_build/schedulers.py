@@ -107,8 +107,12 @@ def _check_coverage(instances: list[Instance], node: str) -> None:
     for low, high in spans[1:]:
         if low > reached + 1:
             raise SetupError(
-                f"no instance takes a weight of {reached + 1} to {low - 1}",
+                f"no instance takes a weight of {_span(reached + 1, low - 1)}",
                 node=node,
                 hint="Let the ranges of the instances touch.",
             )
         reached = max(reached, high)
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"

@@ -35,7 +35,7 @@ class NodeKeys(Options):
         None, description="The only weights that a batch may have."
     )
     pad: bool = Field(False, description="Fill batches that are too small with copies.")
-    queue_size: int = Field(1024, ge=1, description="How many requests may wait.")
+    queue_size: int = Field(1024, ge=1, description="How many requests that entered here may wait.")
     queue_full: Literal["wait", "reject", "shed_oldest"] = Field(
         "wait", description="What happens to a request that finds the queue full."
     )

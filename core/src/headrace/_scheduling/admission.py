@@ -156,7 +156,8 @@ def _overloaded(node: Node, waiting: int, *, shed: bool) -> OverloadedError:
     size = node.limits.queue_size
     what = "made way for a newer request" if shed else "the queue is full"
     return OverloadedError(
-        f"{what}: {waiting} requests wait, queue_size is {size}",
+        f"{what}: {waiting} {'request waits' if waiting == 1 else 'requests wait'}, "
+        f"queue_size is {size}",
         queue_size=size,
         waiting=waiting,
         node=node.name,
