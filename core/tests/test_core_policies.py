@@ -319,3 +319,52 @@ def test_a_policy_that_raises_about_a_batch_not_begun_fails_those_who_wait_and_r
         assert isinstance(waits.exception(60), errors.ContractError)
         gate.open()
         assert running.result(60)["result"] == 0
+
+
+class Holds(Greedy):
+    """Says nothing of its own ``cut``, which lets requests go in pairs only."""
+
+    def cut(self, queue, instance, now):
+        return Cut(2) if len(queue) >= 2 else Cut(0)
+
+
+class Counts(Holds):
+    """Says that its ``cut`` may be skipped."""
+
+    sends_when_idle = True
+
+
+class Last(BestFit):
+    """Chooses the last instance."""
+
+    def choose(self, weight, free):
+        return max(free, key=lambda instance: instance.index)
+
+
+def test_a_cut_of_ones_own_is_not_skipped_because_another_class_said_so(gate, client, waiting):
+    headrace.register("Holds", Holds, replace=True)
+    with headrace.pipe({"backend": "Gate", "max": 4, "batch_policy": "Holds"}) as pipe:
+        gate.open()
+        callers = [client(pipe, {"data": 1})]
+        waiting(pipe, 1)
+        callers.append(client(pipe, {"data": 2}))
+        assert sorted(caller.outcome()["result"] for caller in callers) == [1, 2]
+        assert [sorted(batch) for batch in gate.batches] == [[1, 2]]
+
+
+def test_a_cut_that_may_be_skipped_is(gate):
+    headrace.register("Counts", Counts, replace=True)
+    with headrace.pipe({"backend": "Gate", "max": 4, "batch_policy": "Counts"}) as pipe:
+        gate.open()
+        assert pipe({"data": 1})["result"] == 1
+
+
+@pytest.mark.parametrize("way", ["call", "submit"])
+def test_an_idle_node_asks_a_dispatch_policy_of_ones_own(way, shortcut):
+    headrace.register("Last", Last, replace=True)
+    config = {"backend": "Identity", "instance_num": 3, "dispatch_policy": "Last"}
+    with headrace.pipe(config) as pipe:
+        for n in range(5):
+            request = {"data": n}
+            pipe(request) if way == "call" else pipe.submit(request).result(60)
+        assert [one["batches"] for one in pipe.stats()["nodes"]["main"]["instances"]] == [0, 0, 5]

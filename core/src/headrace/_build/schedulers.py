@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace._config.nodekeys import NodeKeys
     from headrace._plan.element import NodePlan, PolicyPlan
     from headrace._scheduling.probing import Probes
+    from headrace.policies import BatchPolicy, DispatchPolicy
 
 __all__ = ["device_of", "front_scheduler", "node_scheduler"]
 
@@ -48,11 +49,24 @@ def node_scheduler(
         batching_timeout_ms=getattr(stated, "batching_timeout", keys.batching_timeout),
         batch_sizes=getattr(stated, "batch_sizes", keys.batch_sizes) or (),
         pad=getattr(stated, "pad", keys.pad),
-        shortcut=shortcut,
+        shortcut=shortcut and _may_skip(batch, dispatch),
     )
     if probes is not None:
         return ProbedScheduler(node.name, instances, batch, dispatch, limits, probes=probes)
     return Scheduler(node.name, instances, batch, dispatch, limits)
+
+
+def _may_skip(batch: BatchPolicy, dispatch: DispatchPolicy) -> bool:
+    """Tell whether the policies know nothing better than sending at once where nothing waits.
+
+    What a class says of its ``cut`` does not hold for that of a subclass which says nothing.
+    """
+    if type(dispatch).choose is not BestFit.choose:
+        return False
+    classes = type(batch).__mro__
+    says = next(one for one in classes if "sends_when_idle" in vars(one))
+    cuts = next(one for one in classes if "cut" in vars(one))
+    return "sends_when_idle" in vars(batch) or issubclass(says, cuts)
 
 
 def _policy(plan: PolicyPlan, node: str) -> Any:
