@@ -147,7 +147,8 @@ class Node:
     @property
     def full(self) -> bool:
         """Whether as many requests that entered here wait, here or elsewhere, as may."""
-        return self.bounded >= self.limits.queue_size
+        waiting = self.line.count - self.line.guests + self.elsewhere.count
+        return waiting >= self.limits.queue_size
 
     def let_in(self) -> None:
         """Let in who waits for room, first come first served."""
