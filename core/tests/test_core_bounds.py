@@ -228,3 +228,27 @@ def test_close_fails_who_waits_for_room_behind_a_front(gate, client, waiting):
     gate.open()
     closes.outcome()
     assert [f.result(60)["result"] for f in (running, queued)] == ["held", "queued"]
+
+
+@pytest.mark.parametrize("full", ["reject", "shed_oldest"])
+def test_who_finds_the_front_taken_meets_the_bound_of_the_entry_there(
+    gate, waiting, monkeypatch, full
+):
+    monkeypatch.setattr("headrace._build.schedulers.FRONT_WIDTH", 2)
+    config = {
+        "global": {"entrypoint": "S[Identity,DagDispatcher]"},
+        "a": {"backend": "Gate", "next": "b", "queue_size": 3, "queue_full": full},
+        "b": {"backend": "Identity"},
+    }
+    with headrace.pipe(config) as pipe:
+        inside = [held(pipe, gate), pipe.submit({"data": "inside"})]
+        waiting(pipe, 1, node="a")
+        line = pipe.submit([{"data": n} for n in range(3)])
+        newest = pipe.submit({"data": "newest"})
+        if full == "shed_oldest":
+            line, newest = [*line[1:], newest], line[0]
+        error = newest.exception(60)
+        assert isinstance(error, errors.OverloadedError)
+        assert (error.queue_size, error.waiting, error.node) == (3, 3, "entrypoint")
+        gate.open()
+        assert all("result" in future.result(60) for future in (*inside, *line))

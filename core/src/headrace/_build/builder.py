@@ -19,6 +19,7 @@ from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
+    from headrace._config.nodekeys import NodeKeys
     from headrace._plan.element import NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
 
@@ -124,7 +125,7 @@ class Builder:
                 built.front = (
                     front.door.scheduler
                     if isinstance(front, FrontDoor) and front.door.is_plain
-                    else front_scheduler(front, shortcut=self.shortcut)
+                    else front_scheduler(front, self._entries(), shortcut=self.shortcut)
                 )
         except BaseException:
             self.close()
@@ -142,6 +143,11 @@ class Builder:
         """Tell whether the front is what a graph does without one, with the bounds of its nodes."""
         front = self.plan.entrypoint
         return front is not None and front.cls is DagDispatcher and self.plan.is_graph
+
+    def _entries(self) -> list[NodeKeys]:
+        """Give the keys of the nodes that no other one leads to by ``next``."""
+        following = {name for links in self.plan.links.values() for name in links.next}
+        return [node.keys for name, node in self.plan.nodes.items() if name not in following]
 
     def _elements(self, node: NodePlan | None, shared: Shared) -> ElementBuilder:
         return ElementBuilder(

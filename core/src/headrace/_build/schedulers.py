@@ -13,6 +13,8 @@ from headrace.errors import HeadraceError, SetupError
 from headrace.policies import BestFit, Greedy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
     from headrace._plan.element import NodePlan, PolicyPlan
@@ -79,10 +81,23 @@ def _policy(plan: PolicyPlan, node: str) -> Any:
         raise SetupError(what, node=node) from error
 
 
-def front_scheduler(front: Backend, *, shortcut: bool) -> Scheduler:
-    """Make the scheduler of a front of the pipeline, which calls nodes and does not batch."""
+def front_scheduler(front: Backend, entries: Sequence[NodeKeys], *, shortcut: bool) -> Scheduler:
+    """Make the scheduler of a front of the pipeline, which calls nodes and does not batch.
+
+    Args:
+        front: What stands before the nodes.
+        entries: The keys of the nodes at which requests enter behind it. Each holds its own bound;
+            who finds the front taken meets the widest of them.
+        shortcut: Whether a caller that finds the front idle may skip its queue.
+    """
     instances = [Instance(i, front, least=1, most=1) for i in range(FRONT_WIDTH)]
-    return Scheduler("entrypoint", instances, Greedy(), BestFit(), Limits(shortcut=shortcut))
+    rules = {keys.queue_full for keys in entries}
+    limits = Limits(
+        queue_size=max(keys.queue_size for keys in entries),
+        queue_full=rules.pop() if len(rules) == 1 else "wait",
+        shortcut=shortcut,
+    )
+    return Scheduler("entrypoint", instances, Greedy(), BestFit(), limits)
 
 
 def device_of(keys: NodeKeys | None, index: int) -> str | None:
