@@ -241,7 +241,7 @@ def test_the_last_reference_dropped_drains_and_closes(gate):
     gate.wait_closed()
 
 
-@pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True, None])
 def test_a_timeout_that_is_no_time_is_refused(gate, timeout):
     with headrace.pipe({"backend": "Gate"}) as pipe:
         with pytest.raises(ValueError, match="timeout"):

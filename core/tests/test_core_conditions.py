@@ -548,7 +548,7 @@ def test_a_function_that_raises_fails_what_waits_and_nobody_hangs(tunable):
 
     headrace.register("RaisesHere", Raises, replace=True)
     with headrace.pipe({"backend": "Gate", "max": 8, "batch_policy": "RaisesHere"}) as pipe:
-        with pytest.raises(ContractError, match="a policy of the node raised ZeroDivisionError"):
+        with pytest.raises(ContractError, match=r"the policy .* raised ZeroDivisionError"):
             pipe({"data": 1})
         for future in pipe.submit([{"data": 2}, {"data": 3}]):
             future.exception(20)

@@ -15,13 +15,15 @@ absence (here where no file is named):
 - a weight above every max or below every min hangs or gives nothing: ``test_a_weight_above_...``,
   ``test_a_weight_below_...``, ``test_a_weight_that_fits_nothing_is_answered_in_a_graph_...``
 - a list longer than all instances take blocks: ``test_a_list_longer_than_...``
+- callers that wait and callers that do not, in one batch with an error, abort the process:
+  ``test_all_kinds_of_callers_share_a_batch_...``
 - an error in a batch, a loop or a restart aborts the process: ``test_an_error_inside_...``,
   ``test_an_error_in_an_owning_thread_...``, what is no Exception: ``test_core_scheduling_running``
 - a restart, or a loop, without end: ``test_core_loops``
 - a queue blocks its caller for ever, or fails after it has taken the item: ``test_core_queues``
 - a pipeline that is dropped loses what waits, in a graph for ever: ``test_requests_in_flight_...``;
   the end of the interpreter hangs: ``test_core_exit``, ``tests/test_interpreter_exit``
-- one dict twice in a call aborts: ``test_one_dict_twice_...``
+- one dict twice in a call aborts, in a graph too: ``test_one_dict_twice_...``
 - a refused request passes as done the next time: ``test_a_refused_request_leaves_nothing_...``
 - one bad request fails its whole batch: ``tests/test_survival``, ``test_core_backend``
 - a missing result is not reported: ``test_an_old_result_never_passes_...``
@@ -34,6 +36,7 @@ absence (here where no file is named):
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import threading
@@ -168,15 +171,44 @@ def test_requests_in_flight_are_answered_when_the_pipeline_is_dropped():
     assert [f.result(60)["result"] for f in futures] == list(range(1, 51))
 
 
-def test_one_dict_twice_in_a_list_is_an_error_of_the_second_alone():
+@pytest.mark.parametrize("way", ["call", "submit"])
+@pytest.mark.parametrize("graph", [False, True])
+def test_one_dict_twice_in_a_list_is_an_error_of_the_second_alone(graph, way):
     request = {"data": 1}
-    with (
-        headrace.pipe({"backend": "TrapInc"}) as pipe,
-        pytest.raises(errors.RequestsFailed) as caught,
-    ):
-        pipe([request, request])
-    assert caught.value.errors[0] is None
-    assert isinstance(caught.value.errors[1], errors.InputError)
+    with headrace.pipe(DIAMOND if graph else {"backend": "TrapInc"}) as pipe:
+        if way == "call":
+            with pytest.raises(errors.RequestsFailed) as caught:
+                pipe([request, request])
+            outcomes = caught.value.errors
+        else:
+            outcomes = [future.exception(60) for future in pipe.submit([request, request])]
+    assert outcomes[0] is None
+    assert isinstance(outcomes[1], errors.InputError)
+    assert request["data"] == 1
+    assert "result" in request
+
+
+def test_all_kinds_of_callers_share_a_batch_in_which_one_fails(gate, client, waiting):
+    gate.raises["bad"] = LookupError("bad")
+    with headrace.pipe({"backend": "Gate", "max": 8}) as pipe:
+        running = pipe.submit({"data": 0})
+        gate.wait_entered()
+        callers = [
+            client(pipe, {"data": "bad"}),
+            client(pipe, {"data": 1}, timeout=60),
+            client(pipe, [{"data": 2}, {"data": 3}]),
+            client(lambda: asyncio.run(pipe.call_async({"data": 4}))),
+            client(lambda: pipe.submit({"data": 5}).result(60)),
+        ]
+        waiting(pipe, 6)
+        gate.open()
+        assert running.result(60)["result"] == 0
+        for caller in callers:
+            with pytest.raises((errors.BackendError, errors.RequestsFailed)):
+                caller.outcome()
+        assert sorted(map(str, gate.batches[1])) == ["1", "2", "3", "4", "5", "bad"]
+        assert pipe({"data": 6})["result"] == 6
+        assert pipe.stats()["nodes"]["main"]["failed"] == {"backend": 6}
 
 
 def test_a_refused_request_leaves_nothing_behind_and_may_be_sent_again():

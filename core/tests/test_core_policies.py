@@ -9,6 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 import headrace
+from headrace import errors
+from headrace._scheduling.executors import Work
 from headrace.policies import BatchPolicy, BestFit, Cut, DispatchPolicy, Greedy
 
 
@@ -209,3 +211,160 @@ def test_the_examples_of_the_docstrings_do_what_they_say():
     assert pairs.cut(line(1), Inst(), 1.0) == Cut(1)
     least = example(DispatchPolicy, "LeastLoaded")()
     assert least.choose(1, [Inst(0, batches=3), Inst(1, batches=2)]).index == 1
+
+
+class Decides(BatchPolicy):
+    """Cuts what a test says; raises it if it is an error."""
+
+    says: object = None
+
+    def cut(self, queue, instance, now):
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says
+
+
+class Picks(DispatchPolicy):
+    """Chooses what a test says."""
+
+    says: object = None
+
+    def choose(self, weight, free):
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says
+
+
+NONSENSE = [
+    LookupError("lost"),
+    None,
+    5,
+    Cut(-1),
+    Cut("1"),
+    Cut(1.5),
+    Cut(None),
+    Cut(0, "soon"),
+    Cut(1, float("nan")),
+]
+
+
+@pytest.mark.parametrize("says", NONSENSE, ids=repr)
+@pytest.mark.parametrize("idle", [True, False], ids=["sends when idle", "does not"])
+def test_a_batch_policy_that_decides_nonsense_fails_what_waits_and_is_named(
+    says, idle, monkeypatch, shortcut
+):
+    headrace.register("Decides", Decides, replace=True)
+    monkeypatch.setattr(Decides, "says", says)
+    monkeypatch.setattr(Decides, "sends_when_idle", idle)
+    with headrace.pipe({"backend": "Identity", "max": 2, "batch_policy": "Decides"}) as pipe:
+        for future in pipe.submit([{"data": 1}, {"data": 2}]):
+            error = future.exception(60)
+            assert isinstance(error, errors.ContractError)
+            assert "the policy Decides" in str(error)
+            assert error.node == "main"
+            assert error.__cause__ is (says if isinstance(says, Exception) else None)
+        with pytest.raises(errors.ContractError):
+            pipe({"data": 3}, timeout=60)
+        monkeypatch.setattr(Decides, "says", Cut(1))
+        assert pipe({"data": 4})["result"] == 4
+        assert pipe.stats()["nodes"]["main"]["failed"] == {"contract": 3}
+
+
+@pytest.mark.parametrize("says", [LookupError("lost"), "first", Inst(0)], ids=repr)
+def test_a_dispatch_policy_that_decides_nonsense_fails_what_waits_and_is_named(
+    says, monkeypatch, shortcut
+):
+    headrace.register("Picks", Picks, replace=True)
+    monkeypatch.setattr(Picks, "says", says)
+    with headrace.pipe({"backend": "Identity", "dispatch_policy": "Picks"}) as pipe:
+        error = pipe.submit({"data": 1}).exception(60)
+        assert isinstance(error, errors.ContractError)
+        assert "the policy Picks" in str(error)
+
+
+def test_a_time_to_look_again_that_never_comes_is_never(gate, shortcut):
+    headrace.register("Decides", Decides, replace=True)
+    Decides.says = Cut(0, float("inf"))
+    with headrace.pipe({"backend": "Gate", "batch_policy": "Decides"}) as pipe:
+        gate.open()
+        first = pipe.submit({"data": 1})
+        Decides.says = Cut(2)
+        second = pipe.submit({"data": 2})
+        assert isinstance(first.exception(60), errors.BatchRangeError)
+        assert isinstance(second.exception(60), errors.BatchRangeError)
+
+
+def test_a_policy_that_raises_about_a_batch_not_begun_fails_those_who_wait_and_runs_the_batch(
+    gate, client, waiting
+):
+    class Fussy(BatchPolicy):
+        def cut(self, queue, instance, now):
+            if len(queue) > 1:
+                raise LookupError("more than one")
+            return Cut(1)
+
+    headrace.register("Fussy", Fussy, replace=True)
+    config = {"backend": "Gate", "max": 4, "batch_policy": "Fussy"}
+    with headrace.pipe(config) as pipe:
+        running = pipe.submit({"data": 0})
+        gate.wait_entered()
+        scheduler = pipe._core.only
+        waits = pipe.submit({"data": 1})
+        waiting(pipe, 1)
+        with scheduler._node.lock:
+            work = Work(scheduler.instances[0], scheduler.instances[0].entries)
+            scheduler._dispatcher.top_up(work)
+            settled = scheduler._node.take_settled()
+        scheduler._node.tell(settled)
+        assert isinstance(waits.exception(60), errors.ContractError)
+        gate.open()
+        assert running.result(60)["result"] == 0
+
+
+class Holds(Greedy):
+    """Says nothing of its own ``cut``, which lets requests go in pairs only."""
+
+    def cut(self, queue, instance, now):
+        return Cut(2) if len(queue) >= 2 else Cut(0)
+
+
+class Counts(Holds):
+    """Says that its ``cut`` may be skipped."""
+
+    sends_when_idle = True
+
+
+class Last(BestFit):
+    """Chooses the last instance."""
+
+    def choose(self, weight, free):
+        return max(free, key=lambda instance: instance.index)
+
+
+def test_a_cut_of_ones_own_is_not_skipped_because_another_class_said_so(gate, client, waiting):
+    headrace.register("Holds", Holds, replace=True)
+    with headrace.pipe({"backend": "Gate", "max": 4, "batch_policy": "Holds"}) as pipe:
+        gate.open()
+        callers = [client(pipe, {"data": 1})]
+        waiting(pipe, 1)
+        callers.append(client(pipe, {"data": 2}))
+        assert sorted(caller.outcome()["result"] for caller in callers) == [1, 2]
+        assert [sorted(batch) for batch in gate.batches] == [[1, 2]]
+
+
+def test_a_cut_that_may_be_skipped_is(gate):
+    headrace.register("Counts", Counts, replace=True)
+    with headrace.pipe({"backend": "Gate", "max": 4, "batch_policy": "Counts"}) as pipe:
+        gate.open()
+        assert pipe({"data": 1})["result"] == 1
+
+
+@pytest.mark.parametrize("way", ["call", "submit"])
+def test_an_idle_node_asks_a_dispatch_policy_of_ones_own(way, shortcut):
+    headrace.register("Last", Last, replace=True)
+    config = {"backend": "Identity", "instance_num": 3, "dispatch_policy": "Last"}
+    with headrace.pipe(config) as pipe:
+        for n in range(5):
+            request = {"data": n}
+            pipe(request) if way == "call" else pipe.submit(request).result(60)
+        assert [one["batches"] for one in pipe.stats()["nodes"]["main"]["instances"]] == [0, 0, 5]

@@ -341,7 +341,8 @@ _default_shortcut = True
 
 
 def _check_seconds(timeout: float) -> None:
-    if not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0:
+    number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if not number or math.isnan(timeout) or timeout < 0:
         raise ValueError(f"timeout is a number of seconds of at least 0, got {timeout!r}")
 
 

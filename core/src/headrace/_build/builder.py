@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.commons import Commons
-from headrace._build.door import Door
+from headrace._build.door import Door, FrontDoor
 from headrace._build.elements import At, BuildSettings, ElementBuilder, reached_by_name
 from headrace._build.parts import Parts
 from headrace._build.probes import make_probes
@@ -21,6 +21,7 @@ from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
+    from headrace._config.nodekeys import NodeKeys
     from headrace._plan.element import NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
 
@@ -124,9 +125,9 @@ class Builder:
                 front = builder.element(self.plan.entrypoint, At(built.front_parts))
                 built.front_holds = builder.looked_up
                 built.front = (
-                    front.scheduler
-                    if isinstance(front, Door) and front.is_plain
-                    else front_scheduler(front, shortcut=self.shortcut)
+                    front.door.scheduler
+                    if isinstance(front, FrontDoor) and front.door.is_plain
+                    else front_scheduler(front, self._entries(), shortcut=self.shortcut)
                 )
         except BaseException:
             self.close()
@@ -144,6 +145,11 @@ class Builder:
         """Tell whether the front is what a graph does without one, with the bounds of its nodes."""
         front = self.plan.entrypoint
         return front is not None and front.cls is DagDispatcher and self.plan.is_graph
+
+    def _entries(self) -> list[NodeKeys]:
+        """Give the keys of the nodes that no other one leads to by ``next``."""
+        following = {name for links in self.plan.links.values() for name in links.next}
+        return [node.keys for name, node in self.plan.nodes.items() if name not in following]
 
     def _elements(self, node: NodePlan | None, shared: Shared) -> ElementBuilder:
         return ElementBuilder(

@@ -10,6 +10,7 @@ from headrace._backend import Backend
 from headrace._build.each import elements, gather
 from headrace._containers.background import BackgroundThread
 from headrace._scheduling.batch import entries_running_here
+from headrace._scheduling.elsewhere import HANDED
 from headrace._scheduling.entry import Entry
 from headrace.errors import ClosedError, ContractError, InputError
 
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
     from headrace._backend import Outcomes
     from headrace._plan.links import Links
+    from headrace._scheduling.elsewhere import Handed, Waits
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["Bound", "Door", "Guarded", "NotCallable"]
+__all__ = ["Bound", "Door", "FrontDoor", "Guarded", "NotCallable"]
 
 
 class Door(Backend):
@@ -53,6 +55,10 @@ class Door(Backend):
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Hand the items to the node and wait for them; deadline and priority are kept."""
+        return self.pass_on(batch, enters=False)
+
+    def pass_on(self, batch: list[Request], *, enters: bool) -> Outcomes:
+        """Do what `forward` does; the bound of the node holds if the items enter there."""
         outer = {id(entry.request): entry for entry in entries_running_here()}
         entries: list[Entry] = []
         parts: list[tuple[list[Entry], Entry | None]] = []
@@ -61,7 +67,8 @@ class Door(Backend):
             parent = outer.get(id(request))
             request.pop("result", None)
             try:
-                made = [self._entry(one, parent) for one in self._requests(request)]
+                waits = self.scheduler.waits(entered=False) if enters else HANDED
+                made = [self._entry(one, parent, waits) for one in self._requests(request)]
             except InputError as error:
                 outcomes[index] = error
                 made = []
@@ -88,13 +95,14 @@ class Door(Backend):
             self.scheduler.count_refused(request, error)
             raise
 
-    def _entry(self, request: Request, parent: Entry | None) -> Entry:
+    def _entry(self, request: Request, parent: Entry | None, waits: Waits | Handed) -> Entry:
         deadline = parent.deadline if parent is not None else None
         if self.timeout_ms is not None:
             own = time.monotonic() + self.timeout_ms / 1000
             deadline = own if deadline is None else min(own, deadline)
         priority = parent.priority if parent is not None else 0
         entry = Entry(request, None, deadline=deadline, priority=priority)
+        entry.waits = waits
         try:
             entry.weight = self.scheduler.checked(request)
         except InputError as error:
@@ -109,6 +117,19 @@ class Door(Backend):
         copies = [entry.request for entry in made]
         deadline = parent.deadline if parent is not None else None
         return gather(self.links, request, copies, [entry.take_error() for entry in made], deadline)
+
+
+class FrontDoor(Backend):
+    """A node, called from the front of the pipeline: requests enter there, so its bound holds."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+        self._name = door._name
+        self._state = "ready"
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Hand the items to the node."""
+        return self.door.pass_on(batch, enters=True)
 
 
 def _outcome_of(error: BaseException) -> Exception:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ClosedError, DeadlineExceededError, InputError, NoResultError
+from headrace.errors import (
+    ClosedError,
+    DeadlineExceededError,
+    InputError,
+    NoResultError,
+    OverloadedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +58,7 @@ def gather(
     """Put the results of all elements into the request; give the error that fails it, if any.
 
     With ``each_errors = "none"`` an element may fail alone. What ends the request as a whole, its own
-    deadline or a close, is not the failure of an element.
+    deadline, a close or a full queue, is not the failure of an element.
 
     Args:
         links: How the node is linked.
@@ -79,4 +85,4 @@ def _ends_all(error: BaseException, *, late: bool) -> bool:
     """Tell whether an error is that of the whole request, of which an element only tells."""
     if isinstance(error, DeadlineExceededError):
         return late
-    return isinstance(error, ClosedError) or not isinstance(error, Exception)
+    return isinstance(error, (ClosedError, OverloadedError)) or not isinstance(error, Exception)

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace._build.door import Bound, Door, Guarded, NotCallable
+from headrace._build.door import Bound, Door, FrontDoor, Guarded, NotCallable
 from headrace._build.schedulers import device_of, node_scheduler
 from headrace._containers.background import BackgroundThread
 from headrace._containers.choice import Fallback
@@ -236,14 +236,14 @@ class ElementBuilder:
         inner = replace(at, local=dict(at.local))
         for child in element.phases[0]:
             built = self.element(child, inner)
-            # Outside of any instance several of them may reach it.
+            # Outside of any instance several of them may reach it; a front's elements are guarded.
             bare = child.named is None and is_bare(child)
-            shared = at.index is None and not bare
+            shared = at.index is None and self.node is not None and not bare
             inner.local[id(child)] = self._guarded(built) if shared else built
         return self.element(element.phases[1][0], inner)
 
     def _guarded(self, built: Backend) -> Backend:
-        if isinstance(built, (Door, NotCallable, Guarded)):
+        if isinstance(built, (Door, FrontDoor, NotCallable, Guarded)):
             return built
         return Guarded(built)
 
@@ -289,7 +289,7 @@ class ElementBuilder:
                     node=self._name,
                     hint="Name it in the configuration: nodes are built after those they name.",
                 )
-            return built
+            return FrontDoor(built) if self.node is None and isinstance(built, Door) else built
         return at.local[id(named.element)]
 
     def _named(self, element: Element, at: At) -> Backend:

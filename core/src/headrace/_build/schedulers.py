@@ -13,10 +13,13 @@ from headrace.errors import HeadraceError, SetupError
 from headrace.policies import BestFit, Greedy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
     from headrace._plan.element import NodePlan, PolicyPlan
     from headrace._scheduling.probing import Probes
+    from headrace.policies import BatchPolicy, DispatchPolicy
 
 __all__ = ["device_of", "front_scheduler", "node_scheduler"]
 
@@ -48,11 +51,24 @@ def node_scheduler(
         batching_timeout_ms=getattr(stated, "batching_timeout", keys.batching_timeout),
         batch_sizes=getattr(stated, "batch_sizes", keys.batch_sizes) or (),
         pad=getattr(stated, "pad", keys.pad),
-        shortcut=shortcut,
+        shortcut=shortcut and _may_skip(batch, dispatch),
     )
     if probes is not None:
         return ProbedScheduler(node.name, instances, batch, dispatch, limits, probes=probes)
     return Scheduler(node.name, instances, batch, dispatch, limits)
+
+
+def _may_skip(batch: BatchPolicy, dispatch: DispatchPolicy) -> bool:
+    """Tell whether the policies know nothing better than sending at once where nothing waits.
+
+    What a class says of its ``cut`` does not hold for that of a subclass which says nothing.
+    """
+    if type(dispatch).choose is not BestFit.choose:
+        return False
+    classes = type(batch).__mro__
+    says = next(one for one in classes if "sends_when_idle" in vars(one))
+    cuts = next(one for one in classes if "cut" in vars(one))
+    return "sends_when_idle" in vars(batch) or issubclass(says, cuts)
 
 
 def _policy(plan: PolicyPlan, node: str) -> Any:
@@ -65,10 +81,23 @@ def _policy(plan: PolicyPlan, node: str) -> Any:
         raise SetupError(what, node=node) from error
 
 
-def front_scheduler(front: Backend, *, shortcut: bool) -> Scheduler:
-    """Make the scheduler of a front of the pipeline, which calls nodes and does not batch."""
+def front_scheduler(front: Backend, entries: Sequence[NodeKeys], *, shortcut: bool) -> Scheduler:
+    """Make the scheduler of a front of the pipeline, which calls nodes and does not batch.
+
+    Args:
+        front: What stands before the nodes.
+        entries: The keys of the nodes at which requests enter behind it. Each holds its own bound;
+            who finds the front taken meets the widest of them.
+        shortcut: Whether a caller that finds the front idle may skip its queue.
+    """
     instances = [Instance(i, front, least=1, most=1) for i in range(FRONT_WIDTH)]
-    return Scheduler("entrypoint", instances, Greedy(), BestFit(), Limits(shortcut=shortcut))
+    rules = {keys.queue_full for keys in entries}
+    limits = Limits(
+        queue_size=max(keys.queue_size for keys in entries),
+        queue_full=rules.pop() if len(rules) == 1 else "wait",
+        shortcut=shortcut,
+    )
+    return Scheduler("entrypoint", instances, Greedy(), BestFit(), limits)
 
 
 def device_of(keys: NodeKeys | None, index: int) -> str | None:
@@ -107,8 +136,12 @@ def _check_coverage(instances: list[Instance], node: str) -> None:
     for low, high in spans[1:]:
         if low > reached + 1:
             raise SetupError(
-                f"no instance takes a weight of {reached + 1} to {low - 1}",
+                f"no instance takes a weight of {_span(reached + 1, low - 1)}",
                 node=node,
                 hint="Let the ranges of the instances touch.",
             )
         reached = max(reached, high)
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"

@@ -37,7 +37,7 @@ class NodeKeys(Options):
         json_schema_extra={"minItems": 1, "items": {"minimum": 1}},
     )
     pad: bool = Field(False, description="Fill batches that are too small with copies.")
-    queue_size: int = Field(1024, ge=1, description="How many requests may wait.")
+    queue_size: int = Field(1024, ge=1, description="How many requests that entered here may wait.")
     queue_full: Literal["wait", "reject", "shed_oldest"] = Field(
         "wait", description="What happens to a request that finds the queue full."
     )

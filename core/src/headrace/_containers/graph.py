@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace._backend import Backend
 from headrace._containers.wiring import Wiring
-from headrace.errors import ContractError, HeadraceError
+from headrace.errors import ClosedError, ContractError, HeadraceError
 from headrace.keys import REPOST
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class DagDispatcher(Backend):
         for request in batch:
             try:
                 self.walk(request)
+            except ClosedError as error:  # the pipeline of both
+                outcomes.append(error._passing())
             except HeadraceError as error:
                 outcomes.append(error)
             else:

@@ -45,7 +45,7 @@ def walk_here(graph: Graph, route: Route, request: Request, *, internal: bool = 
         graph: All nodes.
         route: The nodes to walk through.
         request: The request.
-        internal: It comes from a front of this pipeline, which closing does not refuse.
+        internal: It comes from a front of this pipeline, which closing does not refuse; bounds do.
 
     Raises:
         RequestError: The request failed; its ``data`` is the caller's again, and it has no result.
@@ -123,12 +123,12 @@ class _Legs:
 
     def walk(self, route: Route) -> None:
         """Walk to the end."""
-        self._leg(route, self._request, self._internal)
+        self._leg(route, self._request, entered=False)
         while self._todo:
-            self._leg(*self._todo.pop(), True)
+            self._leg(*self._todo.pop(), entered=True)
         finish(self._sinks, self._request, self._data)
 
-    def _leg(self, route: Route, request: Request, internal: bool) -> None:
+    def _leg(self, route: Route, request: Request, *, entered: bool) -> None:
         ends: Ends = {}
         skipped: set[str] = set()
         for station in route.stations:
@@ -143,8 +143,8 @@ class _Legs:
                 continue
             else:
                 current = self._input_of(station, route, ends)
-                internal = True
-            if self._run(station, current, internal=internal):
+                entered = True
+            if self._run(station, current, entered=entered):
                 skipped |= station.skipped
             else:
                 ends[station.name] = current
@@ -158,29 +158,29 @@ class _Legs:
             station.scheduler.count_refused(self._request, error)
             raise
 
-    def _run(self, station: Station, current: Request, *, internal: bool) -> bool:
+    def _run(self, station: Station, current: Request, *, entered: bool) -> bool:
         """Run one node; tell whether a `Repost` has ended the walk there."""
         home = self._home
         if station.links.reposts:
             current.pop("repost", None)
         if station.links.each is not None:
-            self._run_each(station, current, internal=internal)
+            self._run_each(station, current, entered=entered)
         elif station.timeout_ms is not None:
-            self._run_entries(station, [current], internal=internal)
+            self._run_entries(station, [current], entered=entered)
         else:
-            scheduler = station.scheduler
-            scheduler.call(current, internal=internal, home=None if scheduler is home else home)
+            internal = entered or self._internal
+            station.scheduler.call(current, internal=internal, home=home if entered else None)
         if home.outside:
             home.let_in()
         return bool(station.links.reposts) and self._reposted(station, current)
 
-    def _run_each(self, station: Station, current: Request, *, internal: bool) -> None:
+    def _run_each(self, station: Station, current: Request, *, entered: bool) -> None:
         try:
             copies = elements(station.links, current)
         except HeadraceError as error:
             station.scheduler.count_refused(current, error)
             raise
-        errors = self._run_entries(station, copies, internal=internal, keeps_errors=True)
+        errors = self._run_entries(station, copies, entered=entered, keeps_errors=True)
         failure = gather(station.links, current, copies, errors)
         if failure is not None:
             if failure not in errors:
@@ -195,15 +195,15 @@ class _Legs:
         station: Station,
         requests: list[Request],
         *,
-        internal: bool,
+        entered: bool,
         keeps_errors: bool = False,
     ) -> list[BaseException | None]:
-        waits = self._home.waits() if station.scheduler is not self._home else None
+        waits = self._home.waits(entered=entered)
         entries = [entry_at(station, request) for request in requests]
         for entry in entries:
             entry.waits = waits
         if entries:
-            station.scheduler.call_many(entries, internal=internal)
+            station.scheduler.call_many(entries, internal=entered or self._internal)
         if not keeps_errors and entries[0].error is not None:
             raise entries[0].take_error()  # type: ignore[misc]
         return [entry.take_error() for entry in entries]

@@ -1,10 +1,11 @@
-"""The parts of a walk, and the owners of its entries: each lets it go on when a node has ended."""
+"""What a walk that no thread waits inside knows of its nodes, and who is told of the end of each."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from headrace._build.each import gather
+from headrace.errors import OverloadedError
 
 if TYPE_CHECKING:
     from headrace._graph.graph import Route, Station
@@ -72,7 +73,7 @@ class EachStep:
             last = self.left == 0
         self.walk.forget(entry)
         links, error = self.station.links, entry.error
-        if error is None or links.keep_errors:
+        if error is None or (links.keep_errors and not isinstance(error, OverloadedError)):
             if not last:
                 return
             errors = [one.error for one in self.entries]

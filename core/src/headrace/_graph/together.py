@@ -65,7 +65,7 @@ def walk_together(
     Args:
         graph: All nodes.
         walks: Per request its route and its entry.
-        internal: They come from a front of this pipeline: closing and bounds do not refuse them.
+        internal: They come from a front of this pipeline: closing does not refuse them, bounds do.
     """
     if not walks:
         return

@@ -21,6 +21,8 @@ from headrace._scheduling.entry import DONE, ENTERED, NOBODY, OUTSIDE, QUEUED, R
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace._graph.graph import Graph, Route, Station
     from headrace._scheduling.entry import Owner
     from headrace._scheduling.node import Node
@@ -58,7 +60,8 @@ class Walk:
         self._entry = entry
         self._owner = owner
         self._home = route.first
-        self._waits = route.first.waits()
+        self._is_plain = route.entry.links.each is None and route.entry.timeout_ms is None
+        self._waits = route.first.waits(entered=self._is_plain)
         self._legs = [Leg(route)]
         self._sinks: list[tuple[Station, Request]] = []
         self._sinks_left = len(route.sinks)
@@ -81,18 +84,24 @@ class Walk:
         station = leg.route.entry
         if station.links.reposts:
             self.request.pop("repost", None)
-        if station.links.each is not None or station.timeout_ms is not None:
-            ended = self._start(leg, station, self.request, internal=internal)
+        stuck = self._held_here if waits_for_room else None
+        if not self._is_plain:
+            ended = self._start(leg, station, self.request, stuck, internal=internal)
             if ended is not None:
                 self.node_done(*ended)
             return
         self._entry.owner = Step(self, leg, station)
         self._open[id(self._entry)] = (station.scheduler, self._entry)
-        stuck = self._held_here if waits_for_room else None
         station.scheduler.submit(self._entry, waits_for_room=stuck, internal=internal)
 
     def _start(
-        self, leg: Leg, station: Station, request: Request, *, internal: bool = True
+        self,
+        leg: Leg,
+        station: Station,
+        request: Request,
+        stuck: Callable[[], object] | None = None,
+        *,
+        internal: bool = True,
     ) -> _End | None:
         """Let one node run on ``request``; give its end when it has ended at once."""
         deadline, priority = self.deadline, self._entry.priority
@@ -101,7 +110,7 @@ class Walk:
         if station.links.each is None:
             owner = Step(self, leg, station)
             entry = entry_at(station, request, owner, deadline=deadline, priority=priority)
-            self._submit(station, [entry], internal=internal)
+            self._submit(station, [entry], stuck, internal=internal)
             return None
         try:
             copies = elements(station.links, request)
@@ -116,22 +125,30 @@ class Walk:
         step.left = len(copies)
         if not copies:
             return leg, station, request, gather(station.links, request, [], [])
-        self._submit(station, step.entries, internal=internal)
+        self._submit(station, step.entries, stuck, internal=internal)
         return None
 
-    def _submit(self, station: Station, entries: list[Entry], *, internal: bool) -> None:
+    def _submit(
+        self,
+        station: Station,
+        entries: list[Entry],
+        stuck: Callable[[], object] | None,
+        *,
+        internal: bool,
+    ) -> None:
         with self.lock:
             if self._over:
                 return
             for entry in entries:
                 self._open[id(entry)] = (station.scheduler, entry)
-        elsewhere = station.scheduler is not self._home
         for entry in entries:
+            if self._over:  # one of those before has ended it
+                return
             if entry.error is not None:
                 entry.owner.finished(entry)
             else:
-                entry.waits = self._waits if elsewhere else None
-                station.scheduler.submit(entry, internal=internal)
+                entry.waits = self._waits
+                station.scheduler.submit(entry, waits_for_room=stuck, internal=internal)
 
     def forget(self, entry: Entry) -> None:
         """Take note that an entry has its outcome."""

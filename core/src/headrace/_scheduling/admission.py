@@ -61,7 +61,7 @@ def enter(
             node.settle(entry, own(error))
             continue
         # Bounds hold where a request enters the pipeline, not between its nodes.
-        if internal or not (node.outside or node.full):
+        if not (node.outside or node.full) or (entry.waits is not None and entry.waits.entered):
             node.push(entry)
             continue
         make_room()
@@ -132,7 +132,7 @@ def _enter_full(node: Node, entry: Entry) -> None:
         node.outside[entry] = None
         entry.state = OUTSIDE
         return
-    waiting = node.line.count + node.elsewhere.count
+    waiting = node.bounded
     if rule == "shed_oldest" and _shed(node, entry.priority, waiting):
         node.push(entry)
     else:
@@ -145,7 +145,7 @@ def _shed(node: Node, priority: int, waiting: int) -> bool:
     Of equals those that wait at other nodes are the older ones.
     """
     error = _overloaded(node, waiting, shed=True)
-    oldest = node.line.oldest_of_lowest() if node.line.count else None
+    oldest = node.line.oldest_of_lowest()
     here = priority + 1 if oldest is None else oldest.priority
     found = node.elsewhere.shed(min(here, priority))
     if found is not None:
@@ -161,7 +161,8 @@ def _overloaded(node: Node, waiting: int, *, shed: bool) -> OverloadedError:
     size = node.limits.queue_size
     what = "made way for a newer request" if shed else "the queue is full"
     return OverloadedError(
-        f"{what}: {waiting} requests wait, queue_size is {size}",
+        f"{what}: {waiting} {'request waits' if waiting == 1 else 'requests wait'}, "
+        f"queue_size is {size}",
         queue_size=size,
         waiting=waiting,
         node=node.name,
@@ -207,9 +208,13 @@ class Entrance:
             code = code_of(error)
             node.failures[code] = node.failures.get(code, 0) + 1
 
-    def waits(self) -> Waits:
-        """Count the waits of a request that entered here at other nodes."""
-        return Waits(self._node.elsewhere)
+    def waits(self, *, entered: bool = True) -> Waits:
+        """Count the waits of a request that enters here, at all nodes, as one.
+
+        Args:
+            entered: Whether it has been let in.
+        """
+        return Waits(self._node.elsewhere, entered=entered)
 
     def let_in(self) -> None:
         """Let in who waits for room, once a request that entered here waits elsewhere no more."""

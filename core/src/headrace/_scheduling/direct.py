@@ -92,7 +92,7 @@ class Direct:
             rack[0]
             and not self._line.count
             and weight <= self._direct_max
-            and (internal or self._elsewhere.count < self.limits.queue_size)
+            and (home is not None or self._elsewhere.count < self.limits.queue_size)
             and (not self._linger or len(rack[0]) == len(self.instances))
         ):
             self._call_locked(request, data, weight, home, internal=internal)
@@ -163,7 +163,7 @@ class Direct:
         instance: Instance | None = None
         if weight <= self._direct_max and node.rests:
             try:
-                instance = self._claim(request, weight, internal=internal)
+                instance = self._claim(request, weight, home)
                 if instance is not None:
                     error = self._run_alone(instance, request)
                     request["data"] = data
@@ -189,7 +189,7 @@ class Direct:
             finally:
                 del error  # see `Entry.take_error`
 
-    def _claim(self, request: Request, weight: int, *, internal: bool) -> Instance | None:
+    def _claim(self, request: Request, weight: int, home: Scheduler | None) -> Instance | None:
         """Claim an instance for a caller's own request, if it may skip the queue."""
         me = get_ident()
         node = self._node
@@ -200,7 +200,7 @@ class Direct:
                 free
                 and (not node.line.count or self._may_barge())
                 and weight <= self._direct_max
-                and (internal or self._elsewhere.count < self.limits.queue_size)
+                and (home is not None or self._elsewhere.count < self.limits.queue_size)
                 and (not self._linger or len(free) == len(self.instances))
                 and (free[0].mean_s < SWIFT_S or self._may_start(free[0]))
             ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf, isnan
+from operator import index
 from typing import TYPE_CHECKING
 
 from headrace._scheduling import batch as _batch
@@ -29,6 +31,17 @@ CUT = object()
 
 _SOONEST_S = 0.001
 """A policy that asks to be asked again at once is asked after this, so that it cannot spin."""
+
+
+class _PolicyFailedError(Exception):
+    """A policy raised, or decided what cannot be."""
+
+    def __init__(self, policy: object, what: str) -> None:
+        super().__init__(f"the policy {type(policy).__name__} {what}")
+
+
+def _raised(error: Exception) -> str:
+    return f"raised {type(error).__name__}: {error}"
 
 
 class Dispatcher(Assignment):
@@ -113,10 +126,9 @@ class Dispatcher(Assignment):
                 offered.remove(instance)
                 return None
             running = len([i for i in node.instances if i.holder is not None])
-            cut = self._batches.cut(QueueView(node, running), instance, now)
-            take, again_at = min(int(cut.take), node.line.count), cut.wake_at
-        except Exception as error:  # noqa: BLE001 - a policy may be anybody's code
-            self._policy_failed(error)
+            take, again_at = self._cut(QueueView(node, running), instance, now)
+        except _PolicyFailedError as failed:
+            self._policy_failed(failed)
             return None
         if take > 0:
             entries = node.line.head(take)
@@ -135,20 +147,39 @@ class Dispatcher(Assignment):
         return again_at if again_at is None or again_at > now else now + _SOONEST_S
 
     def _chosen(self, offered: Sequence[Instance]) -> Instance | None:
-        chosen = self._dispatches.choose(self._node.line.weight, offered)
+        policy = self._dispatches
+        try:
+            chosen = policy.choose(self._node.line.weight, offered)
+        except Exception as error:
+            raise _PolicyFailedError(policy, _raised(error)) from error
         if chosen is None:
             return None
         for instance in offered:
             if instance is chosen:
                 return instance
-        raise ContractError(f"the dispatch policy chose {chosen!r}, which is not free")
+        raise _PolicyFailedError(policy, f"chose {chosen!r}, which is no free instance")
 
-    def _policy_failed(self, error: Exception) -> None:
+    def _cut(self, queue: QueueView, instance: Instance, now: float) -> tuple[int, float | None]:
+        """Ask for a batch; give how many it takes and when to ask again."""
+        policy = self._batches
+        try:
+            cut = policy.cut(queue, instance, now)
+        except Exception as error:
+            raise _PolicyFailedError(policy, _raised(error)) from error
+        try:
+            take, again_at = index(cut.take), cut.wake_at
+            sound = take >= 0 and (again_at is None or not isnan(again_at))
+        except (AttributeError, TypeError):
+            sound = False
+        if not sound:
+            what = f"gave {cut!r}: expected Cut(take, wake_at), a count and a time or None"
+            raise _PolicyFailedError(policy, what)
+        return min(take, len(queue)), None if again_at == inf else again_at
+
+    def _policy_failed(self, failed: _PolicyFailedError) -> None:
         """Fail all that wait: who cannot be decided upon would wait for ever."""
-        failure = ContractError(
-            f"a policy of the node raised {type(error).__name__}", node=self._node.name
-        )
-        failure.__cause__ = error
+        failure = ContractError(str(failed), node=self._node.name)
+        failure.__cause__ = failed.__cause__
         self._node.settle_waiting(failure, list(self._node.line))
         self._node.let_in()
 
@@ -248,10 +279,11 @@ class Dispatcher(Assignment):
         now = node.clock()
         running = len([i for i in node.instances if i.holder is not None]) - 1
         try:
-            cut = self._batches.cut(QueueView(node, running, entries), instance, now)
-            more = min(int(cut.take) - len(entries), node.line.count)
-        except Exception:  # noqa: BLE001 - it fails those whom it is asked about when none has run
+            take, _ = self._cut(QueueView(node, running, entries), instance, now)
+        except _PolicyFailedError as failed:
+            self._policy_failed(failed)
             return
+        more = take - len(entries)
         joining = node.line.head(more) if more > 0 else []
         weight += sum([entry.weight for entry in joining])
         if not joining or self._out_of_range(instance, weight) or self._fail_late(joining, now):

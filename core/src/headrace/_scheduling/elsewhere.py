@@ -1,6 +1,7 @@
 """Requests that entered at one node and wait at another: they count against the bound of the first.
 
-Elements of a list and branches of a graph count as their one request.
+Elements of a list and branches of a graph count as their one request, also at the node at which it
+entered. What a backend hands to another node counts nowhere: its request runs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.node import Node
 
-__all__ = ["Elsewhere", "Waits"]
+__all__ = ["HANDED", "Elsewhere", "Handed", "Waits"]
 
 
 class Elsewhere:
@@ -46,17 +47,23 @@ class Elsewhere:
 
 
 class Waits:
-    """The entries of one request that wait at other nodes than the one it entered at."""
+    """The entries of one request that count as one against the bound of the node it entered at.
 
-    __slots__ = ("_entries", "_home", "_priority")
+    Attributes:
+        entered: Whether the request has been let in; no bound stops what belongs to it from then on.
+    """
 
-    def __init__(self, home: Elsewhere) -> None:
+    __slots__ = ("_entries", "_home", "_priority", "entered")
+
+    def __init__(self, home: Elsewhere, *, entered: bool) -> None:
         self._home = home
+        self.entered = entered
         self._priority = 0
         self._entries: dict[Entry, Node] = {}
 
     def began(self, entry: Entry, node: Node) -> None:
         """Take note that an entry waits at a node."""
+        self.entered = True
         with self._home.lock:
             if not self._entries:
                 self._priority = entry.priority
@@ -83,3 +90,18 @@ class Waits:
         if not level:
             del self._home.order[self._priority]
         self._home.count -= 1
+
+
+class Handed:
+    """Stands for the `Waits` of what a backend that runs hands to another node: no bound counts it."""
+
+    entered = True
+
+    def began(self, entry: Entry, node: Node) -> None:
+        """Do nothing."""
+
+    def ended(self, entry: Entry) -> None:
+        """Do nothing."""
+
+
+HANDED = Handed()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
-    from headrace._scheduling.elsewhere import Waits
+    from headrace._scheduling.elsewhere import Handed, Waits
     from headrace._scheduling.signal import Signal
     from headrace._scheduling.timer import Alarm
     from headrace.keys import Request
@@ -56,7 +56,8 @@ class Entry:
         state: One of NEW, ENTERED, OUTSIDE, QUEUED, RUNNING, DONE; changed under the scheduler's lock.
         error: The outcome once DONE: None for success, and once it has been taken.
         room: Wakes a thread that waits until the entry is let into the queue, or is done.
-        waits: Counts the wait against the node at which the request entered; None there.
+        waits: Counts the wait against the node at which the request entered; None for a request that
+            enters here, which the line itself counts.
         alarm: The timer that ends the wait of an entry whose owner does not wait itself.
     """
 
@@ -96,7 +97,7 @@ class Entry:
         self.error: BaseException | None = None
         self.alarm: Alarm | None = None
         self.room: Signal | None = None
-        self.waits: Waits | None = None
+        self.waits: Waits | Handed | None = None
 
     def refuse(self, error: BaseException) -> None:
         """Give an entry that never entered its outcome."""

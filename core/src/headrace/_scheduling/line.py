@@ -23,16 +23,18 @@ class WaitingLine:
 
     Attributes:
         count: How many wait.
+        guests: How many of them do not count here, but where their request entered: they have `waits`.
         weight: Sum of their weights.
     """
 
-    __slots__ = ("_levels", "_node", "_priorities", "count", "weight")
+    __slots__ = ("_levels", "_node", "_priorities", "count", "guests", "weight")
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._levels: dict[int, OrderedDict[Entry, None]] = {}
         self._priorities: list[int] = []  # descending, only those with entries
         self.count = 0
+        self.guests = 0
         self.weight = 0
 
     def push(self, entry: Entry) -> None:
@@ -46,6 +48,7 @@ class WaitingLine:
             self._priorities = priorities
         level[entry] = None
         self.count += 1
+        self.guests += entry.waits is not None
         self.weight += entry.weight
         if entry.waits is not None:
             entry.waits.began(entry, self._node)
@@ -57,6 +60,7 @@ class WaitingLine:
             return
         del level[entry]
         self.count -= 1
+        self.guests -= entry.waits is not None
         self.weight -= entry.weight
         if not level:
             priorities = [p for p in self._priorities if p != entry.priority]
@@ -81,10 +85,17 @@ class WaitingLine:
         """Give the first ``count`` entries, which stay."""
         return list(islice(self, count))
 
-    def oldest_of_lowest(self) -> Entry:
-        """Give the oldest entry of the lowest priority that waits."""
-        lowest = next(level for p in reversed(self._priorities) if (level := self._levels[p]))
-        return next(iter(lowest))
+    def oldest_of_lowest(self) -> Entry | None:
+        """Give the oldest entry of the lowest priority among those that entered here."""
+        if self.guests == self.count:
+            return None
+        own = (
+            entry
+            for priority in reversed(self._priorities)
+            for entry in self._levels[priority]
+            if entry.waits is None
+        )
+        return next(own, None)
 
     def oldest(self) -> float:
         """Give when the oldest that waits arrived: equals stand in order of arrival."""

@@ -152,14 +152,22 @@ class Node:
         self.line.remove(entry)
 
     @property
+    def bounded(self) -> int:
+        """How many requests that entered here wait, here or elsewhere."""
+        return self.line.count - self.line.guests + self.elsewhere.count
+
+    @property
     def full(self) -> bool:
         """Whether as many requests that entered here wait, here or elsewhere, as may."""
-        return self.line.count + self.elsewhere.count >= self.limits.queue_size
+        waiting = self.line.count - self.line.guests + self.elsewhere.count
+        return waiting >= self.limits.queue_size
 
     def let_in(self) -> None:
         """Let in who waits for room, first come first served."""
-        while self.outside and not self.full:
+        while self.outside:
             entry = next(iter(self.outside))
+            if self.full and (entry.waits is None or not entry.waits.entered):
+                return
             if entry not in self.line:
                 self.line.push(entry)
             entry.state = QUEUED

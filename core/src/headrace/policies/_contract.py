@@ -123,7 +123,8 @@ class BatchPolicy:
     Attributes:
         Options: Its options; their names are keys of the node.
         sends_when_idle: True when a request that finds a free instance, nobody waiting and nothing
-            to wait for may skip the queue.
+            to wait for may skip the queue. It speaks of the `cut` that a class has: a subclass with
+            a `cut` of its own says it again. With a dispatch policy of one's own nobody skips it.
     """
 
     Options: ClassVar[type[_Options]] = _Options

@@ -1,0 +1,254 @@
+"""The bound of a queue: it counts the requests that entered there, whatever way they came and went."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import headrace
+from headrace import errors
+
+WAYS = ["call", "timeout", "list", "submit", "async"]
+
+
+def send(pipe, request, way):
+    """Send one request; give its error, or None."""
+    try:
+        if way == "call":
+            pipe(request)
+        elif way == "timeout":
+            pipe(request, timeout=60)
+        elif way == "list":
+            pipe([request])
+        elif way == "submit":
+            return pipe.submit(request).exception(60)
+        else:
+            asyncio.run(pipe.call_async(request))
+    except errors.RequestsFailed as error:
+        return error.errors[0]
+    except errors.HeadraceError as error:
+        return error
+    return None
+
+
+def held(pipe, gate, data="held", **more):
+    """Let one request run and keep its instance."""
+    future = pipe.submit({"data": data, **more})
+    gate.wait_entered()
+    return future
+
+
+# What other nodes hand over.
+
+
+def test_what_comes_from_other_nodes_takes_no_room_from_who_enters_here(gate, waiting, shortcut):
+    config = {
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": "Gate", "queue_size": 2, "queue_full": "reject"},
+    }
+    with headrace.pipe(config) as pipe:
+        futures = [held(pipe, gate)]
+        futures += pipe.submit([{"data": n} for n in range(5)])
+        waiting(pipe, 5, node="b")
+        futures += pipe.submit([{"data": n, "node_name": "b"} for n in range(2)])
+        for way in WAYS:
+            error = send(pipe, {"data": 9, "node_name": "b"}, way)
+            assert isinstance(error, errors.OverloadedError)
+            assert (error.queue_size, error.waiting, error.node) == (2, 2, "b")
+        gate.open()
+        assert [f.result(60)["result"] for f in futures] == ["held", 0, 1, 2, 3, 4, 0, 1]
+
+
+@pytest.mark.parametrize("link", ["next", "expression"])
+def test_who_enters_here_makes_nobody_give_way_who_comes_from_another_node(
+    gate, waiting, shortcut, link
+):
+    config = {
+        "a": {"backend": "Identity", "next": "b", "instance_num": 4},
+        "b": {"backend": "Gate", "queue_size": 1, "queue_full": "shed_oldest"},
+    }
+    if link == "expression":
+        config["a"] = {"backend": "S[Identity,Forward[node.b]]", "instance_num": 4}
+    with headrace.pipe(config) as pipe:
+        futures = [held(pipe, gate, node_name="a")]
+        futures += pipe.submit([{"data": n, "node_name": "a"} for n in range(2)])
+        waiting(pipe, 2, node="b")
+        first = pipe.submit({"data": "first", "node_name": "b"})
+        second = pipe.submit({"data": "second", "node_name": "b"})
+        assert isinstance(first.exception(60), errors.OverloadedError)
+        gate.open()
+        assert [f.result(60)["result"] for f in (*futures, second)] == ["held", 0, 1, "second"]
+
+
+# Elements count as their one request, also where it enters.
+
+
+EACH = {
+    "elements": {"backend": "Gate", "each": "data", "queue_size": 2, "queue_full": "reject"},
+    "after": {"backend": "Identity"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_elements_of_a_request_count_as_one_where_it_enters(gate, client, waiting, way):
+    config = {"elements": {**EACH["elements"], "next": "after"}, "after": EACH["after"]}
+    with headrace.pipe(config) as pipe:
+        first = held(pipe, gate, [0])
+        second = client(send, pipe, {"data": [1, 2, 3, 4]}, way)
+        waiting(pipe, 4, node="elements")
+        third = pipe.submit({"data": [5, 6, 7]})
+        waiting(pipe, 7, node="elements")
+        error = send(pipe, {"data": [8, 9]}, way)
+        assert isinstance(error, errors.OverloadedError)
+        assert (error.queue_size, error.waiting, error.node) == (2, 2, "elements")
+        gate.open()
+        assert second.outcome() is None
+        assert [f.result(60)["result"] for f in (first, third)] == [[0], [5, 6, 7]]
+        assert not any(9 in batch for batch in gate.batches)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("full", ["reject", "shed_oldest"])
+def test_a_full_queue_is_no_failure_of_an_element(gate, client, waiting, way, full):
+    node = {"backend": "Gate", "each": "data", "each_errors": "none"}
+    config = {"elements": {**node, "queue_size": 1, "queue_full": full}}
+    with headrace.pipe(config) as pipe:
+        first = held(pipe, gate, [0])
+        second = client(send, pipe, {"data": [1, 2]}, way)
+        waiting(pipe, 2, node="elements")
+        if full == "reject":
+            assert isinstance(send(pipe, {"data": [3, 4]}, way), errors.OverloadedError)
+            gate.open()
+            assert second.outcome() is None
+        else:
+            third = pipe.submit({"data": [3, 4]})
+            gate.open()
+            assert isinstance(second.outcome(), errors.OverloadedError)
+            assert third.result(60)["result"] == [3, 4]
+        assert first.result(60)["result"] == [0]
+
+
+def test_a_request_of_many_elements_waits_for_room_as_one(gate, client, waiting):
+    with headrace.pipe({"elements": {"backend": "Gate", "each": "data", "queue_size": 1}}) as pipe:
+        first = held(pipe, gate, [0])
+        second = pipe.submit({"data": [1, 2]})
+        waiting(pipe, 2, node="elements")
+        submits = client(pipe.submit, {"data": [3, 4]})
+        waiting(pipe, 3, node="elements")  # its first element is outside
+        assert submits.is_alive()
+        called = client(pipe, {"data": [5, 6]})
+        gate.open()
+        assert submits.outcome().result(60)["result"] == [3, 4]
+        assert called.outcome()["result"] == [5, 6]
+        assert [f.result(60)["result"] for f in (first, second)] == [[0], [1, 2]]
+
+
+def test_when_an_element_is_refused_those_after_it_do_not_run(gate):
+    with headrace.pipe({"elements": {"backend": "Gate", "each": "items:request_size"}}) as pipe:
+        gate.open()
+        error = pipe.submit({"data": 1, "items": [5, 1, 1]}).exception(60)
+        assert isinstance(error, errors.BatchRangeError)
+        assert gate.batches == []
+
+
+# Fronts.
+
+FRONTS = {
+    "words": "S[Identity,DagDispatcher]",
+    "call": "S[Identity,Forward[node.a]]",
+    "dispatcher": "DagDispatcher",
+    "own": "IoC[Identity,DagDispatcher;S[Identity,DagDispatcher]]",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("front", FRONTS.values(), ids=FRONTS)
+def test_the_bound_of_the_entry_counts_behind_a_front(gate, waiting, shortcut, front, way):
+    config = {
+        "global": {"entrypoint": front},
+        "a": {"backend": "Gate", "queue_size": 2, "queue_full": "reject"},
+    }
+    with headrace.pipe(config) as pipe:
+        futures = [held(pipe, gate)]
+        futures += pipe.submit([{"data": n} for n in range(2)])
+        waiting(pipe, 2, node="a")
+        error = send(pipe, {"data": 9}, way)
+        assert isinstance(error, errors.OverloadedError)
+        assert (error.queue_size, error.waiting, error.node) == (2, 2, "a")
+        assert pipe.stats()["nodes"]["a"]["failed"] == {"overloaded": 1}
+        gate.open()
+        assert [f.result(60)["result"] for f in futures] == ["held", 0, 1]
+
+
+def behind_a_front(**keys):
+    return {
+        "global": {"entrypoint": "S[Identity,DagDispatcher]", "queue_size": 1, **keys},
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": "Gate"},
+    }
+
+
+def test_behind_a_front_the_oldest_makes_way(gate, waiting):
+    with headrace.pipe(behind_a_front(queue_full="shed_oldest")) as pipe:
+        running = held(pipe, gate)
+        oldest = pipe.submit({"data": "oldest"})
+        waiting(pipe, 1, node="b")
+        newer = pipe.submit({"data": "newer"})
+        assert isinstance(oldest.exception(60), errors.OverloadedError)
+        gate.open()
+        assert [f.result(60)["data"] for f in (running, newer)] == ["held", "newer"]
+
+
+def test_behind_a_front_callers_wait_for_room(gate, client, waiting):
+    with headrace.pipe(behind_a_front()) as pipe:
+        running = held(pipe, gate)
+        callers = [client(pipe, {"data": n}) for n in range(4)]
+        waiting(pipe, 1, node="b")
+        waiting(pipe, 3, node="a")
+        gate.open()
+        assert sorted(c.outcome()["result"] for c in callers) == [0, 1, 2, 3]
+        assert running.result(60)["result"] == "held"
+
+
+def test_close_fails_who_waits_for_room_behind_a_front(gate, client, waiting):
+    config = {
+        "global": {"entrypoint": "S[Identity,DagDispatcher]"},
+        "a": {"backend": "Gate", "queue_size": 1},
+    }
+    pipe = headrace.pipe(config)
+    running = held(pipe, gate)
+    queued = pipe.submit({"data": "queued"})
+    waiting(pipe, 1, node="a")
+    outside = client(pipe, {"data": "outside"})
+    waiting(pipe, 2, node="a")
+    closes = client(pipe.close)
+    with pytest.raises(errors.ClosedError):
+        outside.outcome()
+    gate.open()
+    closes.outcome()
+    assert [f.result(60)["result"] for f in (running, queued)] == ["held", "queued"]
+
+
+@pytest.mark.parametrize("full", ["reject", "shed_oldest"])
+def test_who_finds_the_front_taken_meets_the_bound_of_the_entry_there(
+    gate, waiting, monkeypatch, full
+):
+    monkeypatch.setattr("headrace._build.schedulers.FRONT_WIDTH", 2)
+    config = {
+        "global": {"entrypoint": "S[Identity,DagDispatcher]"},
+        "a": {"backend": "Gate", "next": "b", "queue_size": 3, "queue_full": full},
+        "b": {"backend": "Identity"},
+    }
+    with headrace.pipe(config) as pipe:
+        inside = [held(pipe, gate), pipe.submit({"data": "inside"})]
+        waiting(pipe, 1, node="a")
+        line = pipe.submit([{"data": n} for n in range(3)])
+        newest = pipe.submit({"data": "newest"})
+        if full == "shed_oldest":
+            line, newest = [*line[1:], newest], line[0]
+        error = newest.exception(60)
+        assert isinstance(error, errors.OverloadedError)
+        assert (error.queue_size, error.waiting, error.node) == (3, 3, "entrypoint")
+        gate.open()
+        assert all("result" in future.result(60) for future in (*inside, *line))
