@@ -8,7 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace._cli.findings import all_findings, listed, metadata_findings
+from headrace._cli.findings import all_findings, light_findings, listed
 from headrace._cli.reporting import FAILED, OK, counted, say, tell
 from headrace._registry import registry
 
@@ -21,9 +21,9 @@ _INSTALL = "No plugin is installed. Install some: pip install headrace-cv headra
 
 
 def list_plugins(*, json: bool) -> int:
-    """List the installed plugins without importing any; give the exit status."""
+    """List the installed plugins, of which only hooks are loaded; give the exit status."""
     records = registry.plugins()
-    rows = listed(records, metadata_findings(records))
+    rows = listed(records, light_findings(records))
     if json:
         _say_json(rows)
         return OK

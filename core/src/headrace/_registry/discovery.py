@@ -9,7 +9,9 @@ A plugin is a distribution with entry points in one of our groups. Its state is 
 ``incompatible``
     Its ``Requires-Dist: headrace...`` does not admit this version of core.
 ``broken``
-    Its metadata cannot be read, or its hook module or a backend module cannot be imported.
+    Its metadata cannot be read, or its hooks fail.
+``missing_dependency``
+    Its module with hooks imports a library that is not there.
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ __all__ = ["RULES"]
 _SIZES = 8
 """Batches of every size up to here are compared with their items."""
 
+_REQUESTS = 16
+"""The requests that these come from, which `range` has tried."""
+
 _LATER = 8
 """How many batches come after one whose results must not change."""
 
@@ -108,7 +111,7 @@ def results_kept(subject: Subject) -> None:
             subject.must_equal(result, copy, f"the result of item {k} was changed by {since}")
 
     for turn in range(1, _LATER + 1):
-        live.results(live.take(lambda k, turn=turn: subject.item(4 * turn + 1 + k)))  # type: ignore[misc]
+        live.results(live.take(lambda k, turn=turn: subject.item((5 * turn + k) % _REQUESTS)))  # type: ignore[misc]
         must_be_as_before("a later batch")
     subject.done(live)
     must_be_as_before("close")
