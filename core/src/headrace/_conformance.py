@@ -21,7 +21,6 @@ __all__ = [
     "ModelLoaderConformance",
     "NotHasKeyConformance",
     "SequentialConformance",
-    "WithConformance",
 ]
 
 _ASKS = "whether the key is there is what it asks: a request without it goes the other way"
@@ -59,12 +58,6 @@ class ModelLoaderConformance(IdentityConformance):
     """`ModelLoader`: chosen by the suffix of a file."""
 
     expression = "ModelLoader(model=network.onnx)[(.onnx)Identity]"
-
-
-class WithConformance(IdentityConformance):
-    """`With`: one around the other."""
-
-    expression = "With[BackgroundThread,Identity]"
 
 
 class HasKeyConformance(IdentityConformance):

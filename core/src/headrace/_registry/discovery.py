@@ -233,7 +233,7 @@ def _check_allowed(record: PluginRecord, allowed: str | None) -> None:
     if allowed is None:
         return
     words = [normalised_plugin(word.strip()) for word in allowed.split(",") if word.strip()]
-    denied = {word[1:].removeprefix("headrace-") for word in words if word.startswith("-")}
+    denied = {normalised_plugin(word[1:].strip()) for word in words if word.startswith("-")}
     only = {word for word in words if not word.startswith("-")}
     if record.plugin in denied or (not denied and not only) or (only and record.plugin not in only):
         record.state = "disabled"
