@@ -1,8 +1,8 @@
 """What installed plugins cost: ``headrace plugins list`` with 200 of them, beside none.
 
-Each fake distribution names five backends and has a description of 200 lines, as a README gives it.
-They are made for the run: metadata only, in a temporary folder on ``PYTHONPATH``, as pip would write
-them; nothing of theirs is imported. Both sides run in turn: the same command, with and without that
+Each fake distribution has a module with five backends, one with hooks, and a description of 200 lines,
+as a README gives it. They are made for the run in a temporary folder on ``PYTHONPATH``, as pip would
+write them; the command imports none of the backends. Both sides run in turn: the same command, with and without that
 folder. The clock runs from starting the process to its end; what is reported is the difference.
 
     python -m benchmarks.discovery [--runs 31] [--plugins 200] [--json FILE] [--quick]
@@ -25,9 +25,37 @@ BACKENDS = 5
 ABOVE_MS = 300
 
 
+BACKEND = '''
+class B{number}(headrace.Backend):
+    """Give back what came."""
+
+    class Options(headrace.Options):
+        factor: float = pydantic.Field(1.0, description="A factor (no unit).")
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+'''
+
+HOOKS = """from headrace.hookspecs import hookimpl
+
+
+@hookimpl
+def headrace_definitions():
+    return {{"Same{number}": "Identity"}}
+"""
+
+
 def install_plugins(folder: Path, plugins: int) -> None:
-    """Write the metadata of the plugins, and no code, into ``folder``."""
+    """Write the plugins, metadata and code, into ``folder``."""
+    module = "from __future__ import annotations\n\nimport headrace\nimport pydantic\n"
+    module += "".join(BACKEND.format(number=k) for k in range(BACKENDS))
     for number in range(plugins):
+        package = folder / f"headrace_fake{number}"
+        package.mkdir()
+        (package / "__init__.py").write_text("", encoding="utf-8")
+        (package / "backend.py").write_text(module, encoding="utf-8")
+        (package / "hooks.py").write_text(HOOKS.format(number=number), encoding="utf-8")
         info = folder / f"headrace_fake{number}-1.0.dist-info"
         info.mkdir()
         metadata = (
@@ -36,6 +64,7 @@ def install_plugins(folder: Path, plugins: int) -> None:
         ) + "A line of the README, of which there are many.\n" * 200
         (info / "METADATA").write_text(metadata, encoding="utf-8")
         lines = [f"Fake{number}x{k} = headrace_fake{number}.backend:B{k}" for k in range(BACKENDS)]
+        lines += ["[headrace.plugins]", f"hooks = headrace_fake{number}.hooks"]
         entry_points = "[headrace.backends]\n" + "\n".join(lines) + "\n"
         (info / "entry_points.txt").write_text(entry_points, encoding="utf-8")
         (info / "RECORD").write_text("", encoding="utf-8")

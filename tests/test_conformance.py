@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace._registry import registry
 from headrace.testing import certify
 from headrace.testing.conformance import rules
 
@@ -24,6 +25,30 @@ def load_script():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+WORDS = [p for p in entry_points(group="headrace.conformance") if p.value.startswith("headrace._")]
+
+
+@pytest.mark.parametrize("point", {p.value: p for p in WORDS}.values(), ids=lambda p: p.name)
+def test_words_of_core_that_run_requests_are_certified(point):
+    certificate = certify(point.load(), promised=registry.find(point.name)[0].load())
+    left = {v.id: v.detail for v in certificate.rules if not v.good}
+    assert (certificate.certified, left) == (True, {})
+    asks = point.name in ("HasKey", "NotHasKey")
+    assert list(certificate.expected_failures) == (["missing-key"] if asks else [])
+
+
+def test_words_of_core_are_offered_for_certification_as_those_of_plugins_are():
+    assert {"Identity", "S", "Sequential"} <= {point.name for point in WORDS}
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "conformance", "Identity", "Register", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = {c["backend"]: c["certified"] for c in json.loads(done.stdout)["certificates"]}
+    assert (done.returncode, found) == (1, {"Identity": True, "Register": False})
 
 
 def test_our_plugins_are_certified_without_an_exception(tmp_path):

@@ -604,7 +604,12 @@ def test_list_gives_the_states_that_need_no_import(one_of_each):
     before = set(sys.modules)
     result = headrace_says("plugins", "list", "--json")
     assert result.exit_code == 0
-    assert states(json.loads(result.stdout)) == {**BY_METADATA, **dict.fromkeys(BY_IMPORT, "ok")}
+    lib = {"headrace-lib": "missing_dependency"}
+    assert states(json.loads(result.stdout)) == {
+        **BY_METADATA,
+        **dict.fromkeys(BY_IMPORT, "ok"),
+        **lib,
+    }
     assert not [name for name in set(sys.modules) - before if name.endswith("_module")]
     text = headrace_says("plugins", "list").stdout
     assert "'Twin' is offered by headrace-one and headrace-two" in text
@@ -629,6 +634,68 @@ def test_list_opens_no_metadata_but_that_of_plugins(one_of_each, site):
     assert len(opened) == len(set(opened)) >= 10
     names = {path.replace("\\", "/").split("/")[-2].split("-")[0] for path in opened}
     assert {name.split("_")[0] for name in names} <= {"headrace", "needs"}
+
+
+LIBRARIES = """
+'''
+import library_in_a_text
+'''
+from __future__ import annotations
+import os, hrt_seen.part
+import library_of_doctor as d
+from .sibling import x
+try:
+    import library_in_try
+except ImportError:
+    pass
+def init():
+    import library_in_init
+"""
+
+
+def test_list_finds_libraries_that_are_not_there_in_the_source(site, monkeypatch):
+    add_plugin(site, "headrace-src", backends={"A": "hrt_seen.part:A"})
+    (site / "hrt_seen").mkdir()
+    (site / "hrt_seen" / "__init__.py").write_text("")
+    (site / "hrt_seen" / "part.py").write_text(LIBRARIES)
+    add_plugin(site, "headrace-pack", backends={"B": "hrt_pack.part:B"})
+    (site / "hrt_pack").mkdir()
+    (site / "hrt_pack" / "__init__.py").write_text("import library_of_package")
+    (site / "hrt_pack" / "part.py").write_text("")
+    add_plugin(site, "headrace-bare", backends={"C": "hrt_no_such_module:C"})
+    only(monkeypatch, "src", "pack", "bare")
+    rows = {r["plugin"]: r for r in json.loads(headrace_says("plugins", "list", "--json").stdout)}
+    assert {name: rows[name]["state"] for name in ("src", "pack", "bare")} == {
+        "src": "missing_dependency",
+        "pack": "missing_dependency",
+        "bare": "ok",
+    }
+    assert "there is no 'library_of_doctor'" in rows["src"]["reason"]
+    assert rows["pack"]["remedy"] == "Install 'library_of_package', or install headrace-pack again."
+    assert not [name for name in sys.modules if name.startswith("hrt_")]
+
+
+def test_list_compares_versions_without_opening_metadata(site, monkeypatch):
+    library = site / "some_library-1.5.dist-info"
+    library.mkdir()
+    (library / "METADATA").write_text("Metadata-Version: 2.1\nName: some-library\nVersion: 1.5\n")
+    needs = ("headrace>=0.1", "some_library[fast]>=2", "other>1; python_version < '3'")
+    add_plugin(site, "headrace-dep", backends={"D": "hrt_dep:D"}, requires=needs)
+    only(monkeypatch, "dep")
+    rows = json.loads(headrace_says("plugins", "list", "--json").stdout)
+    (row,) = [r for r in rows if r["plugin"] == "dep"]
+    assert row["state"] == "missing_dependency"
+    assert row["reason"] == "it requires some_library>=2, installed is 1.5"
+    assert row["remedy"] == 'Install it: pip install "some_library[fast]>=2"'
+
+
+def test_a_module_of_its_own_that_is_not_there_is_no_missing_library(site, monkeypatch):
+    add_plugin(site, "headrace-bare", backends={"C": "hrt_none.part:C"})
+    only(monkeypatch, "bare")
+    doctor = json.loads(headrace_says("plugins", "doctor", "--json").stdout)
+    (found,) = [f for f in doctor["findings"] if f["plugin"] == "bare"]
+    assert found["kind"] == "broken"
+    assert "No module named 'hrt_none'" in found["reason"]
 
 
 def test_doctor_gives_all_states(one_of_each):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -301,7 +302,7 @@ def test_doctor_checks_everything_that_hooks_name(site):
         ("duplicate", "the probe 'NoProbe' is offered by"),
         ("duplicate", "the probe 'Odd' is offered by"),
         ("duplicate", "the probe 'Probe' is offered by"),
-        ("missing_dependency", "the command 'heavy': 'hrt_all_heavy:x' of headrace-all cannot be"),
+        ("missing_dependency", "the command 'heavy': cannot import 'hrt_all_heavy:x': No module"),
     ]
     assert [kind for kind, _ in mine] == [kind for kind, _ in expected]
     for (_, reason), (_, begins) in zip(mine, expected, strict=True):
@@ -342,3 +343,81 @@ def test_info_tells_that_the_hooks_of_a_plugin_fail(site):
     (record,) = json.loads(says("plugins", "info", "fail", "--json").stdout)["plugins"]
     assert record["state"] == "broken"
     assert "ZeroDivisionError" in record["reason"]
+
+
+def test_info_lists_what_the_hooks_of_a_plugin_give_and_imports_nothing_of_it(site):
+    code = EVERYTHING.format(module="hrt_all", entrypoint="Reflect[backend]")
+    site.add("headrace-all", "[headrace.plugins]\nh = hrt_all\n", {"hrt_all": code})
+    shown = says("plugins", "info", "headrace-all").stdout.splitlines()
+    for line in (
+        "  definition Good: S[Identity]",
+        "  batch policy Mine: hrt_all:Mine",
+        "  dispatch policy Mine: hrt_all:Mine",
+        "  probe Probe: hrt_all:Probe",
+        "  command fine: hrt_all:fine",
+        "  expression of a node: Reflect[backend]",
+    ):
+        assert line in shown
+    (row,) = json.loads(says("plugins", "info", "all", "--json").stdout)["plugins"]
+    assert row["hooks"]["definitions"]["Good"] == "S[Identity]"
+    assert row["hooks"]["node_entrypoint"] == "Reflect[backend]"
+    assert set(row["hooks"]) == {
+        *("definitions", "batch_policies", "dispatch_policies", "probes", "commands"),
+        "node_entrypoint",
+    }
+
+
+@pytest.mark.parametrize("name", ["label", "train:label"])
+def test_info_of_a_name_that_a_hook_gives_shows_its_plugin(name, train):
+    result = says("plugins", "info", name)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("headrace-train 1.0: ")
+    assert "  command label: hrt_train:label\n" in result.stdout
+    assert "Did you mean 'label'?" in says("plugins", "info", "labels").stderr
+
+
+def test_info_of_core_shows_its_policies():
+    assert (
+        "  batch policy greedy: headrace.policies:Greedy"
+        in says("plugins", "info", "headrace").stdout
+    )
+    (row,) = json.loads(says("plugins", "info", "headrace", "--json").stdout)["plugins"]
+    for hook in ("batch_policies", "dispatch_policies"):
+        for path in row["hooks"][hook].values():
+            module, _, name = path.partition(":")
+            assert isinstance(getattr(importlib.import_module(module), name), type)
+
+
+@pytest.mark.parametrize("command", ["list", "info"])
+@pytest.mark.parametrize(
+    ("code", "state", "reason"),
+    [
+        ("1 / 0", "broken", "ZeroDivisionError"),
+        ("raise SystemExit(3)", "broken", "SystemExit: 3"),
+        ("def f(", "broken", "SyntaxError"),
+        ("import hrt_no_such_library", "missing_dependency", "hrt_no_such_library"),
+        (HOOKS.format(commands=3), "broken", "headrace_commands() gave 3"),
+        (HOOKS.format(commands={"x": 3}), "broken", "gave {'x': 3}"),
+        (HOOKS.replace("commands()", "comands()").format(commands={}), "broken", "comands"),
+        (HOOKS.replace("return", "raise KeyError() #"), "broken", "KeyError"),
+        (HOOKS.replace("return", "return None #"), "ok", None),
+    ],
+)
+def test_a_plugin_whose_hooks_fail_is_listed_with_its_reason(site, command, code, state, reason):
+    site.add("headrace-bad", "[headrace.plugins]\nh = hrt_bad\n", {"hrt_bad": code})
+    given = says("plugins", command, *(["bad"] if command == "info" else []), "--json")
+    rows = json.loads(given.stdout)
+    rows = rows if command == "list" else rows["plugins"]
+    (row,) = [row for row in rows if row["plugin"] == "bad"]
+    assert row["state"] == state
+    assert reason is None or reason in row["reason"]
+    assert not any(row["hooks"].values())
+
+
+def test_list_calls_both_of_two_plugins_that_offer_one_definition_duplicates(site):
+    for name in ("one", "two"):
+        code = HOOKS.replace("commands()", "definitions()").format(commands={"Twice": "Identity"})
+        site.add(f"headrace-{name}", f"[headrace.plugins]\nh = hrt_{name}\n", {f"hrt_{name}": code})
+    rows = {r["plugin"]: r for r in json.loads(says("plugins", "list", "--json").stdout)}
+    assert rows["one"]["state"] == rows["two"]["state"] == "duplicate"
+    assert rows["two"]["remedy"].startswith("Write one:Twice or two:Twice, or disable one")

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 shelf = {
     name: importlib.import_module(f"conformance_shelf.{name}")
     for name in (
-        *("perfect", "labels", "broken_class", "broken_batch", "broken_errors", "broken_life"),
-        "heavy",
+        *("perfect", "labels", "broken_class", "broken_batch", "broken_results", "broken_errors"),
+        *("broken_life", "heavy"),
     )
 }
 sys.path.pop(0)
@@ -68,6 +68,10 @@ def tidy():
         file.close()
     for descriptor in life.LeavesADescriptor.descriptors:
         os.close(descriptor)
+    for process in shelf["broken_results"].LeavesAProcess.processes:
+        process.kill()
+        process.wait()
+    shelf["broken_results"].LeavesAProcess.processes.clear()
     life.LeavesAFile.files.clear()
     life.LeavesADescriptor.descriptors.clear()
     life.OnlyOnce.made = life.EveryLifeAddsUp.made = 0

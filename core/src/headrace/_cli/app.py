@@ -275,7 +275,7 @@ def list_(json: Json = False) -> None:
     """List the installed plugins.
 
     Version, the range of headrace that each requires, its backends, its state with the reason.
-    Nothing of a plugin is imported.
+    No backend is imported, only the light modules with hooks.
     """
     from headrace._cli.plugins import list_plugins
 
@@ -287,8 +287,8 @@ def info(
     name: Annotated[
         str,
         typer.Argument(
-            help="A backend (ResizeMat, cv:ResizeMat), a plugin (cv) or a distribution "
-            "(headrace-cv); `headrace` is what comes with the core.",
+            help="A backend (ResizeMat, cv:ResizeMat), a plugin (cv), a distribution (headrace-cv), or "
+            "what hooks of a plugin offer; `headrace` is what comes with the core.",
             show_default=False,
         ),
     ],

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import TYPE_CHECKING, Any
 
+from headrace._cli.importable import Lookup
+from headrace._registry.hooks import given
 from headrace.errors import MissingDependencyError, PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from importlib.metadata import Distribution
 
     from packaging.requirements import Requirement
 
     from headrace._registry import PluginRecord
 
-__all__ = ["HARMLESS", "all_findings", "listed", "metadata_findings", "unknown_names"]
+__all__ = ["HARMLESS", "all_findings", "light_findings", "listed", "unknown_names"]
 
 HARMLESS = ("disabled", "unknown_plugin")
 """Kinds of findings that are as somebody wanted them, or may be: they are told, and not wrong."""
 
+_FOLDER = re.compile(r"[^-]+-([^-]+)\.dist-info")
 
-def metadata_findings(records: Sequence[PluginRecord]) -> list[dict[str, Any]]:
-    """Report what metadata tell: nothing is imported, no metadata of other distributions opened."""
-    return [*_findings(records, load=False), *_names_taken(records)]
+
+def light_findings(records: Sequence[PluginRecord]) -> list[dict[str, Any]]:
+    """Report what is seen without importing a backend, or opening metadata of other distributions.
+
+    The light modules with hooks are loaded.
+    """
+    return _all(records, records, load=False)
 
 
 def all_findings(
@@ -34,13 +43,22 @@ def all_findings(
         records: The plugins that are imported.
         among: All plugins, whose names are compared; default: the same.
     """
+    return _all(records, records if among is None else among, load=True)
+
+
+def _all(
+    records: Sequence[PluginRecord], among: Sequence[PluginRecord], *, load: bool
+) -> list[dict[str, Any]]:
     from headrace._cli.offers import call_hooks, wrong_offers
 
     # A plugin whose hooks fail becomes broken, which is reported with the others.
     call_hooks([record for record in records if record.state == "ok"])
     usable = [record for record in records if record.state == "ok"]
-    found = [*_findings(records, load=True), *_names_taken(records if among is None else among)]
-    return [*found, *(_finding(*wrong) for wrong in wrong_offers(usable))]
+    found = [*_findings(records, load=load), *_names_taken(among)]
+    for wrong in wrong_offers(usable, load=load):
+        others = [other.distribution for other in wrong.others]
+        found.append(_finding(*wrong[:4], others=others))
+    return found
 
 
 def unknown_names(records: Sequence[PluginRecord]) -> list[dict[str, Any]]:
@@ -78,7 +96,7 @@ def listed(
     """Give the records as plain data; the first finding about one that is ok is its state."""
     rows = []
     for record in records:
-        row = record.to_dict()
+        row = {**record.to_dict(), "hooks": given(record)}
         about = [f for f in findings if record.distribution in (f["distribution"], *f["others"])]
         if record.state == "ok" and about:
             row.update(state=about[0]["kind"], reason=about[0]["reason"], remedy=about[0]["remedy"])
@@ -87,13 +105,14 @@ def listed(
 
 
 def _findings(records: Sequence[PluginRecord], *, load: bool) -> Iterator[dict[str, Any]]:
+    lookup = Lookup()
     for record in records:
         if record.state != "ok":
             yield _finding(record, record.state, record.reason, record.remedy)
-        if record.state in ("ok", "broken"):
-            yield from _missing(record, versions=load)
-            if load:
-                yield from _not_importable(record)
+        if record.state in ("disabled", "incompatible"):
+            continue
+        yield from _missing(record, opened=load)
+        yield from _not_importable(record) if load else _lacking(record, lookup)
 
 
 def _finding(
@@ -116,10 +135,10 @@ def _finding(
     }
 
 
-def _missing(record: PluginRecord, *, versions: bool) -> Iterator[dict[str, Any]]:
+def _missing(record: PluginRecord, *, opened: bool) -> Iterator[dict[str, Any]]:
     """Compare what the distribution requires with what is installed, importing nothing.
 
-    Without ``versions`` only whether it is: to know a version, its metadata must be opened.
+    Unless metadata may be ``opened``, the version is that in the name of their folder.
     """
     from importlib.metadata import distributions
 
@@ -127,29 +146,50 @@ def _missing(record: PluginRecord, *, versions: bool) -> Iterator[dict[str, Any]
         wanted = _parsed(text)
         if wanted is None:
             continue
+        remedy = f'Install it: pip install "{_without_marker(wanted)}"'
         plain = f"{wanted.name}{wanted.specifier}"
-        remedy = f'Install it: pip install "{plain}"'
         found = next(iter(distributions(name=wanted.name)), None)
         if found is None:
             reason = f"it requires {plain}, which is not installed"
             yield _finding(record, "missing_dependency", reason, remedy)
             continue
-        installed = found.version if versions else None
-        if installed and not wanted.specifier.contains(installed, prereleases=True):
+        installed = found.version if opened else _version_of_folder(found)
+        if installed and not _contains(wanted, installed):
             reason = f"it requires {plain}, installed is {installed}"
             yield _finding(record, "missing_dependency", reason, remedy)
+
+
+def _without_marker(wanted: Requirement) -> str:
+    """Give a requirement as pip takes it here and now."""
+    return str(wanted).partition(";")[0].strip()
+
+
+def _contains(wanted: Requirement, installed: str) -> bool:
+    from packaging.version import InvalidVersion
+
+    try:
+        return wanted.specifier.contains(installed, prereleases=True)
+    except InvalidVersion:
+        return True  # a version from before there were rules for them cannot be compared
+
+
+def _version_of_folder(found: Distribution) -> str | None:
+    """Give the version in ``name-version.dist-info``, or None for metadata that lie elsewhere."""
+    folder = _FOLDER.fullmatch(getattr(getattr(found, "_path", None), "name", ""))
+    return folder[1] if folder is not None else None
 
 
 @functools.cache
 def _parsed(text: str) -> Requirement | None:
     """Give what a plugin requires besides core, or None for what is not for here or now."""
     from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
 
     try:
         wanted = Requirement(text)
     except InvalidRequirement:
         return None  # the record itself says that its metadata cannot be read
-    if wanted.name.lower() == "headrace":
+    if canonicalize_name(wanted.name) == "headrace":
         return None
     if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
         return None
@@ -170,6 +210,17 @@ def _not_importable(record: PluginRecord) -> Iterator[dict[str, Any]]:
             if isinstance(error.__cause__, SystemExit):
                 remedy = "Ask its author for a fix: its module ends the program."
             yield _finding(record, "broken", error.what, remedy, name)
+
+
+def _lacking(record: PluginRecord, lookup: Lookup) -> Iterator[dict[str, Any]]:
+    """Report libraries that modules with backends import and that are not there."""
+    for name, path in sorted(record.backends.items()):
+        for library in lookup.lacking(path.partition(":")[0]):
+            reason = (
+                f"the backend {name!r} cannot be imported from {path!r}: there is no {library!r}"
+            )
+            remedy = f"Install {library!r}, or install {record.distribution} again."
+            yield _finding(record, "missing_dependency", reason, remedy, name)
 
 
 def _names_taken(records: Sequence[PluginRecord]) -> Iterator[dict[str, Any]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace._registry.hooks import HOOK_KINDS, call_hook, load, offers
+from headrace._registry.hooks import HOOK_KINDS, call_hook, offers
+from headrace._registry.loading import load as load_path
 from headrace.errors import ConfigError, MissingDependencyError, PluginError
 
 if TYPE_CHECKING:
@@ -18,8 +19,15 @@ __all__ = ["call_hooks", "wrong_offers"]
 _FIX = "Ask its author for a fix."
 _NAME = "Ask its author for another name."
 
-Wrong = tuple["PluginRecord", str, str, "str | None"]
-"""The plugin, the kind of what is wrong, the reason and the remedy."""
+
+class Wrong(NamedTuple):
+    """The plugin, the kind of what is wrong, reason and remedy, and other plugins it is about."""
+
+    record: PluginRecord
+    kind: str
+    reason: str
+    remedy: str | None
+    others: tuple[PluginRecord, ...] = ()
 
 
 def call_hooks(records: Sequence[PluginRecord]) -> None:
@@ -28,16 +36,22 @@ def call_hooks(records: Sequence[PluginRecord]) -> None:
         call_hook(list(records), hook)
 
 
-def wrong_offers(records: Sequence[PluginRecord]) -> Iterator[Wrong]:
-    """Import everything that the hooks of usable plugins name, and say what is wrong with it."""
+def wrong_offers(records: Sequence[PluginRecord], *, load: bool) -> Iterator[Wrong]:
+    """Say what is wrong with what the hooks of usable plugins name.
+
+    Args:
+        records: The plugins; those with hooks are asked.
+        load: Whether to import what is named; else names alone are compared.
+    """
+    records = [record for record in records if record.state == "ok"]
     for hook, what in HOOK_KINDS.items():
         if hook == "headrace_node_entrypoint":
             yield from _entrypoints(records, hook)
             continue
         found = list(offers(list(records), hook))
-        core = _names_of_core(hook)
+        core = _names_of_core(hook) if found else set()
         for offer in found:
-            if offer.name not in core:
+            if load and offer.name not in core:
                 yield from _wrong(offer, hook, what)
         yield from _names_taken(found, core, what)
         if hook == "headrace_definitions":
@@ -49,7 +63,8 @@ def _entrypoints(records: Sequence[PluginRecord], hook: str) -> Iterator[Wrong]:
     if len(found) > 1:
         names = " and ".join(record.distribution for record in found)
         reason = f"{names} both set the expression of a node, which fails every configuration"
-        yield found[0], "duplicate", reason, "Disable one of them with HEADRACE_PLUGINS."
+        remedy = "Disable one of them with HEADRACE_PLUGINS."
+        yield Wrong(found[0], "duplicate", reason, remedy, tuple(found[1:]))
 
 
 def _names_taken(found: list[Offer], core: set[str], what: str) -> Iterator[Wrong]:
@@ -60,13 +75,14 @@ def _names_taken(found: list[Offer], core: set[str], what: str) -> Iterator[Wron
         if name in core:
             reason = f"the {what} {name!r} is never used: headrace itself has one of that name"
             for offer in same:
-                yield offer.record, "duplicate", reason, _NAME
+                yield Wrong(offer.record, "duplicate", reason, _NAME)
         elif len(same) > 1:
             names = " and ".join(offer.record.distribution for offer in same)
             ways = " or ".join(f"{offer.record.plugin}:{name}" for offer in same)
             reason = f"the {what} {name!r} is offered by {names}"
             remedy = f"Write {ways}, or disable one with HEADRACE_PLUGINS."
-            yield same[0].record, "duplicate", reason, remedy
+            others = tuple(offer.record for offer in same[1:])
+            yield Wrong(same[0].record, "duplicate", reason, remedy, others)
 
 
 def _named_like_backends(found: list[Offer], records: Sequence[PluginRecord]) -> Iterator[Wrong]:
@@ -78,7 +94,8 @@ def _named_like_backends(found: list[Offer], records: Sequence[PluginRecord]) ->
                 f"the definition {offer.name!r} is named like a backend of {owner.distribution}"
             )
             remedy = f"Write {ways}, or disable one with HEADRACE_PLUGINS."
-            yield offer.record, "duplicate", reason, _NAME if owner is offer.record else remedy
+            own = owner is offer.record
+            yield Wrong(offer.record, "duplicate", reason, _NAME if own else remedy, (owner,))
 
 
 def _names_of_core(hook: str) -> set[str]:
@@ -105,15 +122,15 @@ def _wrong(offer: Offer, hook: str, what: str) -> Iterator[Wrong]:
         if hook == "headrace_definitions":
             _check_definition(offer)
         else:
-            _check(hook, load(offer.path, record.distribution), offer)
+            _check(hook, load_path(offer.path, record.distribution), offer)
     except MissingDependencyError as error:
-        yield record, "missing_dependency", f"{named}: {error.what}", error.hint
+        yield Wrong(record, "missing_dependency", f"{named}: {error.what}", error.hint)
     except ConfigError as error:
-        yield record, "broken", f"{named}: {error.problems[0].message}", _FIX
+        yield Wrong(record, "broken", f"{named}: {error.problems[0].message}", _FIX)
     except PluginError as error:
-        yield record, "broken", f"{named}: {error.what}", again
+        yield Wrong(record, "broken", f"{named}: {error.what}", again)
     except TypeError as error:
-        yield record, "broken", f"{named}: {offer.path!r} {error}", _FIX
+        yield Wrong(record, "broken", f"{named}: {offer.path!r} {error}", _FIX)
 
 
 def _check_definition(offer: Offer) -> None:

@@ -81,7 +81,7 @@ class _Lazy(Command):
 
     def invoke(self, ctx: Any) -> None:
         """Import the command and run it."""
-        from headrace._registry.hooks import load
+        from headrace._registry.loading import load
 
         offer = self._offer
         command = as_command(load(offer.path, offer.record.distribution), offer)

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace._cli.findings import all_findings, listed
+from headrace._cli.offers import call_hooks
 from headrace._cli.printing import as_json, shown
 from headrace._cli.reporting import OK, say
 from headrace._describe import plain
 from headrace._registry import BackendSpec, PluginRecord, normalised_plugin, registry
+from headrace._registry.catalogue import (
+    CORE_BACKENDS,
+    CORE_BATCH_POLICIES,
+    CORE_DISPATCH_POLICIES,
+)
+from headrace._registry.hooks import HOOK_KINDS, given
 from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
@@ -37,6 +44,8 @@ _LIMITS = {
 def info(name: str, *, json: bool) -> int:
     """Show a plugin, a distribution or a backend by name; give the exit status.
 
+    For the name of something else that a plugin offers, that plugin is shown.
+
     Raises:
         ConfigError: There is none of that name.
     """
@@ -44,8 +53,10 @@ def info(name: str, *, json: bool) -> int:
     specs = registry.find(name)
     if not records and not specs:
         records = [r for r in all_plugins() if normalised_plugin(name) == r.plugin]
+    offered = {} if records or specs else _offered()
+    records += offered.get(name, [])
     if not records and not specs:
-        known = registry.names()
+        known = [*registry.names(), *offered]
         for record in all_plugins():
             known += [record.distribution, record.plugin]
         raise ConfigError(registry.unknown(name, known))
@@ -70,10 +81,30 @@ def info(name: str, *, json: bool) -> int:
 
 def all_plugins() -> list[PluginRecord]:
     """Give the installed plugins, and core as if it were one."""
-    from headrace._registry.catalogue import CORE_BACKENDS
-
-    core = PluginRecord("headrace", "headrace", headrace.__version__, backends=dict(CORE_BACKENDS))
+    core = PluginRecord(
+        "headrace",
+        "headrace",
+        headrace.__version__,
+        backends=dict(CORE_BACKENDS),
+        answers={
+            "headrace_batch_policies": [CORE_BATCH_POLICIES],
+            "headrace_dispatch_policies": [CORE_DISPATCH_POLICIES],
+        },
+    )
     return [core, *registry.plugins()]
+
+
+def _offered() -> dict[str, list[PluginRecord]]:
+    """Give who offers each name that hooks give: definitions, policies, probes, commands."""
+    records = all_plugins()
+    call_hooks(records)
+    found: dict[str, list[PluginRecord]] = {}
+    for record in records:
+        tables = [table for table in given(record).values() if isinstance(table, dict)]
+        for name in {name for table in tables for name in table}:
+            found.setdefault(name, []).append(record)
+            found.setdefault(f"{record.plugin}:{name}", []).append(record)
+    return found
 
 
 def _backend(spec: BackendSpec, shut: str | None) -> dict[str, Any]:
@@ -161,6 +192,12 @@ def _say_plugin(row: dict[str, Any], backends: list[dict[str, Any]]) -> None:
     for backend in own:
         first = backend["error"] or next(iter(backend["doc"].splitlines()), "")
         say(f"  {backend['name'].ljust(width)}  {first.splitlines()[0] if first else ''}".rstrip())
+    for hook, kind in HOOK_KINDS.items():
+        gave = row["hooks"][hook.removeprefix("headrace_")]
+        if isinstance(gave, str):
+            say(f"  {kind}: {gave}")
+        for name, path in sorted((gave if isinstance(gave, dict) else {}).items()):
+            say(f"  {kind} {name}: {path}")
 
 
 def _say_backend(backend: dict[str, Any]) -> None:

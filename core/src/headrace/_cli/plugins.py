@@ -11,8 +11,8 @@ import headrace
 from headrace._cli.findings import (
     HARMLESS,
     all_findings,
+    light_findings,
     listed,
-    metadata_findings,
     unknown_names,
 )
 from headrace._cli.reporting import FAILED, OK, counted, say, tell
@@ -27,9 +27,9 @@ _INSTALL = "No plugin is installed. Install some: pip install headrace-cv headra
 
 
 def list_plugins(*, json: bool) -> int:
-    """List the installed plugins without importing any; give the exit status."""
+    """List the installed plugins, of which only hooks are loaded; give the exit status."""
     records = registry.plugins()
-    rows = listed(records, metadata_findings(records))
+    rows = listed(records, light_findings(records))
     for slip in unknown_names(records):
         tell(f"warning: HEADRACE_PLUGINS: {slip['reason']}. {slip['remedy']}")
     if json:

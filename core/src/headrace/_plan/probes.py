@@ -11,7 +11,7 @@ from headrace._plan.element import ProbePlan
 from headrace._plan.options import OptionsReader
 from headrace._plan.parameters import Parameters
 from headrace._plan.scope import Layer, Scope
-from headrace._registry.hooks import Offer, load
+from headrace._registry.loading import load
 from headrace._registry.registry import nearest, registry
 from headrace.errors import PluginError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace._config.document import Written
     from headrace._expression import Call
     from headrace._plan.planner import Pipeline
+    from headrace._registry.hooks import Offer
 
 __all__ = ["PROBE_METHODS", "plan_probes"]
 

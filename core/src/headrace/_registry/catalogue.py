@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["CORE_BACKENDS", "CORE_POLICIES", "KNOWN_ELSEWHERE", "WORDS_TO_COME"]
+__all__ = [
+    "CORE_BACKENDS",
+    "CORE_BATCH_POLICIES",
+    "CORE_DISPATCH_POLICIES",
+    "CORE_POLICIES",
+    "KNOWN_ELSEWHERE",
+    "WORDS_TO_COME",
+]
 
 _CONTAINERS = "headrace._containers"
 
@@ -41,8 +48,10 @@ CORE_BACKENDS = {
 }
 """The backends of core and where each class is."""
 
-CORE_POLICIES = ("greedy", "best_fit")
-"""The policies of core."""
+CORE_BATCH_POLICIES = {"greedy": "headrace.policies:Greedy"}
+CORE_DISPATCH_POLICIES = {"best_fit": "headrace.policies:BestFit"}
+CORE_POLICIES = {**CORE_BATCH_POLICIES, **CORE_DISPATCH_POLICIES}
+"""The policies of core and where each class is."""
 
 WORDS_TO_COME = {
     "Benchmark": "It comes with the command `headrace bench`.",

@@ -9,7 +9,9 @@ A plugin is a distribution with entry points in one of our groups. Its state is 
 ``incompatible``
     Its ``Requires-Dist: headrace...`` does not admit this version of core.
 ``broken``
-    Its metadata cannot be read, or its hook module or a backend module cannot be imported.
+    Its metadata cannot be read, or its hooks fail.
+``missing_dependency``
+    Its module with hooks imports a library that is not there.
 """
 
 from __future__ import annotations
@@ -232,7 +234,7 @@ def _check_allowed(record: PluginRecord, allowed: str | None) -> None:
     if allowed is None:
         return
     words = _words(allowed)
-    denied = {word[1:].removeprefix("headrace-") for word in words if word.startswith("-")}
+    denied = {normalised_plugin(word[1:].strip()) for word in words if word.startswith("-")}
     only = {word for word in words if not word.startswith("-")}
     if record.plugin in denied or (not denied and not only) or (only and record.plugin not in only):
         record.state = "disabled"
@@ -253,6 +255,6 @@ def unknown_plugins(
 ) -> list[str]:
     """Give the names in ``HEADRACE_PLUGINS`` that no installed plugin has, without their ``-``."""
     allowed = (os.environ if environ is None else environ).get("HEADRACE_PLUGINS", "")
-    named = [word.removeprefix("-").removeprefix("headrace-") or word for word in _words(allowed)]
+    named = [normalised_plugin(word.removeprefix("-").strip()) or word for word in _words(allowed)]
     known = {record.plugin for record in records}
     return [name for name in dict.fromkeys(named) if name not in known]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
+from headrace._registry.loading import found, library_missing
+from headrace.errors import PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace._registry.discovery import PluginRecord
 
-__all__ = ["HOOK_KINDS", "Offer", "call_hook", "find_offer", "load", "offers"]
+__all__ = ["HOOK_KINDS", "Offer", "call_hook", "find_offer", "given", "offers"]
 
 HOOK_KINDS = {
     "headrace_definitions": "definition",
@@ -50,21 +51,10 @@ def _manager(record: PluginRecord, path: str) -> Any:
 
         manager = pluggy.PluginManager("headrace")
         manager.add_hookspecs(hookspecs)
-        manager.register(_found(path))
+        manager.register(found(path))
         manager.check_pending()
         record.managers[path] = manager
     return record.managers[path]
-
-
-def _found(path: str) -> Any:
-    """Import ``module`` or ``module:attribute``."""
-    import importlib
-
-    module, _, attribute = path.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in attribute.split(".") if attribute else ():
-        found = getattr(found, part)
-    return found
 
 
 def call_hook(records: list[PluginRecord], name: str) -> list[tuple[PluginRecord, Any]]:
@@ -81,19 +71,44 @@ def call_hook(records: list[PluginRecord], name: str) -> list[tuple[PluginRecord
             try:
                 record.answers[name] = _answers(record, name)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - one must not stop the others
-                record.state = "broken"
-                record.reason = f"its hooks failed: {type(error).__name__}: {error}"
-                record.remedy = (
-                    f"Install it again: pip install --force-reinstall {record.distribution}"
-                )
+                _set_failed(record, error)
                 continue
         answers += [(record, answer) for answer in record.answers[name]]
     return answers
 
 
+def _set_failed(record: PluginRecord, error: BaseException) -> None:
+    lacking = [library_missing(error, path) for path in record.hooks]
+    record.reason = f"its hooks failed: {type(error).__name__}: {error}"
+    if all(lacking):
+        record.state = "missing_dependency"
+        record.remedy = f"Install {lacking[0]!r}, or install {record.distribution} again."
+    else:
+        record.state = "broken"
+        record.remedy = f"Install it again: pip install --force-reinstall {record.distribution}"
+
+
+def given(record: PluginRecord) -> dict[str, Any]:
+    """Give what the hooks of a plugin have given, once all are called, by the hook's short name.
+
+    Each is a table of names to import paths or expressions; ``node_entrypoint`` a text or None. One
+    that cannot be used gives nothing.
+    """
+    usable = record.answers if record.state == "ok" else {}
+    tables: dict[str, Any] = {}
+    for hook in HOOK_KINDS:
+        answers = usable.get(hook, [])
+        if hook == "headrace_node_entrypoint":
+            table: Any = answers[0] if answers else None
+        else:
+            table = {name: text for answer in answers for name, text in answer.items()}
+        tables[hook.removeprefix("headrace_")] = table
+    return tables
+
+
 def _answers(record: PluginRecord, name: str) -> list[Any]:
     """Call one hook of all modules of a plugin, and check what it gives."""
-    found = []
+    gave = []
     for path in record.hooks:
         for answer in getattr(_manager(record, path).hook, name)():
             if name == "headrace_node_entrypoint":
@@ -106,8 +121,8 @@ def _answers(record: PluginRecord, name: str) -> list[Any]:
                 good = all(_COMMAND.fullmatch(command) for command in answer)
             if not good:
                 raise TypeError(f"{name}() gave {answer!r}")
-            found.append(answer)
-    return found
+            gave.append(answer)
+    return gave
 
 
 def offers(records: list[PluginRecord], hook: str) -> Iterator[Offer]:
@@ -133,44 +148,21 @@ def find_offer(records: list[PluginRecord], hook: str, name: str, what: str) -> 
         PluginError: Two plugins offer it.
     """
     plugin, _, part = name.rpartition(":")
-    found = [
+    same = [
         offer
         for offer in offers(records, hook)
         if offer.name == part and plugin in ("", offer.record.plugin)
     ]
-    if len(found) < 2:
-        return found[0] if found else None
-    names = " and ".join(dict.fromkeys(offer.record.distribution for offer in found))
-    if len({offer.record.plugin for offer in found}) == 1:
+    if len(same) < 2:
+        return same[0] if same else None
+    names = " and ".join(dict.fromkeys(offer.record.distribution for offer in same))
+    if len({offer.record.plugin for offer in same}) == 1:
         raise PluginError(
             f"the {what} {part!r} is offered twice by {names}",
             hint="Ask its author for a version that offers it once.",
         )
-    written = " or ".join(f"{offer.record.plugin}:{part}" for offer in found)
+    written = " or ".join(f"{offer.record.plugin}:{part}" for offer in same)
     raise PluginError(
         f"the {what} {part!r} is offered by {names}",
         hint=f"Write {written}, or disable one of them with HEADRACE_PLUGINS.",
     )
-
-
-def load(path: str, distribution: str) -> Any:
-    """Import ``module:attribute`` of a plugin.
-
-    Raises:
-        PluginLoadError: It cannot be imported.
-        MissingDependencyError: It needs a library that is not installed.
-    """
-    try:
-        return _found(path)
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"{path!r} of {distribution} cannot be imported: {error}",
-            distribution=distribution,
-            hint=f"Install {error.name!r}, or install {distribution} again.",
-        ) from error
-    except (Exception, SystemExit) as error:
-        raise PluginLoadError(
-            f"cannot import {path!r}: {type(error).__name__}: {error}",
-            distribution=distribution,
-            hint="See `headrace plugins doctor`.",
-        ) from error

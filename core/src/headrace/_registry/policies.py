@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._registry.hooks import load
+from headrace._registry.loading import load
 from headrace._registry.registry import registry
 from headrace.errors import PluginError
 from headrace.policies import BatchPolicy, BestFit, Greedy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import re
 import sys
 import threading
@@ -21,7 +20,8 @@ from headrace._registry.catalogue import (
 )
 from headrace._registry.discovery import PluginRecord, discover
 from headrace._registry.hooks import Offer, call_hook, find_offer, offers
-from headrace.errors import MissingDependencyError, PluginError, PluginLoadError, Problem
+from headrace._registry.loading import load
+from headrace.errors import PluginError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -62,24 +62,7 @@ class BackendSpec:
         """
         if self.cls is not None:
             return as_backend(self.cls)
-        module, _, attribute = self.path.partition(":")
-        try:
-            found = importlib.import_module(module)
-            for part in attribute.split("."):
-                found = getattr(found, part)
-        except ModuleNotFoundError as error:
-            raise MissingDependencyError(
-                f"the backend {self.name!r} cannot be imported: {error}",
-                distribution=self.distribution,
-                hint=f"Install {error.name!r}, or install {self.distribution} again.",
-            ) from error
-        except (Exception, SystemExit) as error:
-            raise PluginLoadError(
-                f"the backend {self.name!r} cannot be imported from {self.path!r}: "
-                f"{type(error).__name__}: {error}",
-                distribution=self.distribution,
-                hint="See `headrace plugins doctor`.",
-            ) from error
+        found = load(self.path, self.distribution, f"the backend {self.name!r}")
         return as_backend(found)
 
 

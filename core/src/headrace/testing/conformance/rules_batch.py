@@ -1,4 +1,4 @@
-"""Rules about a batch of requests that are right."""
+"""Rules about calling a backend: what a batch may be, and that there is an outcome per request."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import weight_of
 from headrace.errors import BatchRangeError, ContractError, SetupError
-from headrace.testing.conformance.memory import shares_memory
 from headrace.testing.conformance.rule import Broken, Rule, rule
 from headrace.testing.conformance.subject import USUAL_BATCH
-from headrace.testing.conformance.values import difference, kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,88 +196,6 @@ def _said(live: Live) -> str:
     return f"{least} to {'unbounded' if most is None else most}"
 
 
-@rule("batch-equals-items", "range")
-def batch_equals_items(subject: Subject) -> str:
-    """What a request gets must not depend on which strangers share its batch.
-
-    Each request of a batch gets what it gets alone (filled up with copies of itself where `min` is
-    above 1). Numbers with fractions may differ by the tolerance of the conformance class.
-    """
-    size = len(subject.live.take(subject.item))
-    subject.must_give(subject.live, list(range(size)), f"in a batch of {size}")
-    return f"a batch of {size}"
-
-
-@rule("order-kept", "batch-equals-items")
-def order_kept(subject: Subject) -> None:
-    """Results belong to requests, wherever they stand in the batch.
-
-    The same requests backwards, and rotated, get the same results. Where only one fits in a batch,
-    they are called one after the other in those orders.
-    """
-    live = subject.live
-    size = max(3, len(live.take(subject.item)))
-    for ks in (list(reversed(range(size))), [*range(1, size), 0]):
-        for part in _fitting(subject, live, ks):
-            subject.must_give(live, part, f"in the order {ks}")
-
-
-def _fitting(subject: Subject, live: Live, ks: list[int]) -> list[list[int]]:
-    """Cut requests into batches that fit, in order."""
-    most = live.backend.max
-    parts: list[list[int]] = []
-    for k in ks:
-        longer = [*(parts[-1] if parts else []), k]
-        weight = len(longer) if most == 1 else weight_of(subject.items(longer))
-        if parts and (most is None or weight <= most):
-            parts[-1] = longer
-        else:
-            parts.append([k])
-    return parts
-
-
-@rule("results-kept", "batch-equals-items")
-def results_kept(subject: Subject) -> None:
-    """Results own their memory: callers hold them while the backend works on.
-
-    Results are compared with copies of themselves after two more batches, and after `close`. Those
-    of the same requests, run again, stand on other memory (as far as lists, dicts and arrays tell),
-    that of the requests themselves excepted.
-    """
-    live = subject.build()
-    batch, again = live.take(subject.item), live.take(subject.item)
-    came = [dict(request) for request in (*batch, *again)]
-    first = live.results(batch)
-    copies = [kept(result) for result in first]
-    for k, (result, later) in enumerate(zip(first, live.results(again), strict=True)):
-        if shares_memory(result, later, but=came):
-            raise Broken(f"the result of item {k} shares its memory with that of a later batch")
-    for start in (5, 9):
-        live.results(live.take(lambda k, start=start: subject.item(start + k)))  # type: ignore[misc]
-        for k, (result, copy) in enumerate(zip(first, copies, strict=True)):
-            subject.must_equal(result, copy, f"the result of item {k} was changed by a later batch")
-    subject.done(live)
-    for k, (result, copy) in enumerate(zip(first, copies, strict=True)):
-        subject.must_equal(result, copy, f"the result of item {k} was changed by close")
-
-
-@rule("inputs-kept", "runs")
-def inputs_kept(subject: Subject) -> None:
-    """What callers sent is theirs: they may send it again, or to another branch at the same time.
-
-    After a batch the values that requests came with are equal to fresh ones of `make_item`. The
-    keys that the backend writes may hold something else; the objects that were there are compared.
-    """
-    live = subject.live
-    batch = live.take(subject.item)
-    came = [dict(request) for request in batch]
-    live.results(batch)
-    for k, request in enumerate(came):
-        found = difference(request, subject.item(k))
-        if found is not None:
-            raise Broken(f"forward changed what request {k} came with: {found}")
-
-
 @rule("errors-returned", "life-cycle-again")
 def errors_returned(subject: Subject) -> None:
     """`backend(batch)` gives errors back, one per item; it raises none of them.
@@ -353,8 +269,4 @@ RULES: tuple[Rule, ...] = (
     empty_batch,
     errors_returned,
     batch_range,
-    batch_equals_items,
-    order_kept,
-    inputs_kept,
-    results_kept,
 )

@@ -54,7 +54,7 @@ def _documented(subject: Subject, key: str) -> str:
     return ""
 
 
-@rule("missing-key", "reads")
+@rule("missing-key", "reads", "works-after-failure")
 def missing_key(subject: Subject) -> str | None:
     """Who sent a request without a key must be told which one.
 
@@ -153,7 +153,7 @@ def wrong_dtype_(subject: Subject) -> str | None:
     return _refused(subject, wrong_dtype, words, "a value of the wrong dtype")
 
 
-@rule("works-after-failure", "batch-equals-items")
+@rule("works-after-failure", "order-kept")
 def works_after_failure(subject: Subject) -> None:
     """One bad request must not spoil the backend for those that come after it.
 
@@ -175,7 +175,7 @@ def _bad(subject: Subject) -> Iterator[Request]:
             yield request
 
 
-@rule("bad-item-alone", "works-after-failure")
+@rule("bad-item-alone", "works-after-failure", "rerun")
 def bad_item_alone(subject: Subject) -> str:
     """Requests of strangers share a batch: a bad one fails alone.
 
@@ -260,7 +260,7 @@ def _pickled(error: Exception) -> Any:
     return pickle.loads(pickle.dumps(error))  # noqa: S301 - what was pickled a moment ago
 
 
-@rule("rerun", "batch-equals-items")
+@rule("rerun", "reads", "writes", "inputs-kept", "results-kept")
 def rerun(subject: Subject) -> str:
     """`rerun = True` promises that items of a failed batch may be run again: nothing must show it.
 

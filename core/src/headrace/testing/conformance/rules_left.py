@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import os
 import sys
+import tempfile
 import threading
 import warnings
 from pathlib import Path
@@ -45,8 +47,13 @@ def _measured(subject: Subject) -> dict[str, list[int]]:
 
 def _lives(subject: Subject) -> dict[str, list[int]]:
     """Count after several lives; the first may leave what a library starts once and keeps."""
+    with _temporary_folder() as temporary:
+        return _counted(subject, temporary)
+
+
+def _counted(subject: Subject, temporary: Path) -> dict[str, list[int]]:
     _life(subject)
-    counters = dict(_counters())
+    counters = dict(_counters(temporary))
     counts = {name: [count()] for name, count in _quiet(counters, {}).items()}
     for _ in range(_CYCLES):
         _life(subject)
@@ -54,6 +61,25 @@ def _lives(subject: Subject) -> dict[str, list[int]]:
         for name, count in _quiet(counters, before).items():
             counts[name].append(count())
     return counts
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """Let all temporary files of the process be made in a folder that nobody else uses."""
+    names = ("TMPDIR", "TEMP", "TMP")
+    before, environ = tempfile.tempdir, {name: os.environ.get(name) for name in names}
+    with tempfile.TemporaryDirectory(prefix="headrace-conformance-") as folder:
+        try:
+            tempfile.tempdir = folder
+            os.environ.update(dict.fromkeys(names, folder))
+            yield Path(folder)
+        finally:
+            tempfile.tempdir = before
+            for name, value in environ.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
 
 def _quiet(
@@ -70,8 +96,9 @@ def _quiet(
     return counters
 
 
-def _counters() -> Iterator[tuple[str, Callable[[], int]]]:
+def _counters(temporary: Path) -> Iterator[tuple[str, Callable[[], int]]]:
     """Give what counts, as far as this platform can tell."""
+    yield "temporary files", lambda: sum(1 for _ in temporary.rglob("*"))
     # Those that are new: threads of others may end meanwhile.
     known = set(threading.enumerate())
     yield "threads", lambda: len(set(threading.enumerate()) - known)
@@ -79,12 +106,20 @@ def _counters() -> Iterator[tuple[str, Callable[[], int]]]:
     if tasks.is_dir():
         native = {task.name for task in tasks.iterdir()}
         yield "native threads", lambda: len({task.name for task in tasks.iterdir()} - native)
+    if next(tasks.glob("*/children"), None) is not None:
+        yield "processes", lambda: sum(_children(task) for task in tasks.glob("*/children"))
     folder = next((p for p in (Path("/proc/self/fd"), Path("/dev/fd")) if p.is_dir()), None)
     if folder is None:
         yield "files", _open_files
     else:
         yield "file descriptors", lambda: sum(1 for _ in folder.iterdir())
     yield from _device_counters()
+
+
+def _children(task: Path) -> int:
+    with contextlib.suppress(OSError):  # a thread that has just ended has none
+        return len(task.read_text().split())
+    return 0
 
 
 def _grown(subject: Subject, name: str, least: int = 1) -> list[int] | None:
@@ -100,8 +135,8 @@ def threads_left(subject: Subject) -> str:
     """A thread that outlives its backend holds memory, and may keep the process from ending.
 
     The backend is built, used and closed several times; the number of threads (those of Python, and
-    on Linux all of the process) does not grow each time. What a library starts once and keeps is
-    its own business.
+    on Linux all of the process) and on Linux that of processes it has started does not grow each
+    time. What a library starts once and keeps is its own business.
     """
     before = set(threading.enumerate())
     if _grown(subject, "threads"):
@@ -110,7 +145,10 @@ def threads_left(subject: Subject) -> str:
     counts = _grown(subject, "native threads")
     if counts:
         raise Broken(f"close leaves native threads running: {counts} after each life")
-    return _looked(subject, "threads", "native threads")
+    counts = _grown(subject, "processes")
+    if counts:
+        raise Broken(f"close leaves processes running: {counts} after each life")
+    return _looked(subject, "threads", "native threads", "processes")
 
 
 def _looked(subject: Subject, *names: str) -> str:
@@ -123,13 +161,18 @@ def files_left(subject: Subject) -> str:
     """A file that stays open is one fewer for everybody, until there are none.
 
     Over several lives the file descriptors of the process (where the platform does not tell them,
-    the open file objects of Python) do not grow each time.
+    the open file objects of Python) do not grow each time, and neither do the files and folders
+    where temporary ones are made.
     """
-    for name in ("files", "file descriptors"):
+    for name, how in (
+        ("files", "open"),
+        ("file descriptors", "open"),
+        ("temporary files", "behind"),
+    ):
         counts = _grown(subject, name)
         if counts:
-            raise Broken(f"close leaves {name} open: {counts} after each life")
-    return _looked(subject, "files", "file descriptors")
+            raise Broken(f"close leaves {name} {how}: {counts} after each life")
+    return _looked(subject, "files", "file descriptors", "temporary files")
 
 
 def _open_files() -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import MissingDependencyError, SetupError
 from headrace.testing.conformance.probe import probe
@@ -11,6 +12,9 @@ from headrace.testing.conformance.rule import Broken, Rule, rule
 from headrace.testing.conformance.values import difference, kept
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace import Backend
     from headrace.testing.conformance.subject import Subject
 
 __all__ = ["RULES"]
@@ -85,32 +89,51 @@ def life_cycle_again(subject: Subject) -> None:
         subject.must_equal(results, expected, f"built a {turn} time, it gives other results")
 
 
-def _fail_once(subject: Subject) -> None:
-    """Build it with a ``warm_up`` that fails: what was built is closed again."""
-    cls = subject.cls
-    own = vars(cls).get("warm_up")
+def _fail_once(subject: Subject) -> list[Exception]:
+    """Build it with a ``warm_up`` that fails: what was built is closed again; give its errors."""
 
     def warm_up(self: object) -> None:
         raise RuntimeError("told to fail by the conformance kit")
 
-    cls.warm_up = warm_up  # type: ignore[method-assign]
-    try:
+    failed: list[Exception] = []
+    close = subject.cls.close
+
+    def noting(self: Backend) -> None:
+        try:
+            close(self)
+        except Exception as error:
+            failed.append(error)
+            raise
+
+    with (
+        _replaced(subject.cls, "warm_up", warm_up),
+        _replaced(subject.cls, "close", noting),
+        contextlib.suppress(SetupError),
+    ):
         subject.done(subject.build())  # core builds some words without their warm_up
-    except SetupError:
-        pass
+    return failed
+
+
+@contextlib.contextmanager
+def _replaced(cls: type[Backend], name: str, method: Any) -> Iterator[None]:
+    """Give a class another method for a while."""
+    own = vars(cls).get(name)
+    setattr(cls, name, method)
+    try:
+        yield
     finally:
         if own is None:
-            del cls.warm_up
+            delattr(cls, name)
         else:
-            cls.warm_up = own  # type: ignore[method-assign]
+            setattr(cls, name, own)
 
 
 @rule("closes-unused", "errors-returned")
 def closes_unused(subject: Subject) -> None:
     """A pipeline may be closed before its first request, and after requests that failed.
 
-    The backend is built and closed without a call, and built, called with a bad request and closed;
-    `close` raises nothing, and closing once more does nothing.
+    The backend is built and closed without a call, built, called with a bad request and closed, and
+    closed after a `warm_up` that failed; `close` raises nothing, and closing once more does nothing.
     """
     subject.done(subject.build())
     live = subject.build()
@@ -119,6 +142,10 @@ def closes_unused(subject: Subject) -> None:
     subject.done(live)
     for one in (backend, root):
         one._stop()
+    for error in _fail_once(subject):
+        raise Broken(
+            f"after a warm_up that failed, close fails: {type(error).__name__}: {error}"
+        ) from error
 
 
 @rule("describe", "builds")

@@ -102,7 +102,7 @@ def instances_agree(subject: Subject) -> None:
     subject.done(live)
 
 
-@rule("threads-in-turn", "batch-equals-items")
+@rule("threads-in-turn", "order-kept")
 def threads_in_turn(subject: Subject) -> str:
     """Whichever thread has the batch runs it, unless the class says `owns_thread = True`.
 

@@ -18,6 +18,7 @@ from headrace.testing.conformance import (
     rules_keys,
     rules_left,
     rules_life,
+    rules_results,
     rules_threads,
 )
 from headrace.testing.conformance.certificate import (
@@ -47,6 +48,7 @@ _MODULES = (
     rules_class,
     rules_docs,
     rules_batch,
+    rules_results,
     rules_keys,
     rules_errors,
     rules_life,

@@ -248,19 +248,32 @@ class Subject:
             self._expected[k] = kept(self.live.result_alone(self.item(k)))
         return self._expected[k]
 
+    def given(self, live: Live, ks: list[int], *, index: int = 0) -> list[Any]:
+        """Run a batch of these requests; give copies of their results.
+
+        A batch that is too light is filled up with the last request, as by pad.
+        """
+        batch = self.items(ks)
+        while live.backend.max != 1 and weight_of(batch) < live.backend.min:
+            batch.append(self.item(ks[-1]))
+        return [kept(result) for result in live.results(batch, index)][: len(ks)]
+
     def must_give(self, live: Live, ks: list[int], what: str, *, index: int = 0) -> None:
         """Run a batch of these requests and compare each result with what it gives alone.
 
         Raises:
             Broken: One fails or differs; ``what`` begins the sentence.
         """
-        batch = self.items(ks)
-        # A batch that is too light is filled up with the last request, as by pad.
-        while live.backend.max != 1 and weight_of(batch) < live.backend.min:
-            batch.append(self.item(ks[-1]))
-        results = [kept(result) for result in live.results(batch, index)]
-        for place, k in enumerate(ks):
-            self.must_equal(results[place], self.expected(k), f"{what}, request {k} differs")
+        self.must_match(self.given(live, ks, index=index), ks, what)
+
+    def must_match(self, results: list[Any], ks: list[int], what: str) -> None:
+        """Compare the results of these requests with what each gives alone.
+
+        Raises:
+            Broken: One differs; ``what`` begins the sentence.
+        """
+        for k, result in zip(ks, results, strict=True):
+            self.must_equal(result, self.expected(k), f"{what}, request {k} differs")
 
     def must_equal(self, result: Any, expected: Any, what: str) -> None:
         """Compare two results.
@@ -268,9 +281,13 @@ class Subject:
         Raises:
             Broken: They differ; ``what`` begins the sentence.
         """
-        found = difference(result, expected, rtol=self.kit.rtol, atol=self.kit.atol)
+        found = self.differ(result, expected)
         if found is not None:
             raise Broken(f"{what}: {found}")
+
+    def differ(self, result: Any, expected: Any) -> str | None:
+        """Say where two results differ, within the tolerance; None when they are equal."""
+        return difference(result, expected, rtol=self.kit.rtol, atol=self.kit.atol)
 
 
 def declared_keys(declared: Any, options: Any) -> Keys:

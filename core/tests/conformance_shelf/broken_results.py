@@ -1,0 +1,165 @@
+"""Backends that give wrong results at times, or change what is not theirs any more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from typing import ClassVar
+
+from conformance_shelf.broken_batch import Sorting, lists
+from conformance_shelf.labels import breaks
+from conformance_shelf.perfect import Perfect
+
+
+def good(batch):
+    return [request for request in batch if "result" in request]
+
+
+@breaks("batch-equals-items")
+class PadsFiveToEight(Perfect):
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        for request in good(batch) if len(batch) == 5 else ():
+            request["result"] += 0.5
+        return outcomes
+
+
+@breaks("order-kept")
+class SwapsTwoOfMore(Perfect):
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        if len(good(batch)) > 2:
+            one, other = good(batch)[:2]
+            one["result"], other["result"] = other["result"], one["result"]
+        return outcomes
+
+
+@breaks("order-kept")
+class RotatesSix(Perfect):
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        if len(good(batch)) == 6:
+            results = [request["result"] for request in batch]
+            for request, result in zip(batch, [*results[1:], results[0]], strict=True):
+                request["result"] = result
+        return outcomes
+
+
+@breaks("inputs-kept", **lists)
+class ChangesWhatCameBefore(Sorting):
+    before = ()
+
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        came = [request["data"] for request in good(batch)]
+        for data in self.before:
+            if all(data is not one for one in came):
+                data.append(0)
+        self.before = came
+        return outcomes
+
+
+@breaks("results-kept", **lists)
+class ClearsWhatItGaveBefore(Sorting):
+    before = ()
+
+    def forward(self, batch):
+        given, self.before = self.before, []
+        outcomes = super().forward(batch)
+        self.before = [request["result"] for request in good(batch)]
+        for result in given:
+            result.clear()
+        return outcomes
+
+
+@breaks("results-kept", **lists)
+class GoesRoundInARing(Sorting):
+    def init(self, options, context):
+        super().init(options, context)
+        self.ring = [[] for _ in range(24)]
+        self.turn = 0
+
+    def one(self, request):
+        super().one(request)
+        self.turn = (self.turn + 1) % len(self.ring)
+        self.ring[self.turn][:] = request["result"]
+        request["result"] = self.ring[self.turn]
+
+
+@breaks("writes")
+class TakesDataAwayAndSaysRerun(Perfect):
+    def one(self, request):
+        super().one(request)
+        del request["data"]
+
+    def forward(self, batch):
+        for request in batch:
+            self.one(request)
+
+
+@breaks("rerun")
+class SpoilsWhatItRunsAgain(Perfect):
+    """Multiply a number in place.
+
+    Reads:
+        data: A number, int or float.
+    Writes:
+        data: The number times ``factor``.
+        result: The same.
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` is missing or no number.
+    Source:
+        Own.
+    """
+
+    writes = ("data", "result")
+
+    def forward(self, batch):
+        for request in batch:
+            self.one(request)
+            request["data"] = request["result"]
+
+
+@breaks("works-after-failure")
+class IsBrokenForEver(Perfect):
+    broken = False
+
+    def read(self, request):
+        if self.broken:
+            raise RuntimeError("it has seen too much")
+        try:
+            return super().read(request)
+        except ValueError:
+            self.broken = True
+            raise
+
+
+@breaks("closes-unused")
+class ClosesWhatItHasNotWarmedUp(Perfect):
+    def warm_up(self):
+        self.memory = [0]
+
+    def close(self):
+        self.memory.clear()
+
+
+@breaks("files-left")
+class LeavesATemporaryFile(Perfect):
+    def init(self, options, context):
+        super().init(options, context)
+        with tempfile.NamedTemporaryFile(delete=False) as file:
+            file.write(b"model")
+
+
+@breaks("threads-left")
+class LeavesAProcess(Perfect):
+    processes: ClassVar[list[subprocess.Popen[bytes]]] = []
+
+    def init(self, options, context):
+        super().init(options, context)
+        wait = "import threading; threading.Event().wait()"
+        self.processes.append(subprocess.Popen([sys.executable, "-c", wait]))
