@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -104,3 +105,14 @@ def test_preparing_twice_gives_the_same_files(example, tmp_path):
         made = {p.relative_to(tmp_path): p.read_bytes() for p in tmp_path.rglob("*.*")}
         first = example / "made"
         assert made == {p.relative_to(first): p.read_bytes() for p in first.rglob("*.*")}
+
+
+@pytest.mark.parametrize("name", ["line.toml", "page.toml"])
+def test_the_schema_for_editors_accepts_the_configurations(name):
+    jsonschema = pytest.importorskip("jsonschema")
+    tomllib = pytest.importorskip("tomllib")
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "schema"], capture_output=True, text=True, check=True
+    )
+    source = tomllib.loads((EXAMPLE / name).read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(json.loads(done.stdout)).validate(source)

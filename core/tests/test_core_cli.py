@@ -299,7 +299,7 @@ def test_an_error_is_json_too(command, code, tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("command", [["explain", "Identity"], ["schema"], ["plugins", "list"]])
+@pytest.mark.parametrize("command", [["explain", "Identity"], ["schema"], ["plugins", "info", "S"]])
 def test_what_cannot_be_written_is_an_error_without_a_traceback(command):
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run(
