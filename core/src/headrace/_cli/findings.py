@@ -188,7 +188,7 @@ def _parsed(text: str) -> Requirement | None:
     try:
         wanted = Requirement(text)
     except InvalidRequirement:
-        return None  # the record itself says that its metadata cannot be read
+        return None  # what is no requirement asks for nothing that could be missing
     if canonicalize_name(wanted.name) == "headrace":
         return None
     if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
