@@ -102,11 +102,7 @@ class _Search:
             return True
         if ident not in self._stuck:
             self._stuck[ident] = True
-            waiters = [waiting.get(one) for one in (ident, *serving(ident))]
-            places = [
-                place for waiter in waiters if waiter is not None for place in waiter.places()
-            ]
-            self._stuck[ident] = any(self.blocked(*place) for place in places)
+            self._stuck[ident] = any(self.blocked(*place) for place in _needs(ident))
         return self._stuck[ident]
 
 
