@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.each import elements, gather
+from headrace._build.each import Elements
 from headrace._graph.handover import (
     MOST_REPOSTS,
     Ends,
@@ -20,6 +20,7 @@ from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace._graph.graph import Graph, Route, Station
+    from headrace._scheduling.entry import Entry
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
@@ -163,10 +164,13 @@ class _Legs:
         home = self._home
         if station.links.reposts:
             current.pop("repost", None)
-        if station.links.each is not None:
+        if station.links.levels:
             self._run_each(station, current, internal=internal)
         elif station.timeout_ms is not None:
-            self._run_entries(station, [current], internal=internal)
+            entries = [entry_at(station, current)]
+            (error,) = self._run_entries(station, entries, [], internal=internal)
+            if error is not None:
+                raise error
         else:
             scheduler = station.scheduler
             scheduler.call(current, internal=internal, home=None if scheduler is home else home)
@@ -176,12 +180,14 @@ class _Legs:
 
     def _run_each(self, station: Station, current: Request, *, internal: bool) -> None:
         try:
-            copies = elements(station.links, current)
+            elements = Elements(station.links.levels, current)
         except HeadraceError as error:
             station.scheduler.count_refused(current, error)
             raise
-        errors = self._run_entries(station, copies, internal=internal, keeps_errors=True)
-        failure = gather(station.links, current, copies, errors)
+        entries = elements.entries(lambda one: entry_at(station, one), station.scheduler)
+        groups = [] if elements.may_fail_alone else [entries]
+        errors = self._run_entries(station, entries, groups, internal=internal)
+        failure = elements.gather(errors)
         if failure is not None:
             if failure not in errors:
                 station.scheduler.count_late(failure)
@@ -190,21 +196,17 @@ class _Legs:
     def _run_entries(
         self,
         station: Station,
-        requests: list[Request],
+        entries: list[Entry],
+        groups: list[list[Entry]],
         *,
         internal: bool,
-        keeps_errors: bool = False,
     ) -> list[BaseException | None]:
         waits = self._home.waits() if station.scheduler is not self._home else None
-        entries = [entry_at(station, request) for request in requests]
         for entry in entries:
             entry.waits = waits
         if entries:
-            station.scheduler.call_many(entries, internal=internal)
-        errors = [entry.error for entry in entries]
-        if not keeps_errors and errors[0] is not None:
-            raise errors[0]
-        return errors
+            station.scheduler.call_many(entries, internal=internal, groups=groups)
+        return [entry.error for entry in entries]
 
     def _reposted(self, station: Station, current: Request) -> bool:
         try:

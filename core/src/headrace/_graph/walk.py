@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from headrace._build.each import elements, gather
+from headrace._build.each import Elements
 from headrace._graph.handover import (
     MOST_REPOSTS,
     Ends,
@@ -74,16 +74,18 @@ class _Step:
 class _EachStep:
     """The owner of the entries of all elements of one node of a walk."""
 
-    __slots__ = ("copies", "entries", "left", "leg", "request", "station", "walk")
+    __slots__ = ("elements", "entries", "left", "leg", "request", "station", "walk")
 
-    def __init__(self, walk: Walk, leg: _Leg, station: Station, request: Request) -> None:
+    def __init__(
+        self, walk: Walk, leg: _Leg, station: Station, request: Request, elements: Elements
+    ) -> None:
         self.walk = walk
         self.leg = leg
         self.station = station
         self.request = request
-        self.copies: list[Request] = []
+        self.elements = elements
         self.entries: list[Entry] = []
-        self.left = 0
+        self.left = len(elements.requests)
 
     def finished(self, entry: Entry) -> None:
         """Count one element; with the last, or one that fails the request, let the walk go on."""
@@ -91,12 +93,11 @@ class _EachStep:
             self.left -= 1
             last = self.left == 0
         self.walk.forget(entry)
-        if entry.error is not None and not self.station.links.keep_errors:
+        if entry.error is not None and not self.elements.may_fail_alone:
             self.walk.node_done(self.leg, self.station, self.request, entry.error)
         elif last:
             errors = [one.error for one in self.entries]
-            limit = self.walk.deadline
-            error = gather(self.station.links, self.request, self.copies, errors, limit)
+            error = self.elements.gather(errors, self.walk.deadline)
             if error is not None and error not in errors:
                 self.station.scheduler.count_late(error)
             self.walk.node_done(self.leg, self.station, self.request, error)
@@ -145,7 +146,7 @@ class Walk:
         station = leg.route.entry
         if station.links.reposts:
             self.request.pop("repost", None)
-        if station.links.each is not None or station.timeout_ms is not None:
+        if station.links.levels or station.timeout_ms is not None:
             ended = self._start(leg, station, self.request, internal=internal)
             if ended is not None:
                 self.node_done(*ended)
@@ -162,24 +163,23 @@ class Walk:
         deadline, priority = self.deadline, self._entry.priority
         if station.links.reposts:
             request.pop("repost", None)
-        if station.links.each is None:
+        if not station.links.levels:
             owner = _Step(self, leg, station)
             entry = entry_at(station, request, owner, deadline=deadline, priority=priority)
             self._submit(station, [entry], internal=internal)
             return None
         try:
-            copies = elements(station.links, request)
+            elements = Elements(station.links.levels, request)
         except HeadraceError as error:
             station.scheduler.count_refused(request, error)
             return leg, station, request, error
-        step = _EachStep(self, leg, station, request)
-        step.copies = copies
-        step.entries = [
-            entry_at(station, copy, step, deadline=deadline, priority=priority) for copy in copies
-        ]
-        step.left = len(copies)
-        if not copies:
-            return leg, station, request, gather(station.links, request, [], [])
+        step = _EachStep(self, leg, station, request, elements)
+        step.entries = elements.entries(
+            lambda one: entry_at(station, one, step, deadline=deadline, priority=priority),
+            station.scheduler,
+        )
+        if not step.entries:
+            return leg, station, request, elements.gather([])
         self._submit(station, step.entries, internal=internal)
         return None
 
@@ -191,6 +191,8 @@ class Walk:
                 self._open[id(entry)] = (station.scheduler, entry)
         elsewhere = station.scheduler is not self._home
         for entry in entries:
+            if self._over:  # an element before it has failed
+                return
             if entry.error is not None:
                 entry.owner.finished(entry)
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._config.nodekeys import LINK_KEYS
 from headrace._registry.registry import nearest
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace._config.document import Written
     from headrace._config.problems import Problems
 
-__all__ = ["KEPT", "Links", "check_links", "read_links"]
+__all__ = ["KEPT", "Each", "Links", "check_links", "read_links"]
 
 KEPT = ("context", "request_id")
 """The keys that a ``map`` brings along unasked."""
@@ -29,6 +29,22 @@ Pairs = tuple[tuple[str, str], ...]
 """Source key and target key of what a map takes from one node."""
 
 
+class Each(NamedTuple):
+    """What a node with ``each`` runs once for.
+
+    Attributes:
+        node: The node.
+        source: The key of the list.
+        target: The key under which its elements go.
+        keep_errors: ``each_errors = "none"``: an element that fails leaves None.
+    """
+
+    node: str
+    source: str
+    target: str
+    keep_errors: bool = False
+
+
 @dataclass(frozen=True)
 class Links:
     """How one node is linked to the others.
@@ -38,33 +54,34 @@ class Links:
         next: Its successors.
         map: Per node named, pairs of source key and target key; None without a map.
         otherwise: The key ``or``: it runs only where its predecessor gave no result.
-        each: The key of a list, and the key under which its elements go; None when it runs once.
-        keep_errors: ``each_errors = "none"``: an element that fails leaves None.
+        each: Its own ``each``; None when it runs once.
         files: Per key, the file that it was written in.
         reposts: The nodes at which a `Repost` in its expression lets the walk go on.
         calls: The nodes that its expression calls, ``Forward[node.x]``.
-        door: Whether it is another door to a node.
+        door_to: The node that it is a second door to, or None.
+        levels: Its own ``each``, and those of the nodes behind a second door.
     """
 
     name: str
     next: tuple[str, ...] = ()
     map: Mapping[str, Pairs] | None = None
     otherwise: bool = False
-    each: tuple[str, str] | None = None
-    keep_errors: bool = False
+    each: Each | None = None
     files: Mapping[str, str | None] = field(default_factory=dict, compare=False)
     reposts: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
-    door: bool = False
+    door_to: str | None = None
+    levels: tuple[Each, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Give the links that are set, as plain data."""
+        each = self.each
         found: dict[str, Any] = {
             "next": list(self.next),
             "map": {node: _table(pairs) for node, pairs in (self.map or {}).items()},
             "or": self.otherwise,
-            "each": ":".join(self.each) if self.each is not None else None,
-            "each_errors": "none" if self.keep_errors else None,
+            "each": f"{each.source}:{each.target}" if each is not None else None,
+            "each_errors": "none" if each is not None and each.keep_errors else None,
             "reposts": list(self.reposts),
         }
         return {key: value for key, value in found.items() if value}
@@ -165,7 +182,7 @@ class _Reader:
             self.wrong(key, f"expected true or false, got {value!r}", "type")
         return value is True
 
-    def each(self) -> tuple[str, str] | None:
+    def each(self, *, keep_errors: bool) -> Each | None:
         if "each" not in self.table:
             return None
         value = self.table["each"].value
@@ -173,7 +190,7 @@ class _Reader:
         if not 1 <= len(parts) <= 2 or not all(_KEY.fullmatch(part) for part in parts):
             self.wrong("each", f"expected 'key' or 'key:target', got {value!r}", "type")
             return None
-        return parts[0], parts[1] if len(parts) == 2 else "data"
+        return Each(self.name, parts[0], parts[1] if len(parts) == 2 else "data", keep_errors)
 
 
 def read_links(
@@ -194,8 +211,7 @@ def read_links(
         reader.next(),
         reader.map(),
         reader.flag("or"),
-        reader.each(),
-        errors is not None and errors.value == "none",
+        reader.each(keep_errors=errors is not None and errors.value == "none"),
         {key: table[key].file for key in LINK_KEYS if key in table},
     )
     if "each_errors" in table and links.each is None:
