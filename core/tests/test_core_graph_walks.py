@@ -352,9 +352,8 @@ def test_when_an_element_fails_those_that_wait_do_not_run(send, inside):
     config = {"each": {"backend": "FirstFails", "each": "data"}}
     if inside:
         config = {"page": {"backend": "S[Identity,Forward[node.each]]"}, **config}
-    with pytest.raises(errors.BackendError) as caught:
+    with pytest.raises(errors.BackendError, match="ZeroDivisionError"):
         send(config, [0, *[1] * 50], **({"node_name": "page"} if inside else {}))
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert len(ran) < 50
     assert send.stats["each"][2]["backend"] == 1
 
