@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._config.nodekeys import LINK_KEYS
+from headrace._config.problems import key_place
 from headrace._registry.registry import nearest
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Links:
         map: Per node named, pairs of source key and target key; None without a map.
         otherwise: The key ``or``: it runs only where its predecessor gave no result.
         each: Its own ``each``; None when it runs once.
-        files: Per key, the file that it was written in.
+        written: The keys of these that the node has, as they were written.
         reposts: The nodes at which a `Repost` in its expression lets the walk go on.
         calls: The nodes that its expression calls, ``Forward[node.x]``.
         door_to: The node that it is a second door to, or None.
@@ -67,11 +68,16 @@ class Links:
     map: Mapping[str, Pairs] | None = None
     otherwise: bool = False
     each: Each | None = None
-    files: Mapping[str, str | None] = field(default_factory=dict, compare=False)
+    written: Mapping[str, Written] = field(default_factory=dict, compare=False)
     reposts: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
     door_to: str | None = None
     levels: tuple[Each, ...] = ()
+
+    def place(self, key: str) -> dict[str, Any]:
+        """Give the place of one of its keys, for a problem."""
+        one = self.written[key]
+        return key_place(one.file, f"{self.name}.{key}", key, one.value)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the links that are set, as plain data."""
@@ -102,9 +108,9 @@ class _Reader:
         self.problems = problems
 
     def wrong(self, key: str, message: str, code: str = "graph", **more: Any) -> None:
-        self.problems.add(
-            code, message, file=self.table[key].file, path=f"{self.name}.{key}", **more
-        )
+        written = self.table[key]
+        place = key_place(written.file, f"{self.name}.{key}", key, written.value)
+        self.problems.add(code, message, **{**place, **more})
 
     def next(self) -> tuple[str, ...]:
         if "next" not in self.table:
@@ -141,22 +147,32 @@ class _Reader:
         at = 0
         while at < len(text) or not found:
             match = _PART.match(text, at)
-            pairs = [_PAIR.fullmatch(pair) for pair in match[2].split(",")] if match else [None]
-            if match is None or None in pairs or (match[3] and match.end() == len(text)):
-                self.wrong(
-                    "map",
-                    "expected node[source:target,...]",
-                    "syntax",
-                    span=(at, len(text)),
-                    text=text,
-                    hint='For example: map = "a[result:data,color:color],b[result:mask]"',
-                )
+            if match is None:
+                self._no_map("expected node[source:target,...]", text, (at, len(text)))
+                return None
+            pairs = []
+            start = match.start(2)
+            for piece in match[2].split(","):
+                pair = _PAIR.fullmatch(piece)
+                if pair is None:
+                    span = (start, start + len(piece))
+                    self._no_map(f"expected source:target, got {piece!r}", text, span)
+                    return None
+                pairs.append((pair[1], pair[2]))
+                start += len(piece) + 1
+            at = match.end()
+            if match[3] and at == len(text):
+                self._no_map("there is nothing after the comma", text, match.span(3))
                 return None
             if match[1] in found:
                 self.wrong("map", f"{match[1]!r} stands there twice", span=match.span(1), text=text)
-            found[match[1]] = tuple((pair[1], pair[2]) for pair in pairs if pair is not None)
-            at = match.end()
+            found[match[1]] = tuple(pairs)
         return found
+
+    def _no_map(self, message: str, text: str, span: tuple[int, int]) -> None:
+        hint = 'For example: map = "a[result:data,color:color],b[result:mask]"'
+        place = {"text": text, "span": span} if text.strip() else {}
+        self.wrong("map", message, "syntax", hint=hint, **place)
 
     def _map_table(self, value: Any) -> dict[str, Pairs] | None:
         found: dict[str, Pairs] = {}
@@ -167,10 +183,15 @@ class _Reader:
             ]
             found[node] = tuple(pairs)
         good = all(found.values()) and all(
-            isinstance(k, str) and isinstance(v, str) for pairs in found.values() for k, v in pairs
+            isinstance(key, str) and key
+            for pairs in found.values()
+            for pair in pairs
+            for key in pair
         )
         if not good or not found:
-            self.wrong("map", f"expected a table of sources and targets, got {value!r}", "type")
+            message = f"expected a table of sources and targets, got {value!r}"
+            hint = 'For example: map.a = {result = "data"}, or map = "a[result:data]"'
+            self.wrong("map", message, "type", hint=hint)
             return None
         return found
 
@@ -212,7 +233,7 @@ def read_links(
         reader.map(),
         reader.flag("or"),
         reader.each(keep_errors=errors is not None and errors.value == "none"),
-        {key: table[key].file for key in LINK_KEYS if key in table},
+        {key: table[key] for key in LINK_KEYS if key in table},
     )
     if "each_errors" in table and links.each is None:
         reader.wrong("each_errors", "the node has no 'each'")
@@ -251,7 +272,7 @@ def check_links(links: Mapping[str, Links], problems: Problems) -> bool:
 
 
 def _wrong(problems: Problems, links: Links, key: str, message: str, **more: Any) -> None:
-    problems.add("graph", message, file=links.files.get(key), path=f"{links.name}.{key}", **more)
+    problems.add("graph", message, **links.place(key), **more)
 
 
 def _circle(links: Mapping[str, Links]) -> list[str] | None:
@@ -303,16 +324,24 @@ def _check_one(
         if len(predecessors) > 1 and missing not in one.map:
             _wrong(problems, one, "map", f"the predecessor {missing!r} is not named")
     for name in one.map:
-        if name not in links:
-            _wrong(
-                problems,
-                one,
-                "map",
-                f"no node is called {name!r}",
-                suggestion=nearest(name, links),
-            )
-        elif name not in predecessors and not _always_before(name, one.name, before):
-            _wrong(problems, one, "map", f"{name!r} does not lie on every way to {one.name!r}")
+        _check_source(name, one, links, before, problems)
+
+
+def _check_source(
+    name: str,
+    one: Links,
+    links: Mapping[str, Links],
+    before: Mapping[str, list[str]],
+    problems: Problems,
+) -> None:
+    """Check that a node which a map names has always ended before it."""
+    if name not in links:
+        suggestion = nearest(name, links)
+        _wrong(problems, one, "map", f"no node is called {name!r}", suggestion=suggestion)
+    elif name == one.name:
+        _wrong(problems, one, "map", f"{name!r} is this node, which has yet to run")
+    elif name not in before[one.name] and not _always_before(name, one.name, before):
+        _wrong(problems, one, "map", f"{name!r} does not lie on every way to {one.name!r}")
 
 
 def _always_before(name: str, node: str, before: Mapping[str, list[str]]) -> bool:

@@ -168,8 +168,7 @@ class _Reader:
             "graph",
             f"{reader} of node {self.name!r} reads {key!r}, and the map "
             f"{'before it' if own else f'of node {self.mapped.name!r} before it'} does not bring it",
-            file=self.mapped.files.get("map"),
-            path=f"{self.mapped.name}.map",
+            **self.mapped.place("map"),
             hint=f"Name it there, from a node that ends with it: {sources[0]}[{key}:{key}].",
         )
 

@@ -84,8 +84,7 @@ def check_front(
             problems.add(
                 "graph",
                 "the entrypoint does not walk the graph, so nothing comes next",
-                path=f"{name}.next",
-                file=one.files.get("next"),
+                **one.place("next"),
                 hint="Put DagDispatcher where the walk is to begin.",
             )
 
