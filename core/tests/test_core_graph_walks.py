@@ -487,6 +487,29 @@ def test_a_cancelled_task_leaves_no_node_behind(gate, until):
         asyncio.run(main(pipe))
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_task_cancelled_just_after_its_request_ended_leaves_no_result(gate, until, nodes):
+    config = {"b": {"backend": "Gate"}}
+    if nodes == 2:
+        config = {"a": {"backend": "Identity", "next": "b"}, **config}
+
+    async def main(pipe):
+        request = {"data": 1}
+        task = asyncio.ensure_future(pipe.call_async(request))
+        await asyncio.to_thread(gate.wait_entered)
+        gate.open()
+        until(lambda: pipe.stats()["nodes"]["b"]["ok"] == 1)  # the loop stands still meanwhile
+        pipe({"data": 2})
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        assert not caught.value.abandoned
+        assert request == {"data": 1}
+
+    with headrace.pipe(config) as pipe:
+        asyncio.run(main(pipe))
+
+
 def test_who_keeps_the_future_does_not_keep_what_the_nodes_wrote():
     class Large(list):
         pass

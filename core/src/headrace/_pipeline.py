@@ -199,6 +199,7 @@ class Pipeline:
         except asyncio.CancelledError as error:
             left = [give_up() for _, give_up in waiting]
             error.abandoned = any(left)  # type: ignore[attr-defined]
+            _forget_result(data, abandoned=any(left))
             raise
         errors = [entry.error for entry in entries]
         if single:
@@ -355,6 +356,12 @@ def _deadline(timeout: float | None) -> float | None:
     if math.isinf(timeout) and timeout > 0:
         return None
     return time.monotonic() + max(0.0, timeout)
+
+
+def _forget_result(data: Any, *, abandoned: bool) -> None:
+    """Take the result out of a cancelled request, which may have ended well a moment before."""
+    if isinstance(data, dict) and not abandoned:
+        data.pop("result", None)
 
 
 def _take_back(scheduler: Scheduler, entry: Entry) -> bool:
