@@ -377,6 +377,15 @@ def test_a_line_of_two_hundred_nodes_runs():
             "'c'",
         ),
         ({"a": {"backend": "Inc", "or": True}}, "a.or", "predecessor"),
+        ({"a": {"backend": "Inc", "each": "data:result"}}, "a.each", "'result'"),
+        (
+            {
+                "a": {"backend": "Inc", "next": "b"},
+                "b": {"backend": "Inc", "map": "a[result:data,data:result]"},
+            },
+            "b.map",
+            "'result'",
+        ),
         ({"a": {"backend": "Inc", "map": "a[result:data]"}}, "a.map", "before"),
         (
             {

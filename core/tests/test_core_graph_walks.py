@@ -358,6 +358,12 @@ def test_when_an_element_fails_those_that_wait_do_not_run(send, inside):
     assert send.stats["each"][2]["backend"] == 1
 
 
+def test_each_at_the_entry_finds_no_result_of_an_earlier_time(send):
+    with pytest.raises(errors.InputError) as caught:
+        send({"a": {"backend": "Inc", "each": "result"}}, 1, result=[1])
+    assert caught.value.key == "result"
+
+
 def test_many_nodes_with_nothing_to_do_follow_each_other(send):
     config = {f"n{i}": {"backend": "Inc", "each": "data", "next": f"n{i + 1}"} for i in range(600)}
     config["n600"] = {"backend": "Inc", "each": "data"}

@@ -179,6 +179,7 @@ class _Legs:
         return bool(station.links.reposts) and self._reposted(station, current)
 
     def _run_each(self, station: Station, current: Request, *, internal: bool) -> None:
+        current.pop("result", None)  # of an earlier time that the request was sent
         try:
             elements = Elements(station.links.levels, current)
         except HeadraceError as error:

@@ -23,6 +23,7 @@ KEPT = ("context", "request_id")
 
 _PART = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*\[([^\[\]]*)\]\s*(,|$)")
 _PAIR = re.compile(r"\s*([^:,\s]+)\s*:\s*([^:,\s]+)\s*")
+_WRITES_IT = "it is taken out before a node runs, which writes it"
 _KEY = re.compile(r"[^:,\s\[\]]+")
 
 
@@ -140,6 +141,8 @@ class _Reader:
             self.wrong("map", f"two sources go to the key {target!r}")
         if "data" not in targets:
             self.wrong("map", "nothing goes to 'data'", hint="Write a[result:data].")
+        if "result" in targets:
+            self.wrong("map", f"nothing can go to 'result': {_WRITES_IT}")
         return found
 
     def _map_text(self, text: str) -> dict[str, Pairs] | None:
@@ -211,6 +214,8 @@ class _Reader:
         if not 1 <= len(parts) <= 2 or not all(_KEY.fullmatch(part) for part in parts):
             self.wrong("each", f"expected 'key' or 'key:target', got {value!r}", "type")
             return None
+        if parts[-1] == "result" and len(parts) == 2:
+            self.wrong("each", f"elements cannot go to 'result': {_WRITES_IT}")
         return Each(self.name, parts[0], parts[1] if len(parts) == 2 else "data", keep_errors)
 
 
