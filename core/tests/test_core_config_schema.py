@@ -38,6 +38,12 @@ def validator(monkeypatch):
         {"global": {"threads": 3, "width": 2}, "n": {"backend": "X", "unknown": [1]}},
         {"extends": "a.toml", "import": ["x.py"], "define": {"Z": "A"}},
         {"extends": ["a.toml"]},
+        {
+            "a": {"backend": "X", "next": "b,c", "each": "boxes:box", "each_errors": "none"},
+            "b": {"backend": "X", "next": ["c"], "map": "a[result:data]", "or": True},
+            "c": {"backend": "X", "map": {"a": {"result": "data", "n": ["p", "q"]}}},
+        },
+        {"global": {"each_errors": "none"}, "a": {"backend": "X", "or": "${OR:-true}"}},
     ],
 )
 def test_right_configurations_pass(validator, config):
@@ -54,6 +60,11 @@ def test_right_configurations_pass(validator, config):
         ({"import": "x.py"}, ["import"]),
         ({"define": {"Z": 3}}, ["define", "Z"]),
         ({"global": {"threads": 0}}, ["global", "threads"]),
+        ({"n": {"next": 3}}, ["n", "next"]),
+        ({"n": {"map": {"a": "result"}}}, ["n", "map"]),
+        ({"n": {"or": 1}}, ["n", "or"]),
+        ({"n": {"each": ["boxes"]}}, ["n", "each"]),
+        ({"n": {"each_errors": "ignore"}}, ["n", "each_errors"]),
     ],
 )
 def test_wrong_values_are_shown_where_they_stand(validator, config, path):
@@ -62,5 +73,5 @@ def test_wrong_values_are_shown_where_they_stand(validator, config, path):
 
 def test_every_key_is_described(validator):
     node = validator.schema["$defs"]["node"]["properties"]
-    assert {"backend", "max", "width"} <= set(node)
+    assert {"backend", "max", "width", "next", "map", "or", "each", "each_errors"} <= set(node)
     assert all(schema.get("description") for schema in node.values())

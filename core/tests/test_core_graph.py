@@ -437,6 +437,22 @@ def test_a_map_of_another_shape_is_shown_with_an_example(table):
     assert 'map.a = {result = "data"}' in found.hint
 
 
+def test_links_may_have_placeholders(monkeypatch):
+    for name, value in {"NEXT": "b", "KEY": "boxes", "SOURCE": "result", "OR": "true"}.items():
+        monkeypatch.setenv(name, value)
+    config = {
+        "a": {"backend": "Inc", "next": "${NEXT}"},
+        "b": {"backend": "Inc", "map": "a[${SOURCE}:data,boxes:boxes]", "next": ["${NOT:-c}"]},
+        "c": {"backend": "Nothing", "map": {"b": {"boxes": "${NOT:-boxes}", "result": "data"}}},
+        "d": {"backend": "Inc", "or": "${OR}", "each": "${KEY}", "each_errors": "${NOT:-none}"},
+    }
+    config["c"]["next"] = "d"
+    assert every_way(config, {"data": 0, "boxes": [1, "x"]})["result"] == [2, None]
+    (unset,) = problems({"a": {"backend": "Inc", "each": "${NOT}"}})
+    assert unset.path == "a.each"
+    assert "NOT" in unset.message
+
+
 def test_a_map_cannot_name_its_own_node():
     config = {
         "a": {"backend": "Inc", "next": "b"},

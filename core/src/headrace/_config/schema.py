@@ -16,6 +16,45 @@ __all__ = ["json_schema"]
 _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
 """A text with a placeholder may stand for any value."""
 
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+
+_TARGETS = {"anyOf": [{"type": "string"}, {**_TEXTS, "minItems": 1}]}
+
+_LINK_KEYS: dict[str, dict[str, Any]] = {
+    "next": {
+        "description": "The nodes that come next: names with commas, or a list.",
+        "anyOf": [{"type": "string"}, _TEXTS],
+    },
+    "map": {
+        "description": "What comes from which node: a[result:data], or per node a table of sources "
+        "and targets.",
+        "anyOf": [
+            {"type": "string"},
+            {
+                "type": "object",
+                "additionalProperties": {"type": "object", "additionalProperties": _TARGETS},
+            },
+        ],
+    },
+    "or": {
+        "description": "Whether the node runs only where the one before it gave no result.",
+        "default": False,
+        "anyOf": [{"type": "boolean"}, _PLACEHOLDER],
+    },
+    "each": {
+        "description": "The key of a list, once per element of which the node runs, and the key "
+        "that elements go to: 'key' or 'key:target'.",
+        "type": "string",
+    },
+}
+"""The keys that link a node to others."""
+
+_EACH_ERRORS = {
+    "description": "Whether an element that fails fails the request, or leaves none.",
+    "default": "fail",
+    "anyOf": [{"enum": ["fail", "none"]}, _PLACEHOLDER],
+}
+
 
 def json_schema() -> dict[str, Any]:
     """Give a JSON Schema (draft 2020-12) of the configuration.
@@ -26,9 +65,9 @@ def json_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     options = _option_keys(definitions)
     shared = {key: value for key, value in options.items() if "::" not in key}
-    node_keys = {**shared, **_keys_of(NodeKeys, definitions)}
-    global_keys = {**node_keys, **_keys_of(GlobalKeys, definitions)}
-    texts = {"type": "array", "items": {"type": "string"}}
+    own_keys = {**shared, **_keys_of(NodeKeys, definitions), "each_errors": _EACH_ERRORS}
+    node_keys = {**own_keys, **_LINK_KEYS}
+    global_keys = {**own_keys, **_keys_of(GlobalKeys, definitions)}
     definitions["node"] = {
         "type": "object",
         "description": "A node: its own keys, and the options of its backends.",
@@ -43,11 +82,11 @@ def json_schema() -> dict[str, Any]:
             **global_keys,
             "extends": {
                 "description": "Configurations that this one is laid over; later ones win.",
-                "anyOf": [{"type": "string"}, texts],
+                "anyOf": [{"type": "string"}, _TEXTS],
             },
             "import": {
                 "description": "Python files and modules that register backends.",
-                **texts,
+                **_TEXTS,
             },
             "global": {
                 "description": "Defaults of all nodes, and keys of the whole pipeline.",

@@ -6,9 +6,11 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace._config.nodekeys import LINK_KEYS
+from headrace._config.nodekeys import LINK_KEYS, NODE_ONLY
 from headrace._config.problems import key_place
+from headrace._plan.values import replaced
 from headrace._registry.registry import nearest
+from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,16 +109,30 @@ class _Reader:
         self.name = name
         self.table = table
         self.problems = problems
+        self.values = self._replaced()
 
     def wrong(self, key: str, message: str, code: str = "graph", **more: Any) -> None:
         written = self.table[key]
         place = key_place(written.file, f"{self.name}.{key}", key, written.value)
         self.problems.add(code, message, **{**place, **more})
 
+    def _replaced(self) -> dict[str, Any]:
+        """Give the values of the keys that are there, with what their placeholders stand for."""
+        found = {}
+        for key in NODE_ONLY:
+            if key in self.table:
+                written = self.table[key]
+                try:
+                    found[key] = replaced(written.value)
+                except ConfigError as error:
+                    path = f"{self.name}.{key}"
+                    self.problems.extend(error.problems, file=written.file, path=path)
+        return found
+
     def next(self) -> tuple[str, ...]:
-        if "next" not in self.table:
+        if "next" not in self.values:
             return ()
-        value = self.table["next"].value
+        value = self.values["next"]
         names = value.split(",") if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             self.wrong("next", f"expected the names of nodes, got {value!r}", "type")
@@ -130,9 +146,9 @@ class _Reader:
         return tuple(dict.fromkeys(names))
 
     def map(self) -> dict[str, Pairs] | None:
-        if "map" not in self.table:
+        if "map" not in self.values:
             return None
-        value = self.table["map"].value
+        value = self.values["map"]
         found = self._map_text(value) if isinstance(value, str) else self._map_table(value)
         if found is None:
             return None
@@ -199,17 +215,17 @@ class _Reader:
         return found
 
     def flag(self, key: str) -> bool:
-        if key not in self.table:
-            return False
-        value = self.table[key].value
+        value = self.values.get(key, False)
+        if isinstance(value, str):  # an environment holds texts
+            value = {"true": True, "false": False}.get(value.lower(), value)
         if not isinstance(value, bool):
             self.wrong(key, f"expected true or false, got {value!r}", "type")
         return value is True
 
     def each(self, *, keep_errors: bool) -> Each | None:
-        if "each" not in self.table:
+        if "each" not in self.values:
             return None
-        value = self.table["each"].value
+        value = self.values["each"]
         parts = [part.strip() for part in value.split(":")] if isinstance(value, str) else []
         if not 1 <= len(parts) <= 2 or not all(_KEY.fullmatch(part) for part in parts):
             self.wrong("each", f"expected 'key' or 'key:target', got {value!r}", "type")
@@ -218,26 +234,34 @@ class _Reader:
             self.wrong("each", f"elements cannot go to 'result': {_WRITES_IT}")
         return Each(self.name, parts[0], parts[1] if len(parts) == 2 else "data", keep_errors)
 
+    def keep_errors(self, shared: Written | None) -> bool:
+        written = self.table.get("each_errors", shared)
+        if written is None:
+            return False
+        path = f"{self.name if 'each_errors' in self.table else 'global'}.each_errors"
+        try:
+            value = replaced(written.value)
+        except ConfigError as error:
+            self.problems.extend(error.problems, file=written.file, path=path)
+            return False
+        if value not in ("none", "fail"):
+            place = key_place(written.file, path, "each_errors", written.value)
+            self.problems.add("type", f"expected 'fail' or 'none', got {value!r}", **place)
+        return bool(value == "none")
+
 
 def read_links(
     name: str, table: Mapping[str, Written], shared: Mapping[str, Written], problems: Problems
 ) -> Links:
     """Read the keys of one node that link it to others; what is wrong goes to ``problems``."""
     reader = _Reader(name, table, problems)
-    errors = table.get("each_errors", shared.get("each_errors"))
-    if errors is not None and errors.value not in ("none", "fail"):
-        problems.add(
-            "type",
-            f"expected 'fail' or 'none', got {errors.value!r}",
-            file=errors.file,
-            path=f"{name}.each_errors" if "each_errors" in table else "global.each_errors",
-        )
+    keep_errors = reader.keep_errors(shared.get("each_errors"))
     links = Links(
         name,
         reader.next(),
         reader.map(),
         reader.flag("or"),
-        reader.each(keep_errors=errors is not None and errors.value == "none"),
+        reader.each(keep_errors=keep_errors),
         {key: table[key] for key in LINK_KEYS if key in table},
     )
     if "each_errors" in table and links.each is None:
