@@ -161,6 +161,8 @@ def test_boxes_of_a_map_are_grown_and_in_reading_order(backend):
         ((20, 100), (32, 160), 0),
         ((60, 1400), (350, 1400), 145),  # space above and below
         ((20, 10000), (496, 1984), 232),
+        ((1, 500), (496, 1984), 232),  # enlarged, but at most 2000
+        ((500, 1), (1984, 32), 0),
     ],
 )
 def test_pages_are_fitted_and_boxes_find_back(backend, size, fitted, top):
@@ -174,6 +176,18 @@ def test_pages_are_fitted_and_boxes_find_back(backend, size, fitted, top):
     corners = np.float32([[0, top], [width, top], [width, height - top], [0, height - top]])
     h, w = size
     assert fit.to_picture(corners) == [[0, 0], [w, 0], [w, h], [0, h]]
+
+
+@pytest.mark.parametrize(
+    ("size", "enlarged"),
+    [((400, 800), (736, 1472)), ((800, 900), (800, 896)), ((1984, 32), (8000, 128))],
+)
+def test_the_detector_gets_no_side_too_short_and_none_endless(backend, size, enlarged):
+    import numpy as np
+
+    answer = backend("DetectorMat", {"data": np.full((*size, 3), 255, np.uint8)})
+    assert answer["result"].shape == (*enlarged, 3)
+    assert answer["page_size"] == size
 
 
 @pytest.mark.parametrize(("wrong", "turned"), [(0.95, True), (0.89, False), (0.1, False)])

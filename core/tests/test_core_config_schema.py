@@ -83,7 +83,7 @@ def test_wrong_values_are_shown_where_they_stand(validator, config, path):
 
 def test_every_key_is_described(validator):
     node = validator.schema["$defs"]["node"]["properties"]
-    assert {"backend", "max", "width"} <= set(node)
+    assert {"backend", "max", "width", "next", "map", "or", "each", "each_errors"} <= set(node)
     assert all(schema.get("description") for schema in node.values())
 
 

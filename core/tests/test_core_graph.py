@@ -377,6 +377,15 @@ def test_a_line_of_two_hundred_nodes_runs():
             "'c'",
         ),
         ({"a": {"backend": "Inc", "or": True}}, "a.or", "predecessor"),
+        ({"a": {"backend": "Inc", "each": "data:result"}}, "a.each", "'result'"),
+        (
+            {
+                "a": {"backend": "Inc", "next": "b"},
+                "b": {"backend": "Inc", "map": "a[result:data,data:result]"},
+            },
+            "b.map",
+            "'result'",
+        ),
         ({"a": {"backend": "Inc", "map": "a[result:data]"}}, "a.map", "before"),
         (
             {
@@ -394,6 +403,68 @@ def test_a_graph_that_cannot_be_walked_is_refused(config, path, word):
     found = [p for p in problems(config) if p.path == path]
     assert found, problems(config)
     assert any(word in p.message for p in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "marked"),
+    [
+        ("a[result:data,x:]", "x:"),
+        ("a[result:data,color]", "color"),
+        ("a[result:data],", ","),
+        ("a[result:data],b(x:y)", "b(x:y)"),
+        ("a[result:data],a[x:y]", "a"),
+        ("", '""'),
+    ],
+)
+def test_a_map_that_cannot_be_read_is_marked_where_it_is_wrong(text, marked):
+    config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "map": text}}
+    found = problems(config)[0]
+    start, end = found.span
+    assert found.text[start:end] == marked
+    assert not text or text.rindex(marked) == start
+
+
+@pytest.mark.parametrize(
+    "table",
+    [{}, {"a": {}}, {"a": "result"}, {"a": {"": "data"}}, {"a": {"result": ["data", ""]}}, 5],
+    ids=repr,
+)
+def test_a_map_of_another_shape_is_shown_with_an_example(table):
+    config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "map": table}}
+    (found,) = problems(config)
+    assert (found.code, found.path) == ("type", "b.map")
+    assert found.text.startswith("map = ")
+    assert 'map.a = {result = "data"}' in found.hint
+
+
+def test_links_may_have_placeholders(monkeypatch):
+    for name, value in {"NEXT": "b", "KEY": "boxes", "SOURCE": "result", "OR": "true"}.items():
+        monkeypatch.setenv(name, value)
+    config = {
+        "a": {"backend": "Inc", "next": "${NEXT}"},
+        "b": {"backend": "Inc", "map": "a[${SOURCE}:data,boxes:boxes]", "next": ["${NOT:-c}"]},
+        "c": {"backend": "Nothing", "map": {"b": {"boxes": "${NOT:-boxes}", "result": "data"}}},
+        "d": {"backend": "Inc", "or": "${OR}", "each": "${KEY}", "each_errors": "${NOT:-none}"},
+    }
+    config["c"]["next"] = "d"
+    assert every_way(config, {"data": 0, "boxes": [1, "x"]})["result"] == [2, None]
+    (unset,) = problems({"a": {"backend": "Inc", "each": "${NOT}"}})
+    assert unset.path == "a.each"
+    assert "NOT" in unset.message
+
+
+def test_a_map_cannot_name_its_own_node():
+    config = {
+        "a": {"backend": "Inc", "next": "b"},
+        "b": {"backend": "Inc", "map": "a[result:data],b[x:y]"},
+    }
+    (found,) = problems(config)
+    assert "'b' is this node" in found.message
+
+
+def test_a_node_called_without_its_prefix_is_suggested_with_it():
+    (found,) = problems({"a": {"backend": "Inc"}, "b": {"backend": "S[Inc,Forward[a]]"}})
+    assert found.suggestion == "node.a"
 
 
 def test_next_and_its_like_do_not_stand_in_global():

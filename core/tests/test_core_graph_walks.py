@@ -272,6 +272,98 @@ def test_each_of_another_door_is_its_own(send):
     assert send(config, "a bb")["result"] == [1, 2]
 
 
+LISTS_IN_LISTS = {
+    "whole doors": ("Forward[node.b]", "Forward[node.c]"),
+    "in expressions": ("S[Forward[node.b],Identity]", "S[Identity,Forward[node.c]]"),
+    "both": ("S[Identity,Forward[node.b]]", "Forward[node.c]"),
+}
+
+
+@pytest.mark.parametrize("backends", LISTS_IN_LISTS.values(), ids=LISTS_IN_LISTS)
+def test_a_door_heeds_the_each_of_the_node_behind_it_inside_its_own(send, backends):
+    config = {
+        "a": {"backend": backends[0], "each": "data"},
+        "b": {"backend": backends[1], "each": "data"},
+        "c": {"backend": "Inc", "each": "data", "max": 4},
+    }
+    sent = send(config, [[[1, 2], []], [], [[3]]], node_name="a")
+    assert sent["result"] == [[[2, 3], []], [], [[4]]]
+    assert send.stats["c"][:2] == (3, 3)
+
+
+def test_a_door_without_each_runs_once_per_element_of_the_node_behind_it(send):
+    config = {
+        "door": {"backend": "Forward[node.word]", "next": "sum"},
+        "word": {"backend": "Length", "each": "data"},
+        "sum": {"backend": "Length"},
+    }
+    assert send(config, ["a", "bb", ""], node_name="door")["result"] == 3
+
+
+def test_each_errors_are_those_of_the_node_whose_list_it_is(send):
+    words = {"backend": "Inc", "each": "data"}
+    pages = {"backend": "Forward[node.words]", "each": "data"}
+    lists = [[1], ["x", 2], 5, []]
+    outer = {"pages": {**pages, "each_errors": "none"}, "words": words}
+    assert send(outer, lists, node_name="pages")["result"] == [[2], None, None, []]
+    inner = {"pages": pages, "words": {**words, "each_errors": "none"}}
+    assert send(inner, lists[:2], node_name="pages")["result"] == [[2], [None, 3]]
+    with pytest.raises(errors.InputError) as caught:
+        send(inner, lists, node_name="pages")
+    assert caught.value.node == "words"
+    assert send.stats["words"][2] == {"backend": 1, "input": 1}
+
+
+def test_the_limit_of_a_door_holds_for_doors_to_it(send):
+    config = {
+        "word": {"backend": "Length"},
+        "quick": {"backend": "Forward[node.word]", "timeout_ms": 1e-6},
+        "words": {"backend": "Forward[node.quick]", "each": "data"},
+    }
+    assert send(config, "ab", node_name="word")["result"] == 2
+    for name, data in (("quick", "ab"), ("words", ["ab"])):
+        with pytest.raises(errors.DeadlineExceededError):
+            send(config, data, node_name=name)
+
+
+def test_who_is_called_from_an_expression_needs_a_result_whatever_follows_its_doors(send):
+    config = {
+        "word": {"backend": "Nothing"},
+        "door": {"backend": "Forward[node.word]", "next": "else"},
+        "else": {"backend": "Identity", "or": True},
+        "page": {"backend": "S[Identity,Forward[node.word]]"},
+    }
+    assert send(config, 5, node_name="door")["result"] == 5
+    with pytest.raises(errors.NoResultError) as caught:
+        send(config, 5, node_name="page")
+    assert caught.value.node == "word"
+    assert send.stats["word"] == (1, 0, {"no_result": 1})
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_when_an_element_fails_those_that_wait_do_not_run(send, inside):
+    ran = []
+
+    def first_fails(request):
+        ran.append(request["data"])
+        return 1 / request["data"]
+
+    backend("FirstFails", first_fails)
+    config = {"each": {"backend": "FirstFails", "each": "data"}}
+    if inside:
+        config = {"page": {"backend": "S[Identity,Forward[node.each]]"}, **config}
+    with pytest.raises(errors.BackendError, match="ZeroDivisionError"):
+        send(config, [0, *[1] * 50], **({"node_name": "page"} if inside else {}))
+    assert len(ran) < 50
+    assert send.stats["each"][2]["backend"] == 1
+
+
+def test_each_at_the_entry_finds_no_result_of_an_earlier_time(send):
+    with pytest.raises(errors.InputError) as caught:
+        send({"a": {"backend": "Inc", "each": "result"}}, 1, result=[1])
+    assert caught.value.key == "result"
+
+
 def test_many_nodes_with_nothing_to_do_follow_each_other(shortcut):
     config = {f"n{i}": {"backend": "Inc", "each": "data", "next": f"n{i + 1}"} for i in range(600)}
     config["n600"] = {"backend": "Inc", "each": "data"}
@@ -404,6 +496,29 @@ def test_a_cancelled_task_leaves_no_node_behind(gate, until):
         assert request == {"data": 2}
         gate.open()
         assert (await first)["result"] == 2
+
+    with headrace.pipe(config) as pipe:
+        asyncio.run(main(pipe))
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_task_cancelled_just_after_its_request_ended_leaves_no_result(gate, until, nodes):
+    config = {"b": {"backend": "Gate"}}
+    if nodes == 2:
+        config = {"a": {"backend": "Identity", "next": "b"}, **config}
+
+    async def main(pipe):
+        request = {"data": 1}
+        task = asyncio.ensure_future(pipe.call_async(request))
+        await asyncio.to_thread(gate.wait_entered)
+        gate.open()
+        until(lambda: pipe.stats()["nodes"]["b"]["ok"] == 1)  # the loop stands still meanwhile
+        pipe({"data": 2})
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        assert not caught.value.abandoned
+        assert request == {"data": 1}
 
     with headrace.pipe(config) as pipe:
         asyncio.run(main(pipe))

@@ -120,7 +120,7 @@ class FitPage(headrace.Backend):
         if longest > self.options.max_side:
             ratio = self.options.max_side / longest
         elif shortest < self.options.min_side:
-            ratio = self.options.min_side / shortest
+            ratio = min(self.options.min_side / shortest, self.options.max_side / longest)
         else:
             return page
         height, width = (to_stride(side * ratio) for side in page.shape[:2])
@@ -139,6 +139,8 @@ class FitPage(headrace.Backend):
 class DetectorMat(headrace.Backend):
     """Resize a page for the detector: no side too short, both multiples of 32.
 
+    A strip of a few pixels by thousands stays short: no side becomes longer than ``longest``.
+
     Reads: ``data``: an image, ``uint8 [H, W, 3]``.
     Writes: ``result``: the image resized; ``page_size``: ``(H, W)`` of the one that came.
     Batch: any number of pages, each by itself.
@@ -152,20 +154,24 @@ class DetectorMat(headrace.Backend):
         min_side: int = Field(
             default=736, ge=STRIDE, description="Pages with a shorter side are enlarged, in pixels"
         )
+        longest: int = Field(
+            default=8000, ge=STRIDE, description="No side is enlarged beyond it, in pixels"
+        )
 
     rerun = True
     writes = ("result", "page_size")
 
     def init(self, options: Options, context: headrace.InitContext) -> None:
-        """Keep the option."""
-        self.min_side = options.min_side
+        """Keep the options."""
+        self.options = options
 
     def forward(self, batch: list[headrace.keys.Request]) -> None:
         """Resize each page by itself."""
         for request in batch:
             page = picture_of(request)
             height, width = page.shape[:2]
-            ratio = max(1.0, self.min_side / min(height, width))
+            wanted = self.options.min_side / min(height, width)
+            ratio = max(1.0, min(wanted, self.options.longest / max(height, width)))
             size = to_stride(width * ratio), to_stride(height * ratio)
             request["page_size"] = height, width
             request["result"] = page if size == (width, height) else cv2.resize(page, size)

@@ -51,7 +51,7 @@ class Core:
         self.graph: Graph | None = None
         if plan.is_graph or self._built.commons.dispatchers:
             schedulers = {name: self._built.nodes[name].scheduler for name in plan.order}
-            self.graph = Graph(plan.links, schedulers, _door_timeouts(plan))
+            self.graph = Graph(plan.links, schedulers, plan.door_timeouts_ms)
             for dispatcher in self._built.commons.dispatchers:
                 dispatcher.walk = self.graph.walk
         elif self.only is None:
@@ -231,15 +231,15 @@ class Core:
                 commit()
             except BaseException:
                 if self.graph is not None:
-                    self.graph.link(self._plan.links, _door_timeouts(self._plan))
+                    self.graph.link(self._plan.links, self._plan.door_timeouts_ms)
                 raise
             plan = config._plan
             if aside is None:
-                self._built.put_door(plan.nodes[name])
+                self._built.put_door(plan, name)
             else:
                 retirement, settled = self._exchange(aside, plan)
             if self.graph is not None:
-                self.graph.link(plan.links, _door_timeouts(plan))
+                self.graph.link(plan.links, plan.door_timeouts_ms)
             self._plan, self.config = plan, config
             self._schedulers = self._in_order()
         if retirement is not None:
@@ -385,9 +385,3 @@ class Retirement:
             return self.over
         finally:
             self._lock.release()
-
-
-def _door_timeouts(plan: PipelinePlan) -> dict[str, float | None]:
-    """Give the limits of second doors, which the node behind does not know."""
-    doors = (node for node in plan.nodes.values() if node.door_to is not None)
-    return {node.name: node.keys.timeout_ms for node in doors}

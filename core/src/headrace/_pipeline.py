@@ -198,6 +198,7 @@ class Pipeline:
         except asyncio.CancelledError as error:
             left = [give_up() for _, give_up in waiting]
             error.abandoned = any(left)  # type: ignore[attr-defined]
+            _forget_result(data, abandoned=any(left))
             for entry in entries:
                 entry.error = None  # nobody asks for it; see `Entry.take_error`
             raise
@@ -360,6 +361,12 @@ def _raise_failed(entries: list[Entry]) -> None:
     """Raise the errors of a list of requests, if there are any."""
     if any(entry.error is not None for entry in entries):
         raise RequestsFailed([entry.take_error() for entry in entries])
+
+
+def _forget_result(data: Any, *, abandoned: bool) -> None:
+    """Take the result out of a cancelled request, which may have ended well a moment before."""
+    if isinstance(data, dict) and not abandoned:
+        data.pop("result", None)
 
 
 def _take_back(scheduler: Scheduler, entry: Entry) -> bool:

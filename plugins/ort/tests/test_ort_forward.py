@@ -175,6 +175,14 @@ def test_strings(start, one_to_one):
     assert all(isinstance(error, InputError) for error in backend(bad))
 
 
+@pytest.mark.parametrize("wrong", [1, None, b"x"])
+def test_strings_are_looked_at_in_a_request_that_runs_alone_too(start, one_to_one, wrong):
+    backend = start(one_to_one(["n", 2], dtype=T.STRING))
+    (error,) = backend([{"data": np.array(["a", wrong], object)}])
+    assert isinstance(error, InputError)
+    assert error.key == "data"
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "expected"),
     [

@@ -9,7 +9,7 @@ import rapidocr
 from onnx import TensorProto as T
 
 import headrace
-from headrace.errors import MissingDependencyError, SetupError
+from headrace.errors import ConfigError, MissingDependencyError, SetupError
 from headrace_ort import OnnxTensor, check_providers, choose_providers, make_session
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -157,6 +157,13 @@ def test_providers_are_compared_with_the_real_ones():
 def test_unknown_names_and_a_missing_batch_axis_are_setup_errors(start, one_to_one, options):
     with pytest.raises(SetupError):
         start(one_to_one(["n", 2]), **options)
+
+
+@pytest.mark.parametrize("option", ["outputs", "unbatched"])
+def test_a_name_twice_is_refused_before_the_model_is_loaded(one_to_one, option):
+    config = {"backend": "OnnxTensor", "model": str(one_to_one(["n", 2])), option: ["y", "y"]}
+    with pytest.raises(ConfigError, match="'y' stands there twice"):
+        headrace.pipe(config)
 
 
 def test_inputs_without_a_common_batch_axis_are_a_setup_error(start, save):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
     from headrace._plan.element import NodePlan, PipelinePlan
+    from headrace._plan.links import Each
     from headrace._scheduling.scheduler import Scheduler
 
 __all__ = ["Builder", "Built", "BuiltNode", "build_pipeline"]
@@ -73,12 +74,13 @@ class Built:
     front_parts: Parts = field(default_factory=Parts)
     front_holds: set[str] = field(default_factory=set)
 
-    def put_door(self, plan: NodePlan) -> None:
-        """Change the keys of a second door to a node."""
-        self.nodes[plan.name].plan = plan
-        door = self.commons.registered[f"node.{plan.name}"]
-        if isinstance(door, Door):
-            door.timeout_ms = plan.keys.timeout_ms
+    def put_door(self, plan: PipelinePlan, name: str) -> None:
+        """Change the keys of a second door to a node, which other doors may lead to."""
+        self.nodes[name].plan = plan.nodes[name]
+        for one, timeout_ms in plan.door_timeouts_ms.items():
+            door = self.commons.registered[f"node.{one}"]
+            if isinstance(door, Door):
+                door.timeout_ms = timeout_ms
 
 
 class Builder:
@@ -178,7 +180,7 @@ class Builder:
             scheduler = node_scheduler(
                 node, [door], shortcut=self.shortcut, probes=self.commons.probes
             )
-        self.registered[f"node.{node.name}"] = Door(scheduler, self.plan.links.get(node.name))
+        self.registered[f"node.{node.name}"] = Door(scheduler, self._levels(node))
         builder.registered = self.commons.registered  # for what a backend builds later
         return BuiltNode(
             node,
@@ -192,11 +194,15 @@ class Builder:
             builder.looked_up - builder.registers,
         )
 
+    def _levels(self, node: NodePlan) -> tuple[Each, ...]:
+        links = self.plan.links.get(node.name)
+        return links.levels if links is not None else ()
+
     def _door(self, node: NodePlan) -> BuiltNode:
         """Make a second door to a node: the same queue, batches and instances."""
         target = self.nodes[node.door_to or ""]
         self.registered[f"node.{node.name}"] = Door(
-            target.scheduler, self.plan.links.get(node.name), node.keys.timeout_ms
+            target.scheduler, self._levels(node), self.plan.door_timeouts_ms[node.name]
         )
         return BuiltNode(
             node,

@@ -7,18 +7,18 @@ import time
 from typing import TYPE_CHECKING
 
 from headrace._backend import Backend
-from headrace._build.each import elements, gather
+from headrace._build.each import Elements
 from headrace._containers.background import BackgroundThread
 from headrace._scheduling.batch import entries_running_here
 from headrace._scheduling.elsewhere import HANDED
 from headrace._scheduling.entry import Entry
-from headrace.errors import ClosedError, ContractError, InputError
+from headrace.errors import ClosedError, ContractError, InputError, NoResultError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headrace._backend import Outcomes
-    from headrace._plan.links import Links
+    from headrace._plan.links import Each
     from headrace._scheduling.elsewhere import Handed, Waits
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
@@ -33,17 +33,17 @@ class Door(Backend):
     """
 
     def __init__(
-        self, scheduler: Scheduler, links: Links | None = None, timeout_ms: float | None = None
+        self, scheduler: Scheduler, levels: Sequence[Each] = (), timeout_ms: float | None = None
     ) -> None:
         """Make a door.
 
         Args:
             scheduler: The node.
-            links: How the node is linked, of which a call from inside an expression heeds ``each``.
+            levels: The ``each`` of the node, and of the nodes behind a second door.
             timeout_ms: The limit of a second door, which its node does not know; None for none.
         """
         self.scheduler = scheduler
-        self.links = links
+        self.levels = levels
         self.timeout_ms = timeout_ms
         self._name = f"node.{scheduler.name}"
         self._state = "ready"
@@ -51,7 +51,7 @@ class Door(Backend):
     @property
     def is_plain(self) -> bool:
         """Whether calling it is nothing else than calling its scheduler."""
-        return self.timeout_ms is None and (self.links is None or self.links.each is None)
+        return self.timeout_ms is None and not self.levels
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Hand the items to the node and wait for them; deadline and priority are kept."""
@@ -61,24 +61,27 @@ class Door(Backend):
         """Do what `forward` does; the bound of the node holds if the items enter there."""
         outer = {id(entry.request): entry for entry in entries_running_here()}
         entries: list[Entry] = []
-        parts: list[tuple[list[Entry], Entry | None]] = []
+        parts: list[tuple[Elements | None, list[Entry], Entry | None]] = []
         outcomes: list[BaseException | None] = [None] * len(batch)
         for index, request in enumerate(batch):
             parent = outer.get(id(request))
             request.pop("result", None)
+            elements, made = None, []
             try:
-                waits = self.scheduler.waits(entered=False) if enters else HANDED
-                made = [self._entry(one, parent, waits) for one in self._requests(request)]
+                elements = self._elements(request)
             except InputError as error:
                 outcomes[index] = error
-                made = []
-            parts.append((made, parent))
+            else:
+                waits = self.scheduler.waits(entered=False) if enters else HANDED
+                made = self._entries(request, elements, parent, waits)
+            parts.append((elements, made, parent))
             entries += made
         if entries:
-            self.scheduler.call_many(entries, internal=True)
-        for index, (request, (made, parent)) in enumerate(zip(batch, parts, strict=True)):
+            groups = [made for one, made, _ in parts if one is not None and not one.may_fail_alone]
+            self.scheduler.call_many(entries, internal=True, groups=groups)
+        for index, (elements, made, parent) in enumerate(parts):
             if outcomes[index] is None:
-                outcomes[index] = self._outcome(request, made, parent)
+                outcomes[index] = self._outcome(elements, made, parent)
         if not any(outcomes):
             return None
         try:
@@ -86,14 +89,40 @@ class Door(Backend):
         finally:
             del outcomes  # see `Entry.take_error`
 
-    def _requests(self, request: Request) -> list[Request]:
-        if self.links is None or self.links.each is None:
-            return [request]
+    def _elements(self, request: Request) -> Elements | None:
+        if not self.levels:
+            return None
         try:
-            return elements(self.links, request)
+            return Elements(self.levels, request)
         except InputError as error:
             self.scheduler.count_refused(request, error)
             raise
+
+    def _entries(
+        self,
+        request: Request,
+        elements: Elements | None,
+        parent: Entry | None,
+        waits: Waits | Handed,
+    ) -> list[Entry]:
+        if elements is None:
+            return [self._entry(request, parent, waits)]
+        return elements.entries(lambda one: self._entry(one, parent, waits), self.scheduler)
+
+    def _outcome(
+        self, elements: Elements | None, made: list[Entry], parent: Entry | None
+    ) -> BaseException | None:
+        if elements is not None:
+            deadline = parent.deadline if parent is not None else None
+            return elements.gather([entry.take_error() for entry in made], deadline)
+        (entry,) = made
+        if entry.error is None and "result" not in entry.request:  # allowed where an `or` follows
+            error = NoResultError(
+                f"node {self.scheduler.name!r} gave no 'result'", node=self.scheduler.name
+            )
+            self.scheduler.count_late(error)
+            return error
+        return entry.take_error()
 
     def _entry(self, request: Request, parent: Entry | None, waits: Waits | Handed) -> Entry:
         deadline = parent.deadline if parent is not None else None
@@ -108,15 +137,6 @@ class Door(Backend):
         except InputError as error:
             entry.refuse(error)
         return entry
-
-    def _outcome(
-        self, request: Request, made: list[Entry], parent: Entry | None
-    ) -> BaseException | None:
-        if self.links is None or self.links.each is None:
-            return made[0].take_error()
-        copies = [entry.request for entry in made]
-        deadline = parent.deadline if parent is not None else None
-        return gather(self.links, request, copies, [entry.take_error() for entry in made], deadline)
 
 
 class FrontDoor(Backend):

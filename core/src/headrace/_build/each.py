@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import (
     ClosedError,
@@ -11,73 +11,141 @@ from headrace.errors import (
     InputError,
     NoResultError,
     OverloadedError,
+    code_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from headrace._plan.links import Links
+    from headrace._plan.links import Each
+    from headrace._scheduling.entry import Entry
+    from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["elements", "gather"]
+__all__ = ["Elements"]
 
 
-def elements(links: Links, request: Request) -> list[Request]:
-    """Make one shallow copy per element of the list that ``each`` names.
+class _Group(NamedTuple):
+    """The elements of one list.
 
-    Raises:
-        InputError: The key is missing, or holds no list.
+    Attributes:
+        each: What names the list.
+        request: What is to have the results.
+        copies: Per element its dict.
+        parts: Per element its place among the requests that run, or the group of its own elements.
     """
-    assert links.each is not None  # noqa: S101 - the caller has looked
-    source, target = links.each
-    values: Any = request.get(source)
+
+    each: Each
+    request: Request
+    copies: list[Request]
+    parts: list[int | _Group]
+
+
+class Elements:
+    """The requests that run for one request of a node with ``each``, and how they end as one.
+
+    A second door to a node with ``each`` may have an ``each`` of its own: lists in lists.
+
+    Attributes:
+        requests: One shallow copy per element.
+        refused: Per place among them the error of one that cannot run: it is no list of elements.
+        may_fail_alone: Whether the error of an element may be less than that of the request.
+    """
+
+    def __init__(self, levels: Sequence[Each], request: Request) -> None:
+        """Make the requests.
+
+        Args:
+            levels: The ``each`` of the node, the outermost first.
+            request: The request of the node.
+
+        Raises:
+            InputError: The key of the outermost is missing, or holds no list.
+        """
+        self.requests: list[Request] = []
+        self.refused: dict[int, InputError] = {}
+        self.may_fail_alone = any(each.keep_errors for each in levels)
+        self._top = self._group(levels, request)
+
+    def _group(self, levels: Sequence[Each], request: Request) -> _Group:
+        each, *below = levels
+        copies = _copies(each, request)
+        parts: list[int | _Group] = []
+        for copy in copies:
+            if below:
+                try:
+                    parts.append(self._group(below, copy))
+                    continue
+                except InputError as error:
+                    self.refused[len(self.requests)] = error
+            parts.append(len(self.requests))
+            self.requests.append(copy)
+        return _Group(each, request, copies, parts)
+
+    def entries(self, make: Callable[[Request], Entry], scheduler: Scheduler) -> list[Entry]:
+        """Make an entry per request; one that cannot run is done, with its error, and counted."""
+        made = []
+        for place, request in enumerate(self.requests):
+            entry = make(request)
+            error = self.refused.get(place)
+            if error is not None and entry.error is None:
+                entry.refuse(error)
+                scheduler.count_refused(request, error)
+            made.append(entry)
+        return made
+
+    def gather(
+        self, errors: Sequence[BaseException | None], deadline: float | None = None
+    ) -> BaseException | None:
+        """Put the results of all elements into the request; give the error that fails it, if any.
+
+        With ``each_errors = "none"`` an element may fail alone. What ends the request as a whole, its
+        own deadline, a close or a full queue, is not the failure of an element.
+
+        Args:
+            errors: Per element that ran its error or None.
+            deadline: That of the request, on the clock of ``time.monotonic()``; not the limit of the
+                node.
+        """
+        failed = [e for e in errors if e is not None and code_of(e) != "cancelled"]
+        if failed and not self.may_fail_alone:
+            return failed[0]  # the others may have been cancelled for it
+        late = deadline is not None and time.monotonic() >= deadline
+        return _gather(self._top, errors, late=late)
+
+
+def _copies(each: Each, request: Request) -> list[Request]:
+    values: Any = request.get(each.source)
     if not isinstance(values, (list, tuple)):
         raise InputError(
-            f"node {links.name!r} runs once per element of {source!r}",
-            key=source,
+            f"node {each.node!r} runs once per element of {each.source!r}",
+            key=each.source,
             expected="a list",
-            got=type(values).__name__ if source in request else "nothing",
-            node=links.name,
+            got=type(values).__name__ if each.source in request else "nothing",
+            node=each.node,
         )
     copies = []
     for value in values:
         copy = dict(request)
         copy.pop("result", None)
-        copy[target] = value
+        copy[each.target] = value
         copies.append(copy)
     return copies
 
 
-def gather(
-    links: Links,
-    request: Request,
-    copies: Sequence[Request],
-    errors: Sequence[BaseException | None],
-    deadline: float | None = None,
+def _gather(
+    group: _Group, errors: Sequence[BaseException | None], *, late: bool
 ) -> BaseException | None:
-    """Put the results of all elements into the request; give the error that fails it, if any.
-
-    With ``each_errors = "none"`` an element may fail alone. What ends the request as a whole, its own
-    deadline, a close or a full queue, is not the failure of an element.
-
-    Args:
-        links: How the node is linked.
-        request: What is to have the results.
-        copies: The elements.
-        errors: Per element its error or None.
-        deadline: That of the request, on the clock of ``time.monotonic()``; not the limit of the node.
-    """
-    late = deadline is not None and time.monotonic() >= deadline
     results = []
-    for copy, error in zip(copies, errors, strict=True):
+    for copy, part in zip(group.copies, group.parts, strict=True):
+        error = errors[part] if isinstance(part, int) else _gather(part, errors, late=late)
         if error is None and "result" not in copy:
-            error = NoResultError(
-                f"an element gave no 'result' in node {links.name!r}", node=links.name
-            )
-        if error is not None and (not links.keep_errors or _ends_all(error, late=late)):
+            node = group.each.node
+            error = NoResultError(f"an element gave no 'result' in node {node!r}", node=node)
+        if error is not None and (not group.each.keep_errors or _ends_all(error, late=late)):
             return error
         results.append(None if error is not None else copy["result"])
-    request["result"] = results
+    group.request["result"] = results
     return None
 
 

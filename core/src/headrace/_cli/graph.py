@@ -57,13 +57,16 @@ def _says(found: dict[str, Any], node: str, source: str) -> str:
 
 def mermaid(found: dict[str, Any]) -> str:
     """Write a Mermaid flowchart, as Markdown of many hosts shows it."""
+
+    def quoted(text: str) -> str:
+        return '"' + escape(text, {'"': "&quot;"}).replace("\n", "<br/>") + '"'
+
     lines = ["flowchart LR"]
     names = {name: f"n{index}" for index, name in enumerate(found["nodes"])}
     for name, label in _nodes(found).items():
-        text = escape(label, {'"': "&quot;"}).replace("\n", "<br/>")
-        lines.append(f'  {names[name]}["{text}"]')
+        lines.append(f"  {names[name]}[{quoted(label)}]")
     for source, target, says in _edges(found):
-        arrow = f'-- "{says}" -->' if says else "-->"
+        arrow = f"-- {quoted(says)} -->" if says else "-->"
         lines.append(f"  {names[source]} {arrow} {names[target]}")
     for source, target in _reposts(found):
         lines.append(f'  {names[source]} -. "Repost" .-> {names[target]}')

@@ -51,7 +51,7 @@ class Station:
     def is_plain(self) -> bool:
         """Whether it always runs, once, for as long as its node allows, and then comes ``next``."""
         links = self.links
-        special = links.otherwise or links.each is not None or links.reposts
+        special = links.otherwise or bool(links.levels) or links.reposts
         return not special and self.timeout_ms is None
 
 
@@ -296,7 +296,7 @@ def _reached(
         name = todo.pop()
         one = links[name]
         ways = [*one.next, *(one.reposts if reposts else ())]
-        if calls and not (one.door and name in start):
+        if calls and not (one.door_to and name in start):
             ways += one.calls
         for following in ways:
             if following in links and following not in found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.each import elements, gather
+from headrace._build.each import Elements
 from headrace._graph.handover import (
     MOST_REPOSTS,
     Ends,
@@ -20,6 +20,7 @@ from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace._graph.graph import Graph, Route, Station
+    from headrace._scheduling.entry import Entry
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
@@ -163,10 +164,13 @@ class _Legs:
         home = self._home
         if station.links.reposts:
             current.pop("repost", None)
-        if station.links.each is not None:
+        if station.links.levels:
             self._run_each(station, current, entered=entered)
         elif station.timeout_ms is not None:
-            self._run_entries(station, [current], entered=entered)
+            entries = [entry_at(station, current)]
+            self._run_entries(station, entries, [], entered=entered)
+            if entries[0].error is not None:
+                raise entries[0].take_error()  # type: ignore[misc]
         else:
             internal = entered or self._internal
             station.scheduler.call(current, internal=internal, home=home if entered else None)
@@ -175,13 +179,17 @@ class _Legs:
         return bool(station.links.reposts) and self._reposted(station, current)
 
     def _run_each(self, station: Station, current: Request, *, entered: bool) -> None:
+        current.pop("result", None)  # of an earlier time that the request was sent
         try:
-            copies = elements(station.links, current)
+            elements = Elements(station.links.levels, current)
         except HeadraceError as error:
             station.scheduler.count_refused(current, error)
             raise
-        errors = self._run_entries(station, copies, entered=entered, keeps_errors=True)
-        failure = gather(station.links, current, copies, errors)
+        entries = elements.entries(lambda one: entry_at(station, one), station.scheduler)
+        groups = [] if elements.may_fail_alone else [entries]
+        self._run_entries(station, entries, groups, entered=entered)
+        errors = [entry.take_error() for entry in entries]
+        failure = elements.gather(errors)
         if failure is not None:
             if failure not in errors:
                 station.scheduler.count_late(failure)
@@ -193,20 +201,17 @@ class _Legs:
     def _run_entries(
         self,
         station: Station,
-        requests: list[Request],
+        entries: list[Entry],
+        groups: list[list[Entry]],
         *,
         entered: bool,
-        keeps_errors: bool = False,
-    ) -> list[BaseException | None]:
+    ) -> None:
         waits = self._home.waits(entered=entered)
-        entries = [entry_at(station, request) for request in requests]
         for entry in entries:
             entry.waits = waits
         if entries:
-            station.scheduler.call_many(entries, internal=entered or self._internal)
-        if not keeps_errors and entries[0].error is not None:
-            raise entries[0].take_error()  # type: ignore[misc]
-        return [entry.take_error() for entry in entries]
+            internal = entered or self._internal
+            station.scheduler.call_many(entries, internal=internal, groups=groups)
 
     def _reposted(self, station: Station, current: Request) -> bool:
         try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._build.each import gather
 from headrace.errors import OverloadedError
 
 if TYPE_CHECKING:
+    from headrace._build.each import Elements
     from headrace._graph.graph import Route, Station
     from headrace._graph.handover import Ends
     from headrace._graph.walk import Walk
@@ -55,16 +55,18 @@ class Step:
 class EachStep:
     """The owner of the entries of all elements of one node of a walk."""
 
-    __slots__ = ("copies", "entries", "left", "leg", "request", "station", "walk")
+    __slots__ = ("elements", "entries", "left", "leg", "request", "station", "walk")
 
-    def __init__(self, walk: Walk, leg: Leg, station: Station, request: Request) -> None:
+    def __init__(
+        self, walk: Walk, leg: Leg, station: Station, request: Request, elements: Elements
+    ) -> None:
         self.walk = walk
         self.leg = leg
         self.station = station
         self.request = request
-        self.copies: list[Request] = []
+        self.elements = elements
         self.entries: list[Entry] = []
-        self.left = 0
+        self.left = len(elements.requests)
 
     def finished(self, entry: Entry) -> None:
         """Count one element; with the last, or one that fails the request, let the walk go on."""
@@ -72,12 +74,13 @@ class EachStep:
             self.left -= 1
             last = self.left == 0
         self.walk.forget(entry)
-        links, error = self.station.links, entry.error
-        if error is None or (links.keep_errors and not isinstance(error, OverloadedError)):
+        error = entry.error
+        alone = self.elements.may_fail_alone and not isinstance(error, OverloadedError)
+        if error is None or alone:
             if not last:
                 return
             errors = [one.error for one in self.entries]
-            error = gather(links, self.request, self.copies, errors, self.walk.deadline)
+            error = self.elements.gather(errors, self.walk.deadline)
             if error is not None and error not in errors:
                 self.station.scheduler.count_late(error)
         self.walk.node_done(self.leg, self.station, self.request, error)

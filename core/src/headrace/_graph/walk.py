@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from headrace._build.each import elements, gather
+from headrace._build.each import Elements
 from headrace._graph.handover import (
     MOST_REPOSTS,
     finish,
@@ -60,7 +60,7 @@ class Walk:
         self._entry = entry
         self._owner = owner
         self._home = route.first
-        self._is_plain = route.entry.links.each is None and route.entry.timeout_ms is None
+        self._is_plain = not route.entry.links.levels and route.entry.timeout_ms is None
         self._waits = route.first.waits(entered=self._is_plain)
         self._legs = [Leg(route)]
         self._sinks: list[tuple[Station, Request]] = []
@@ -107,24 +107,23 @@ class Walk:
         deadline, priority = self.deadline, self._entry.priority
         if station.links.reposts:
             request.pop("repost", None)
-        if station.links.each is None:
+        if not station.links.levels:
             owner = Step(self, leg, station)
             entry = entry_at(station, request, owner, deadline=deadline, priority=priority)
             self._submit(station, [entry], stuck, internal=internal)
             return None
         try:
-            copies = elements(station.links, request)
+            elements = Elements(station.links.levels, request)
         except HeadraceError as error:
             station.scheduler.count_refused(request, error)
             return leg, station, request, error
-        step = EachStep(self, leg, station, request)
-        step.copies = copies
-        step.entries = [
-            entry_at(station, copy, step, deadline=deadline, priority=priority) for copy in copies
-        ]
-        step.left = len(copies)
-        if not copies:
-            return leg, station, request, gather(station.links, request, [], [])
+        step = EachStep(self, leg, station, request, elements)
+        step.entries = elements.entries(
+            lambda one: entry_at(station, one, step, deadline=deadline, priority=priority),
+            station.scheduler,
+        )
+        if not step.entries:
+            return leg, station, request, elements.gather([])
         self._submit(station, step.entries, stuck, internal=internal)
         return None
 

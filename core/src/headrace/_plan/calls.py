@@ -9,7 +9,15 @@ if TYPE_CHECKING:
 
     from headrace._plan.element import Element, NodePlan
 
-__all__ = ["elements_run", "nodes_named", "roots_of"]
+__all__ = ["doors", "elements_run", "nodes_named", "roots_of"]
+
+
+def doors(nodes: Mapping[str, NodePlan], name: str) -> list[str]:
+    """Give a node and, while it is a second door, the node behind it; the last is no door."""
+    found = [name]
+    while (behind := nodes[found[-1]].door_to) is not None and behind in nodes:
+        found.append(behind)
+    return found
 
 
 def roots_of(node: NodePlan) -> list[Element]:

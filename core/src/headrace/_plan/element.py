@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace._plan.calls import doors
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -235,9 +237,18 @@ class PipelinePlan:
     @property
     def is_graph(self) -> bool:
         """Whether a request may walk through more than one call of one node."""
-        return len(self.nodes) > 1 or any(
-            one.each is not None or one.reposts for one in self.links.values()
-        )
+        return len(self.nodes) > 1 or any(one.levels or one.reposts for one in self.links.values())
+
+    @property
+    def door_timeouts_ms(self) -> dict[str, float | None]:
+        """Per second door its limit, or that of a door behind it; the node itself heeds its own."""
+        found: dict[str, float | None] = {}
+        for name in self.nodes:
+            *chain, _ = doors(self.nodes, name)
+            limits = [self.nodes[one].keys.timeout_ms for one in chain]
+            if chain:
+                found[name] = min((ms for ms in limits if ms is not None), default=None)
+        return found
 
     @property
     def total_instances(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -21,18 +21,35 @@ if TYPE_CHECKING:
     from headrace._config.problems import Problems
     from headrace._plan.element import Place
 
-__all__ = ["KEPT", "Links", "check_links", "read_links"]
+__all__ = ["KEPT", "Each", "Links", "check_links", "read_links"]
 
 KEPT = ("context", "request_id")
 """The keys that a ``map`` brings along unasked."""
 
 _PART = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*\[([^\[\]]*)\]\s*(,|$)")
 _PAIR = re.compile(r"\s*([^:,\s]+)\s*:\s*([^:,\s]+)\s*")
+_WRITES_IT = "it is taken out before a node runs, which writes it"
 _KEY = re.compile(r"[^:,\s\[\]]+")
 _FLAG: TypeAdapter[bool] = TypeAdapter(bool)
 
 Pairs = tuple[tuple[str, str], ...]
 """Source key and target key of what a map takes from one node."""
+
+
+class Each(NamedTuple):
+    """What a node with ``each`` runs once for.
+
+    Attributes:
+        node: The node.
+        source: The key of the list.
+        target: The key under which its elements go.
+        keep_errors: ``each_errors = "none"``: an element that fails leaves None.
+    """
+
+    node: str
+    source: str
+    target: str
+    keep_errors: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,35 +61,36 @@ class Links:
         next: Its successors.
         map: Per node named, pairs of source key and target key; None without a map.
         otherwise: The key ``or``: it runs only where its predecessor gave no result.
-        each: The key of a list, and the key under which its elements go; None when it runs once.
-        keep_errors: ``each_errors = "none"``: an element that fails leaves None.
+        each: Its own ``each``; None when it runs once.
         places: Per key, where it was written, as a problem has it.
         incomplete: Whether a key could not be read, so that links may be missing.
         reposts: The nodes at which a `Repost` in its expression lets the walk go on.
         calls: The nodes that its expression calls, ``Forward[node.x]``.
-        door: Whether it is another door to a node.
+        door_to: The node that it is a second door to, or None.
+        levels: Its own ``each``, and those of the nodes behind a second door.
     """
 
     name: str
     next: tuple[str, ...] = ()
     map: Mapping[str, Pairs] | None = None
     otherwise: bool = False
-    each: tuple[str, str] | None = None
-    keep_errors: bool = False
+    each: Each | None = None
     places: Mapping[str, Place] = field(default_factory=dict, compare=False)
     incomplete: bool = False
     reposts: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
-    door: bool = False
+    door_to: str | None = None
+    levels: tuple[Each, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Give the links that are set, as plain data."""
+        each = self.each
         found: dict[str, Any] = {
             "next": list(self.next),
             "map": {node: _table(pairs) for node, pairs in (self.map or {}).items()},
             "or": self.otherwise,
-            "each": ":".join(self.each) if self.each is not None else None,
-            "each_errors": "none" if self.keep_errors else None,
+            "each": f"{each.source}:{each.target}" if each is not None else None,
+            "each_errors": "none" if each is not None and each.keep_errors else None,
             "reposts": list(self.reposts),
         }
         return {key: value for key, value in found.items() if value}
@@ -96,6 +114,7 @@ class _Reader:
         shared: Mapping[str, Written],
         problems: Problems,
     ) -> None:
+        self.name = name
         self.problems = problems
         self.table: dict[str, Any] = {}
         self.places: dict[str, Place] = {}
@@ -145,6 +164,8 @@ class _Reader:
             self.wrong("map", f"two sources go to the key {target!r}")
         if "data" not in targets:
             self.wrong("map", "nothing goes to 'data'", hint="Write a[result:data].")
+        if "result" in targets:
+            self.wrong("map", f"nothing can go to 'result': {_WRITES_IT}")
         return found
 
     def _map_text(self, text: str) -> dict[str, Pairs] | None:
@@ -152,22 +173,32 @@ class _Reader:
         at = 0
         while at < len(text) or not found:
             match = _PART.match(text, at)
-            pairs = [_PAIR.fullmatch(pair) for pair in match[2].split(",")] if match else [None]
-            if match is None or None in pairs or (match[3] and match.end() == len(text)):
-                self.wrong(
-                    "map",
-                    "expected node[source:target,...]",
-                    "syntax",
-                    span=(at, len(text)),
-                    text=text,
-                    hint='For example: map = "a[result:data,color:color],b[result:mask]"',
-                )
+            if match is None:
+                self._no_map("expected node[source:target,...]", text, (at, len(text)))
+                return None
+            pairs = []
+            start = match.start(2)
+            for piece in match[2].split(","):
+                pair = _PAIR.fullmatch(piece)
+                if pair is None:
+                    span = (start, start + len(piece))
+                    self._no_map(f"expected source:target, got {piece!r}", text, span)
+                    return None
+                pairs.append((pair[1], pair[2]))
+                start += len(piece) + 1
+            at = match.end()
+            if match[3] and at == len(text):
+                self._no_map("there is nothing after the comma", text, match.span(3))
                 return None
             if match[1] in found:
                 self.wrong("map", f"{match[1]!r} stands there twice", span=match.span(1), text=text)
-            found[match[1]] = tuple((pair[1], pair[2]) for pair in pairs if pair is not None)
-            at = match.end()
+            found[match[1]] = tuple(pairs)
         return found
+
+    def _no_map(self, message: str, text: str, span: tuple[int, int]) -> None:
+        hint = 'For example: map = "a[result:data,color:color],b[result:mask]"'
+        place = {"text": text, "span": span} if text.strip() else {}
+        self.wrong("map", message, "syntax", hint=hint, **place)
 
     def _map_table(self, value: Any) -> dict[str, Pairs] | None:
         found: dict[str, Pairs] = {}
@@ -178,10 +209,15 @@ class _Reader:
             ]
             found[node] = tuple(pairs)
         good = all(found.values()) and all(
-            isinstance(k, str) and isinstance(v, str) for pairs in found.values() for k, v in pairs
+            isinstance(key, str) and key
+            for pairs in found.values()
+            for pair in pairs
+            for key in pair
         )
         if not good or not found:
-            self.wrong("map", f"expected a table of sources and targets, got {value!r}", "type")
+            message = f"expected a table of sources and targets, got {value!r}"
+            hint = 'For example: map.a = {result = "data"}, or map = "a[result:data]"'
+            self.wrong("map", message, "type", hint=hint)
             return None
         return found
 
@@ -203,7 +239,7 @@ class _Reader:
             self.wrong("each_errors", message, "type", suggestion=near)
         return bool(value == "none")
 
-    def each(self) -> tuple[str, str] | None:
+    def each(self, *, keep_errors: bool) -> Each | None:
         if "each" not in self.table:
             return None
         value = self.table["each"]
@@ -211,7 +247,9 @@ class _Reader:
         if not 1 <= len(parts) <= 2 or not all(_KEY.fullmatch(part) for part in parts):
             self.wrong("each", f"expected 'key' or 'key:target', got {value!r}", "type")
             return None
-        return parts[0], parts[1] if len(parts) == 2 else "data"
+        if parts[-1] == "result" and len(parts) == 2:
+            self.wrong("each", f"elements cannot go to 'result': {_WRITES_IT}")
+        return Each(self.name, parts[0], parts[1] if len(parts) == 2 else "data", keep_errors)
 
 
 def read_links(
@@ -224,8 +262,7 @@ def read_links(
         reader.next(),
         reader.map(),
         reader.flag("or"),
-        reader.each(),
-        reader.keep_errors(),
+        reader.each(keep_errors=reader.keep_errors()),
         reader.places,
         reader.incomplete,
     )
@@ -320,16 +357,24 @@ def _check_one(
         if len(predecessors) > 1 and missing not in one.map:
             _wrong(problems, one, "map", f"the predecessor {missing!r} is not named")
     for name in one.map:
-        if name not in links:
-            _wrong(
-                problems,
-                one,
-                "map",
-                f"no node is called {name!r}",
-                suggestion=nearest(name, links),
-            )
-        elif name not in predecessors and not _always_before(name, one.name, before):
-            _wrong(problems, one, "map", f"{name!r} does not lie on every way to {one.name!r}")
+        _check_source(name, one, links, before, problems)
+
+
+def _check_source(
+    name: str,
+    one: Links,
+    links: Mapping[str, Links],
+    before: Mapping[str, list[str]],
+    problems: Problems,
+) -> None:
+    """Check that a node which a map names has always ended before it."""
+    if name not in links:
+        suggestion = nearest(name, links)
+        _wrong(problems, one, "map", f"no node is called {name!r}", suggestion=suggestion)
+    elif name == one.name:
+        _wrong(problems, one, "map", f"{name!r} is this node, which has yet to run")
+    elif name not in before[one.name] and not _always_before(name, one.name, before):
+        _wrong(problems, one, "map", f"{name!r} does not lie on every way to {one.name!r}")
 
 
 def _always_before(name: str, node: str, before: Mapping[str, list[str]]) -> bool:

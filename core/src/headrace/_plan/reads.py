@@ -18,6 +18,7 @@ from headrace._containers.graph import Repost
 from headrace._containers.loops import Again
 from headrace._containers.sequential import Sequential
 from headrace._containers.wiring import Wiring
+from headrace._plan.calls import doors
 from headrace._plan.links import KEPT
 from headrace.keys import BOX, COLOR, RESERVED, RESULT
 
@@ -72,10 +73,7 @@ def _in_order(links: Mapping[str, Links], before: Mapping[str, list[str]]) -> li
 
 
 def _plan_of(nodes: Mapping[str, NodePlan], name: str) -> NodePlan:
-    plan = nodes[name]
-    while plan.door_to is not None:
-        plan = nodes[plan.door_to]
-    return plan
+    return nodes[doors(nodes, name)[-1]]
 
 
 class _Reader:
@@ -98,13 +96,12 @@ class _Reader:
         if keys is None:
             return None
         inside = set(keys)
-        if links.each is not None:
-            source, target = links.each
-            self._needs(source, "each", keys)
-            inside.add(target)
+        for each in links.levels:
+            self._needs(each.source, "each", inside)
+            inside.add(each.target)
         root = plan.backend
         after = None if root is None else self.run(root, inside, certain=True)
-        if links.each is not None:
+        if links.levels:
             return {*keys, RESULT}
         return after
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace._containers.cat_split import CatSplit
 from headrace._containers.graph import DagDispatcher
-from headrace._plan.calls import elements_run, nodes_named, roots_of
+from headrace._plan.calls import doors, elements_run, nodes_named, roots_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,7 +30,11 @@ def with_calls(links: Mapping[str, Links], nodes: Mapping[str, NodePlan]) -> dic
         targets = (e.target[0] for e in elements_run(nodes, roots) if e.target is not None)
         calls = tuple(n for n in nodes_named(roots) if n != name)
         found[name] = replace(
-            links[name], reposts=tuple(dict.fromkeys(targets)), calls=calls, door=bool(node.door_to)
+            links[name],
+            reposts=tuple(dict.fromkeys(targets)),
+            calls=calls,
+            door_to=node.door_to,
+            levels=tuple(each for one in doors(nodes, name) if (each := links[one].each)),
         )
     return found
 

@@ -195,12 +195,13 @@ def _stand_for(
         if scope.lenient:
             return element
         known = [k for frame in scope.frames for k in frame] + resolver.pipeline.instances()
+        node = f"node.{name}"
         resolver.add(
             "unknown_instance",
             f"no instance is called {name!r}",
             call,
             scope,
-            suggestion=f"node.{name}" if f"node.{name}" in known else nearest(name, known),
+            suggestion=node if node in known else nearest(name, known),
             hint=f"There are: {', '.join(sorted(known))}." if known else None,
         )
         return None

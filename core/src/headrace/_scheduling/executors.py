@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace._scheduling.signal import Signal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
 
-__all__ = ["Caller", "Runner", "Work"]
+__all__ = ["Caller", "CallerOfGroups", "Runner", "Work"]
 
 
 class Work(NamedTuple):
@@ -102,6 +104,22 @@ class Caller:
 
     def finished(self, entry: Entry) -> None:
         """Do nothing: a caller counts its outcomes under the lock of the node."""
+
+
+class CallerOfGroups(Caller):
+    """A caller some of whose requests are of no use any more when one of them has failed.
+
+    Attributes:
+        groups: Per entry, those that stand and fall together with it.
+    """
+
+    __slots__ = ("groups",)
+
+    def __init__(
+        self, ident: int, groups: Sequence[list[Entry]], *, runs: bool, pending: int
+    ) -> None:
+        super().__init__(ident, runs=runs, pending=pending)
+        self.groups = {entry: own for group in groups for own in [list(group)] for entry in own}
 
 
 class Runner:

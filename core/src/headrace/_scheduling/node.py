@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.elsewhere import Elsewhere
-from headrace._scheduling.entry import DONE, NOBODY, QUEUED, Entry
-from headrace._scheduling.executors import Caller
+from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, Entry
+from headrace._scheduling.executors import Caller, CallerOfGroups
 from headrace._scheduling.instance import SWIFT_S
 from headrace._scheduling.line import WaitingLine
 from headrace._scheduling.statistics import Past
@@ -194,10 +194,7 @@ class Node:
             if not waiter.pending:
                 self._release(waiter)
             return
-        if not getattr(error, "abandoned", False):
-            request["data"] = entry.data
-            if error is not None:
-                request.pop("result", None)
+        _give_back(entry, error)
         if entry.alarm is not None:
             entry.alarm.cancel()
         code = "" if error is None else code_of(error)
@@ -218,6 +215,18 @@ class Node:
             self._release(waiter)
         else:
             self._settled.append(entry)
+        if error is not None and isinstance(owner, CallerOfGroups):
+            self._cancel_group(entry, owner)
+
+    def _cancel_group(self, failed: Entry, caller: CallerOfGroups) -> None:
+        """Cancel what waits and is of no use any more, for one of its group has failed."""
+        from concurrent.futures import CancelledError
+
+        group = caller.groups.get(failed, [])
+        waiting = [entry for entry in group if entry.state in (QUEUED, OUTSIDE)]
+        group.clear()
+        if waiting:
+            self.settle_waiting(CancelledError(), waiting)
 
     def _release(self, caller: Caller) -> None:
         """Wake a caller that sleeps and has all its outcomes."""
@@ -229,7 +238,8 @@ class Node:
         """Fail entries that wait, each with an error of its own."""
         for entry in entries:
             # In this order an interrupt leaves a settled entry in the line, which is passed over.
-            self.settle(entry, own(error))
+            if entry.state != DONE:
+                self.settle(entry, own(error))
             self.take_out(entry)
 
     def shed_elsewhere(self) -> None:
@@ -354,6 +364,14 @@ class Node:
             node=self.name,
             hint="Close the pipeline and build it again.",
         )
+
+
+def _give_back(entry: Entry, error: BaseException | None) -> None:
+    """Give the caller its object back, and no result of a failure; not while a backend runs on it."""
+    if not getattr(error, "abandoned", False):
+        entry.request["data"] = entry.data
+        if error is not None:
+            entry.request.pop("result", None)
 
 
 def own(error: BaseException) -> BaseException:

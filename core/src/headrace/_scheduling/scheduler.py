@@ -31,7 +31,7 @@ from headrace._scheduling.entry import (
     Entry,
 )
 from headrace._scheduling.exchange import Exchange
-from headrace._scheduling.executors import Caller
+from headrace._scheduling.executors import Caller, CallerOfGroups
 from headrace._scheduling.mending import Mender
 from headrace._scheduling.node import Limits, Node
 from headrace._scheduling.statistics import statistics
@@ -152,22 +152,36 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
         if entry.error is not None:
             raise entry.take_error()  # type: ignore[misc]
 
-    def call_many(self, entries: Sequence[Entry], *, internal: bool = False) -> None:
+    def call_many(
+        self,
+        entries: Sequence[Entry],
+        *,
+        internal: bool = False,
+        groups: Sequence[list[Entry]] = (),
+    ) -> None:
         """Run entries of one calling thread and wait for them; their outcomes are in them.
 
         Args:
             entries: New entries; those that are DONE already keep their outcome.
             internal: They come from a backend of this pipeline, which closing does not refuse.
+            groups: Entries that are cancelled while they wait when one of their group has failed.
         """
         now = self._node.clock()
         fresh = [entry for entry in entries if entry.state == NEW]
         for entry in fresh:
             self._set_times(entry, now)
         deadline = earliest(fresh)
-        caller = Caller(get_ident(), runs=deadline is None, pending=len(fresh))
+        me, runs, pending = get_ident(), deadline is None, len(fresh)
+        caller = (
+            CallerOfGroups(me, groups, runs=runs, pending=pending)
+            if groups
+            else Caller(me, runs=runs, pending=pending)
+        )
         for entry in fresh:
             entry.owner = caller
         self._wait(caller, fresh, deadline, internal=internal)
+        if isinstance(caller, CallerOfGroups):
+            caller.groups.clear()  # its entries know it: together they would be garbage
 
     def _wait(
         self,

@@ -135,10 +135,13 @@ class OnnxTensor(headrace.Backend):
         if len(signature.inputs) != 1 or len(signature.outputs) != 1 or signature.rows is not None:
             return
         (port,), (output,) = signature.inputs, signature.outputs
-        if port.batched and output.batched and all(isinstance(n, int) for n in port.shape[1:]):
+        dtype = numpy_dtype(port)
+        fixed = all(isinstance(n, int) for n in port.shape[1:])
+        # What an array of objects holds has to be looked at.
+        if port.batched and output.batched and fixed and dtype.kind != "O":
             self._array = np.ndarray
             shape = tuple(port.shape[1:])
-            self._alone = self._keys[port.name], port.name, shape, numpy_dtype(port), [output.name]
+            self._alone = self._keys[port.name], port.name, shape, dtype, [output.name]
 
     def _forward_one(self, request: Request) -> bool:
         """Run one plain sample past all that is for batches; False where it is no plain sample."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 import headrace
 
@@ -79,3 +79,11 @@ class OnnxOptions(headrace.Options):
         description="What ONNX Runtime itself prints to stderr; default: fatal on the CPU, where "
         "every error is raised, else error.",
     )
+
+    @field_validator("outputs", "unbatched")
+    @classmethod
+    def _once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        twice = sorted({name for name in names or () if (names or ()).count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(map(repr, twice))} stands there twice")
+        return names
