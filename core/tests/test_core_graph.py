@@ -524,3 +524,21 @@ def test_who_waits_for_room_is_let_in_when_nobody_waits_elsewhere():
         for client in clients:
             client.join(60)
         assert sorted(results) == [0, 1, 2, 3, 4, 5]
+
+
+def test_two_nodes_that_are_passed_by_keep_dicts_of_their_own():
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"] + "!"
+
+    headrace.register("Mark", type("Mark", (), {"forward": forward}), replace=True)
+    passed = {"backend": "Mark", "map": "first[result:data]", "or": True}
+    config = {
+        "first": {"backend": "Mark", "next": "left,right"},
+        "left": {**passed, "next": "last"},
+        "right": passed,
+        "last": {"backend": "Mark"},
+    }
+    with headrace.pipe(config) as pipe:
+        for ask in (pipe, lambda request: pipe.submit(request).result(60)):
+            assert ask({"data": "a"})["result"] == {"right": "a!", "last": "a!!"}

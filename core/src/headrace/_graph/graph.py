@@ -243,7 +243,9 @@ class Graph:
 
     def _station(self, name: str, before: Iterable[str], mapped: set[str]) -> Station:
         links = self._links[name]
-        takes_dict = any(self._links[n].map is None for n in links.next)
+        # An `or` that is passed by stands for its predecessor, whatever its map says.
+        following = [self._links[n] for n in links.next]
+        takes_dict = any(one.map is None or one.otherwise for one in following)
         return Station(
             name,
             self._schedulers[name],
