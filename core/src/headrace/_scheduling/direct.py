@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling import batch as _batch
 from headrace._scheduling.executors import Caller
-from headrace._scheduling.instance import BARGE_S, SWIFT_S
+from headrace._scheduling.instance import BARGE_S, RESTING, SWIFT_S
 from headrace.errors import code_of
 
 if TYPE_CHECKING:
@@ -106,12 +106,15 @@ class Direct:
         error: BaseException | None = None
         idle = True
         try:
-            # No call between these three and the claim: an interrupt finds it whole.
+            # No call up to the count: an interrupt finds the whole claim, and so does `statistics`.
             instance.ident = me
-            instance.direct += 1
             instance.holder = request
             # Another rack: the instance has been taken out of service, or all end.
             live = rack is self._rack
+            if live:
+                instance.direct += 1
+            else:
+                instance.holder = RESTING
             if live:
                 if instance.direct & instance.mask:
                     try:
@@ -136,9 +139,8 @@ class Direct:
                 with self._lock:
                     if error is not None:
                         instance.failed(code_of(error))
-                    elif not live:
-                        instance.direct -= 1
-                    self._node.rest(instance)
+                    if live or instance.holder is RESTING:  # else a mender has seen to it
+                        self._node.rest(instance)
         except BaseException as interrupt:
             self._interrupted(request, data, interrupt)
             raise

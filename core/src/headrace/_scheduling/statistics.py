@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.entry import RUNNING
+from headrace._scheduling.instance import RESTING
 from headrace._scheduling.timings import Timings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
 
@@ -26,9 +30,9 @@ class Past:
         self.forward = Timings()
         self.waited = Timings()
 
-    def absorb(self, other: Instance | Past) -> None:
-        """Count all that ``other`` has counted."""
-        self.direct += other.direct
+    def absorb(self, other: Instance | Past, *, direct: int | None = None) -> None:
+        """Count all that ``other`` has counted; ``direct`` stands for that of a moment ago."""
+        self.direct += other.direct if direct is None else direct
         self.forward.merge(other.forward)
         self.waited.merge(other.waited)
         _add(self.failures, other.failures)
@@ -44,8 +48,10 @@ def statistics(node: Node) -> dict[str, Any]:
     total.absorb(node.past)
     running = 0
     for instance in node.every:
-        total.absorb(instance)
-        running += _running(instance)
+        # No call in between: a caller that claims it without the lock is seen in both, or in none.
+        direct, holder, entries = instance.direct, instance.holder, instance.entries
+        total.absorb(instance, direct=direct)
+        running += _running(holder, entries)
     failed, sizes = total.failures, total.sizes
     _add(failed, node.failures)
     if total.direct:
@@ -70,13 +76,13 @@ def statistics(node: Node) -> dict[str, Any]:
     }
 
 
-def _running(instance: Instance) -> int:
+def _running(holder: object, entries: Sequence[Entry] | None) -> int:
     """Count the open requests on an instance."""
-    if instance.holder is None:
+    if holder is None or holder is RESTING:
         return 0
-    if instance.entries is None:
+    if entries is None:
         return 1  # a caller's own, past the queue
-    return sum(1 for entry in instance.entries if entry.state == RUNNING)
+    return sum(1 for entry in entries if entry.state == RUNNING)
 
 
 def _add(total: dict[Any, int], counts: dict[Any, int]) -> None:
