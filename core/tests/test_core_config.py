@@ -373,11 +373,11 @@ def test_links_take_placeholders(monkeypatch):
     }
     links = {name: node["links"] for name, node in headrace.explain(source)["nodes"].items()}
     assert links == {
-        "a": {"next": ["b", "c"], "each_errors": "none"},
+        "a": {"next": ["b", "c"]},
         "b": {"next": ["d", "e"], "each": "many:data", "each_errors": "none"},
-        "c": {"or": True, "each_errors": "none"},
-        "d": {"map": {"b": {"result": ["data", "many"]}}, "each_errors": "none"},
-        "e": {"map": {"b": {"result": "data"}}, "each_errors": "none"},
+        "c": {"or": True},
+        "d": {"map": {"b": {"result": ["data", "many"]}}},
+        "e": {"map": {"b": {"result": "data"}}},
     }
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.nesting import MAX_DEPTH
 from headrace._containers.choice import Fallback, ModelLoader
-from headrace._containers.graph import DagDispatcher
 from headrace._containers.scheduling import Batching
 from headrace._containers.sequential import Sequential
 from headrace._containers.wiring import Wiring
@@ -309,10 +308,6 @@ class Resolver:
             element.range = static_range(element)
         except ValueError as error:
             self.add("range", f"{element.name}: {error}", element.call, scope)
-            return False
-        if element.cls is DagDispatcher and self.keys is not None:
-            message = f"{element.name} belongs in entrypoint: a node cannot walk the graph it is in"
-            self.add("graph", message, element.call, scope)
             return False
         if element.cls is Batching:
             return scheduling.check_batching(self, element, scope)
