@@ -90,3 +90,17 @@ def test_every_key_is_described(validator):
 def test_the_links_that_the_schema_has_are_those_that_are_read(validator):
     node = validator.schema["$defs"]["node"]["properties"]
     assert set(LINK_KEYS) | set(NODE_KEYS) <= set(node)
+
+
+def test_an_option_that_has_no_json_form_takes_nothing_else_from_the_schema():
+    class Curve:
+        """What only Python knows."""
+
+    class Curved(headrace.Backend):
+        class Options(headrace.Options, arbitrary_types_allowed=True):
+            curve: Curve | None = Field(None, description="A curve.")
+
+    headrace.register("Curved", Curved, replace=True)
+    schema = json_schema()
+    jsonschema.validate({"backend": "Curved", "max": 4}, schema)
+    assert "batching_timeout" in schema["$defs"]["node"]["properties"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pydantic.errors import PydanticUserError
+
 from headrace._config.nodekeys import EXPRESSION_KEYS, NODE_ONLY, GlobalKeys, NodeKeys
 from headrace._registry import registry
 from headrace.errors import PluginError
@@ -165,7 +167,7 @@ def _option_keys(definitions: dict[str, Any]) -> dict[str, Any]:
         for spec in registry.find(name):
             try:
                 keys = _keys_of(spec.load().Options, definitions)
-            except (PluginError, ValueError, TypeError):
+            except (PluginError, PydanticUserError, ValueError, TypeError):
                 continue  # it cannot be imported, or an option has no JSON form
             for key, schema in keys.items():
                 described = f"{spec.name}: {schema.get('description', '')}".strip(": ")
