@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace._options import Options as _Options
 from headrace._portable import told
+from headrace._weights import RANGE_HINT, range_problem, weight_of, wrong_weight
 from headrace.errors import (
     BackendError,
     BatchRangeError,
     ClosedError,
     ContractError,
-    InputError,
     MissingDependencyError,
     RequestError,
     SetupError,
@@ -28,17 +28,9 @@ if TYPE_CHECKING:
     Outcomes: TypeAlias = "list[Exception | None] | None"
     """What a batch gives: None when all went well, else one exception or None per item."""
 
-__all__ = ["Backend", "range_problem", "weight_of"]
+__all__ = ["Backend"]
 
 Located = TypeVar("Located", RequestError, SetupError)
-
-
-def weight_of(batch: Sequence[Request]) -> int:
-    """Give the weight of a batch: the sum of ``request_size``, 1 where an item has none."""
-    total = 0
-    for request in batch:
-        total += request.get("request_size", 1)
-    return total
 
 
 class Backend:
@@ -253,7 +245,7 @@ class Backend:
             try:
                 weight = weight_of(batch)
             except TypeError:
-                return [self._located(_wrong_weight(request)) for request in batch]
+                return [self._located(wrong_weight(request)) for request in batch]
             fits = self.min <= weight and (self.max is None or weight <= self.max)
         if fits:
             return None
@@ -362,7 +354,7 @@ class Backend:
                 raise SetupError(_not_yours("init", name))
         problem = range_problem(self.min, self.max)
         if problem is not None:
-            raise SetupError(problem, hint=_RANGE_HINT)
+            raise SetupError(problem, hint=RANGE_HINT)
 
     def _note_range(self) -> None:
         self._bounded = self.max is not None or self.min > 1
@@ -381,30 +373,3 @@ _OWN = frozenset(n for n in vars(Backend) if n.startswith("_") and not n.startsw
 
 def _not_yours(who: str, name: str) -> str:
     return f"{who} sets {name!r}, which headrace.Backend keeps for itself: choose another name"
-
-
-def range_problem(least: object, most: object) -> str | None:
-    """Tell what is wrong with a batch range, None for nothing."""
-    if _is_weight(least) and (most is None or (_is_weight(most) and most >= least)):  # type: ignore[operator]
-        return None
-    return f"min={least!r}, max={most!r} is no batch range"
-
-
-_RANGE_HINT = "min is an int of at least 1, max is None or an int of at least min."
-
-
-def _is_weight(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _wrong_weight(request: Request) -> RequestError:
-    """Make the error of an item in a batch whose weights cannot be summed up."""
-    weight = request.get("request_size", 1)
-    if _is_weight(weight):
-        return BackendError("another item of the batch has a 'request_size' that is no int")
-    return InputError(
-        "the weight of the request is wrong",
-        key="request_size",
-        expected="an int of at least 1",
-        got=repr(weight),
-    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._backend import weight_of
 from headrace._scheduling.batch import Filler
+from headrace._weights import weight_of
 from headrace.errors import BatchRangeError
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend, weight_of
+from headrace._backend import Backend
 from headrace._containers.calling import caller_of
+from headrace._weights import weight_of
 from headrace.errors import ClosedError, InputError, NoResultError, RequestError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import weight_of
+from headrace._weights import weight_of
 from headrace.errors import BatchRangeError, ContractError, SetupError
 from headrace.testing.conformance.rule import Broken, Rule, rule
 from headrace.testing.conformance.subject import USUAL_BATCH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import weight_of
+from headrace._weights import weight_of
 from headrace.testing.conformance.memory import shares_memory
 from headrace.testing.conformance.rule import Broken, Rule, rule
 from headrace.testing.conformance.values import difference, kept

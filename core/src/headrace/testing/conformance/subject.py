@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import weight_of
+from headrace._weights import weight_of
 from headrace.testing.conformance.rule import Broken
 from headrace.testing.conformance.values import difference, kept
 
