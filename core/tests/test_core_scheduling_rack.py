@@ -51,6 +51,9 @@ class Hooked(deque):
             hook()
         return length
 
+    def __bool__(self):
+        return len(self) > 0
+
 
 def scheduler_of(pipe):
     return pipe._core.only
