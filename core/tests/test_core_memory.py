@@ -322,7 +322,7 @@ def test_what_is_done_again_and_again_leaves_nothing(work):
     times = 30
     grown = []
     with headrace.pipe(config) as pipe:
-        for _ in range(6):  # caches fill in the first; what grows for ever does so in each
+        for _ in range(20):  # caches fill in the first; what grows for ever does so in each
             before = blocks()
             for _ in range(times):
                 work(pipe)

@@ -136,12 +136,12 @@ class Walk:
         internal: bool,
     ) -> None:
         with self.lock:
-            if self._over:
-                return
-            for entry in entries:
+            for entry in () if self._over else entries:
                 self._open[id(entry)] = (station.scheduler, entry)
-        for entry in entries:
+        for place, entry in enumerate(entries):
             if self._over:  # one of those before has ended it
+                for left in entries[place:]:
+                    left.owner = NOBODY  # an owner knows its entries: together they would be garbage
                 return
             if entry.error is not None:
                 entry.owner.finished(entry)
