@@ -141,7 +141,9 @@ class Walk:
         for place, entry in enumerate(entries):
             if self._over:  # one of those before has ended it
                 for left in entries[place:]:
-                    left.owner = NOBODY  # an owner knows its entries: together they would be garbage
+                    left.owner = (
+                        NOBODY  # an owner knows its entries: together they would be garbage
+                    )
                 return
             if entry.error is not None:
                 entry.owner.finished(entry)
