@@ -140,10 +140,9 @@ class Walk:
                 self._open[id(entry)] = (station.scheduler, entry)
         for place, entry in enumerate(entries):
             if self._over:  # one of those before has ended it
+                # An owner knows its entries: together they would be garbage.
                 for left in entries[place:]:
-                    left.owner = (
-                        NOBODY  # an owner knows its entries: together they would be garbage
-                    )
+                    left.owner = NOBODY
                 return
             if entry.error is not None:
                 entry.owner.finished(entry)
