@@ -82,17 +82,26 @@ def plain_copy(value: Any) -> Any:
     return value
 
 
-def read_document(source: str | os.PathLike[str] | Mapping[str, Any]) -> Document:
+def read_document(
+    source: str | os.PathLike[str] | Mapping[str, Any], base: str | os.PathLike[str] | None = None
+) -> Document:
     """Read a dict or a TOML file and all that it extends.
+
+    Args:
+        source: The dict, or the path.
+        base: The folder that relative paths in a dict start from; None: the working directory.
 
     Raises:
         ConfigError: A file cannot be read or is no TOML, or ``extends`` and ``import`` are wrong;
             all that is wrong in that way.
-        TypeError: ``source`` is neither a path nor a mapping.
+        TypeError: ``source`` is neither a path nor a mapping, or a file is given a ``base``.
     """
     reader = _Reader()
     if isinstance(source, Mapping):
-        document = reader.tables(source, Path.cwd(), None, ())
+        folder = Path.cwd() if base is None else Path.cwd() / Path(base).expanduser()
+        document = reader.tables(source, folder, None, ())
+    elif base is not None:
+        raise TypeError("base is for a dict: paths in a file are relative to that file")
     elif isinstance(source, (str, os.PathLike)):
         document = reader.file(Path(source), (), {})
     else:

@@ -93,7 +93,6 @@ class Pipeline:
             self.registered,
             self._files,
             self.late,
-            self.resolver.moved.values(),
             links,
             probes,
         )

@@ -13,7 +13,6 @@ from headrace._containers.wiring import Wiring
 from headrace._plan import brackets, choosing, scheduling, wiring
 from headrace._plan.definitions import Definitions, expand
 from headrace._plan.element import Element
-from headrace._plan.moved import Moved
 from headrace._plan.options import OptionsReader
 from headrace._plan.ranges import depending_range, static_range
 from headrace._registry import registry
@@ -46,7 +45,6 @@ class Resolver:
         files: The files that the configuration imports, and what each has registered.
         problems: Where what is wrong goes.
         definitions: The definitions.
-        moved: The values that name files.
         unresolved: How many names have no class so far.
         all_names: Whether all names can be known; False when an import has failed.
     """
@@ -58,7 +56,6 @@ class Resolver:
         self.files = files
         self.problems = problems
         self.definitions = Definitions(pipeline, files, problems)
-        self.moved = Moved()
         self.unresolved = 0
         self.all_names = all_names
         self._nodes: list[tuple[str, NodeKeys | None, Parameters]] = []
@@ -280,7 +277,6 @@ class Resolver:
             scope,
             self.parameters,
             self.problems,
-            self.moved,
             tuple(dict.fromkeys(names)),
         )
         options, origins = reader.read()
