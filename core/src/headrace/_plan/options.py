@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from headrace._config.problems import key_place, shown_value
 from headrace._options import Options
 from headrace._plan.values import nearest_choice, plain_value, replaced
-from headrace._registry.registry import nearest
+from headrace._portable import told
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,10 +108,26 @@ class OptionsReader:
                 {key: value.value for key, value in values.items()}, context=context
             )
         except ValidationError as error:
+            self._report_all(error, values)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a validator or a default of the class
+            self._add_raised(error)
+        else:
+            return options
+        return None
+
+    def _report_all(self, error: ValidationError, values: dict[str, _Value]) -> None:
+        try:
             for detail in error.errors(include_url=False):
                 self._report(detail, values)
-            return None
-        return options
+        except Exception as broken:  # noqa: BLE001 - the text of what a validator raised
+            self._add_raised(broken)
+
+    def _add_raised(self, error: BaseException) -> None:
+        cls = f"{self.options.__module__}.{self.options.__qualname__}"
+        message = f"{self.call.name}: checking its options raised {told(error)}"
+        self._add("option", message, hint=f"The class {cls} has to be mended by its author.")
 
     def _add(self, code: str, message: str, which: int | str | None = None, **more: Any) -> None:
         self._wrong = True
@@ -179,13 +195,13 @@ class OptionsReader:
                 break
             key = positional[index]
             values[key] = self._argument(layer, call, index, plain_value(value))
-        for key, value in call.args.named:
+        for index, (key, value) in enumerate(call.args.named, len(call.args.positional)):
             if key not in self.keys:
                 self._add(
                     "unknown_option",
                     f"{call.name} has no option {key!r}",
-                    key,
-                    suggestion=nearest(key, self.keys),
+                    index,
+                    suggestion=self.problems.nearest(key, self.keys),
                     hint=_known(self.keys),
                 )
             elif key in values:

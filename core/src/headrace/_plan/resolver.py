@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.nesting import MAX_DEPTH
+from headrace._config.problems import SUGGESTED
 from headrace._containers.choice import Fallback, ModelLoader
 from headrace._containers.scheduling import Batching
 from headrace._containers.sequential import Sequential
@@ -169,16 +170,29 @@ class Resolver:
         if not self.all_names:
             self.parameters.incomplete = True
             return
-        problem = registry.unknown(call.name, self.known_names(scope))
+        near = self._nearest(call, scope)
+        problem = registry.unknown(call.name, [near] if near else [])
         self.problems.extend([replace(problem, **_place(call, scope.layer))])
         if problem.code != "unknown_backend":
             self.parameters.incomplete = True
-        elif problem.suggestion is not None:
-            self._know_options_of(call, problem.suggestion)
+        elif near is not None:
+            self._know_options_of(call, near)
+
+    def _nearest(self, call: Call, scope: Scope) -> str | None:
+        """Give the known name that is most like an unknown one."""
+        if len(self.problems) >= SUGGESTED:
+            return None  # the names are not even listed then
+        return self.problems.nearest(call.part, self.known_names(scope))
 
     def _know_options_of(self, call: Call, suggestion: str) -> None:
-        """Let the options of what was probably meant count as known: they are no second error."""
+        """Let the options of what was probably meant count as known: they are no second error.
+
+        A name that is wrong imports nothing: of a class that is not there yet any key may be.
+        """
         for spec in registry.find(suggestion, self.files):
+            if not spec.is_loaded:
+                self.parameters.incomplete = True
+                continue
             try:
                 keys = list(spec.load().Options.model_fields)
             except (PluginError, AttributeError):
@@ -208,7 +222,7 @@ class Resolver:
     def _plan_below_unknown(self, call: Call, scope: Scope) -> None:
         """Look into the bracket of a name without a class; some of it may be words."""
         phases, inner = brackets.bracket_of(call, scope)
-        near = registry.find(registry.unknown(call.name, self.known_names(scope)).suggestion or "")
+        near = registry.find(self._nearest(call, scope) or "") if phases else ()
         words = 0
         for spec in near:
             if spec.distribution == "headrace":
