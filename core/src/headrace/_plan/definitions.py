@@ -148,7 +148,7 @@ class Definitions:
                 wraps=True,
                 expanding=(definition.name,),
             )
-            if resolver.fits(tree, scope.layer):
+            if resolver.fits(tree, scope.layer, definition.name):
                 resolver.plan(tree, scope)
             resolver.leave(node)
 

@@ -41,6 +41,7 @@ class Parameters:
     Attributes:
         incomplete: Whether some text or name of the node could not be understood, so that a key
             nobody has may belong there; only those that look like a key of a node are reported.
+        reflected: How many elements parameters have brought that are reflected in others.
         excused: Whether a branch that is not built cannot be looked into, so that any key may
             belong to it.
     """
@@ -55,6 +56,7 @@ class Parameters:
         self.node = node
         self.incomplete = False
         self.excused = False
+        self.reflected = 0
         self.used_globals = used_globals
         self._table = table
         self._shared = shared
