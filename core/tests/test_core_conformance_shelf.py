@@ -116,6 +116,17 @@ def test_the_shelf_has_a_broken_backend_for_every_rule():
     assert len({cls.__name__ for cls in BROKEN}) == len(BROKEN) >= 25
 
 
+def test_a_fresh_process_ends_whatever_the_backend_leaves_running(monkeypatch):
+    from headrace.testing.conformance import probe as probing
+    from headrace.testing.conformance.subject import Subject
+
+    monkeypatch.setattr(probing, "_CLOSING_S", 0.1)
+    monkeypatch.setattr(probing, "_LIMIT_S", 60)
+    endless = type("Endless", (PERFECT[0],), {"expression": "NeverEnds"})
+    found = probe(Subject(endless()))
+    assert (found.stage, found.error) == ("build", "")
+
+
 def test_the_shelf_is_judged_in_fresh_processes_as_it_is_said():
     from headrace.testing.conformance.subject import Subject
 

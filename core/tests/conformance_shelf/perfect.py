@@ -218,6 +218,37 @@ class OwnThreadConformance(PerfectConformance):
     expression = "OwnThread(factor=4)"
 
 
+class WithAThread(Perfect):
+    """Multiply a number, with a thread beside it that ends in ``close``.
+
+    Reads:
+        data: A number, int or float.
+    Writes:
+        result: The number times ``factor``.
+    Batch:
+        1 or more
+
+    Raises:
+        InputError: ``data`` is missing or no number.
+    Source:
+        Own.
+    """
+
+    def init(self, options, context):
+        super().init(options, context)
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.stop.wait)  # no daemon: exit waits for it
+        self.thread.start()
+
+    def close(self):
+        self.stop.set()
+        self.thread.join()
+
+
+class WithAThreadConformance(PerfectConformance):
+    expression = "WithAThread"
+
+
 class Passing(headrace.Backend):
     """Give what came.
 
@@ -436,6 +467,7 @@ CONFORMANCE = [
     RangeByInitConformance,
     RowsConformance,
     OwnThreadConformance,
+    WithAThreadConformance,
     PassingConformance,
     ScaleConformance,
     ByKeyConformance,
@@ -445,6 +477,6 @@ CONFORMANCE = [
 
 for cls in (
     *(Perfect, OneAtATime, Fixed, RangeByInit, Rows, OwnThread, Passing, Scale, ByKey, Twice),
-    Around,
+    *(Around, WithAThread),
 ):
     headrace.register(cls.__name__, cls, replace=True)

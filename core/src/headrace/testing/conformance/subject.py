@@ -12,7 +12,7 @@ from headrace.testing.conformance.rule import Broken
 from headrace.testing.conformance.values import difference, kept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from headrace import Backend, PipelineConfig
     from headrace._plan.element import Element
@@ -34,12 +34,19 @@ class Subject:
     Attributes:
         kit: An instance of the class.
         promised: The class that an entry point promises, or None.
+        unavailable: What this machine lacks to build the backend, None for nothing.
         measured: What rules have measured once and share.
     """
 
     def __init__(self, kit: BackendConformance, promised: type[Backend] | None = None) -> None:
         self.kit = kit
         self.promised = promised
+        self.unavailable = lacking = kit.unavailable()
+        if lacking is not None and not (isinstance(lacking, str) and lacking.strip()):
+            raise ValueError(
+                f"{type(kit).__name__}.unavailable() gives {lacking!r}, which is neither None nor a "
+                "text that says what is lacking"
+            )
         self._open: list[Live] = []
         self._expected: dict[int, Any] = {}
         self.measured: dict[Any, Any] = {}
@@ -85,7 +92,7 @@ class Subject:
         """Give the keys that an element declares under ``reads`` or ``writes``."""
         element = self.element if element is None else element
         value = getattr(element.cls, which)
-        if element is self.element:
+        if element is self.element and self.unavailable is None:
             value = getattr(self.live.root, which)
         return declared_keys(value, element.options)
 
