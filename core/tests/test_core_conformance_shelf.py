@@ -20,7 +20,7 @@ shelf = {
     name: importlib.import_module(f"conformance_shelf.{name}")
     for name in (
         *("perfect", "labels", "broken_class", "broken_batch", "broken_results", "broken_errors"),
-        *("broken_life", "heavy"),
+        *("broken_life", "broken_device", "heavy"),
     )
 }
 sys.path.pop(0)
@@ -99,7 +99,7 @@ def test_a_broken_backend_is_rejected_by_exactly_the_rule_meant_for_it(cls, requ
         request.getfixturevalue("fake_torch")
     if cls.breaks not in ABOUT_IMPORTS:
         # A fresh process takes half a second, and says the same of all of them.
-        monkeypatch.setattr(rules_life, "probe", lambda subject: Probe(stage="build"))
+        monkeypatch.setattr(rules_life, "probe", lambda subject, **_: Probe(stage="build"))
     certificate, verdicts = judged(cls)
     failed = {v.id: v.detail for v in verdicts.values() if v.outcome == "failed"}
     assert set(failed) == {cls.breaks}, failed

@@ -9,6 +9,7 @@ from pydantic import Field
 from typing_extensions import NotRequired  # noqa: TC002 - read at run time
 
 import headrace
+from conformance_shelf.device import Device, on_device
 from headrace.errors import InputError
 from headrace.testing import BackendConformance
 
@@ -249,6 +250,43 @@ class WithAThreadConformance(PerfectConformance):
     expression = "WithAThread"
 
 
+class OnADevice(Perfect):
+    """Multiply a number on a device, which is waited for at the end of the batch.
+
+    Reads:
+        data: A number, int or float.
+    Writes:
+        result: The number times ``factor``, ``float64 [1]`` on the device.
+    Batch:
+        1 or more
+
+    Raises:
+        InputError: ``data`` is missing or no number.
+    Source:
+        Own.
+    """
+
+    def init(self, options, context):
+        super().init(options, context)
+        self.device = Device()
+        self.finish(context)
+
+    def finish(self, context):
+        context.at_batch_end(self.device.wait)
+
+    def memory(self, number):
+        return on_device(0.0)
+
+    def one(self, request):
+        number = self.read(request)
+        result = request["result"] = self.memory(number)
+        self.device.later(lambda: result.memory.__setitem__(0, number * self.factor))
+
+
+class OnADeviceConformance(PerfectConformance):
+    expression = "OnADevice"
+
+
 class Passing(headrace.Backend):
     """Give what came.
 
@@ -468,6 +506,7 @@ CONFORMANCE = [
     RowsConformance,
     OwnThreadConformance,
     WithAThreadConformance,
+    OnADeviceConformance,
     PassingConformance,
     ScaleConformance,
     ByKeyConformance,
@@ -477,6 +516,6 @@ CONFORMANCE = [
 
 for cls in (
     *(Perfect, OneAtATime, Fixed, RangeByInit, Rows, OwnThread, Passing, Scale, ByKey, Twice),
-    *(Around, WithAThread),
+    *(Around, WithAThread, OnADevice),
 ):
     headrace.register(cls.__name__, cls, replace=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from headrace._weights import weight_of
+from headrace.testing.conformance.dlpack import host_copy
 from headrace.testing.conformance.memory import shares_memory
 from headrace.testing.conformance.rule import Broken, Rule, rule
+from headrace.testing.conformance.rules_threads import in_thread
 from headrace.testing.conformance.subject import DISTINCT
-from headrace.testing.conformance.values import difference, kept
+from headrace.testing.conformance.values import arrays_on_device, difference, kept, said
 
 if TYPE_CHECKING:
     from headrace.testing.conformance.live import Live
@@ -18,6 +21,9 @@ __all__ = ["RULES"]
 
 _MIXED_UP = "results of other requests"
 """What `batch-equals-items` leaves to `order-kept`."""
+
+_TURNS = 3
+"""How many batches are looked at as soon as they are told."""
 
 _LATER = 8
 """How many batches come after one whose results must not change."""
@@ -31,6 +37,40 @@ def _batches(subject: Subject, live: Live) -> list[list[int]]:
     item = subject.repeating
     sizes = sorted({len(live.take(item, want)) for want in live.weights})
     return [[k % DISTINCT for k in range(size)] for size in sizes]
+
+
+@rule("finished-when-told", "runs")
+def finished_when_told(subject: Subject) -> str | None:
+    """Whoever gets a result reads it at once, in any thread and on any stream.
+
+    What `forward` leaves unfinished in the memory of a device is finished when the batch is told: by
+    a function that `init` has given to `context.at_batch_end`. Results on a device are copied to the
+    host by another thread as soon as their batch is told, and again once the same requests have run
+    once more and the backend is closed: both copies are equal.
+    """
+    try:
+        live = subject.build()
+    except Exception:  # noqa: BLE001 - `life-cycle-again` says so
+        return None
+    told: list[tuple[Any, Any]] = []
+    for _ in range(_TURNS):
+        results = live.results(live.take(subject.item))
+        on_device = [one for result in results for one in arrays_on_device(result)]
+        copies = in_thread(lambda arrays=on_device: [host_copy(one) for one in arrays])  # type: ignore[misc]
+        told += zip(on_device, copies, strict=True)
+    live.results(live.take(subject.item))
+    with contextlib.suppress(Broken):  # so it does of a close that fails
+        subject.done(live)
+    for array, copy in told:
+        if copy is None:
+            raise Broken(f"{said(array)} cannot be read by the CPU when its batch is told")
+        found = subject.differ(host_copy(array), copy)
+        if found is not None:
+            raise Broken(
+                f"{said(array)} is not finished when its batch is told, by the time of close it "
+                f"differs: {found}; finish it in a function given to context.at_batch_end"
+            )
+    return f"{len(told)} arrays on a device" if told else "no result is on a device"
 
 
 @rule("batch-equals-items", "range")
@@ -151,4 +191,10 @@ def _must_be_fresh(subject: Subject, came: list[dict[str, Any]], since: str) -> 
             raise Broken(f"{since} changed what request {k} came with: {found}")
 
 
-RULES: tuple[Rule, ...] = (batch_equals_items, order_kept, inputs_kept, results_kept)
+RULES: tuple[Rule, ...] = (
+    finished_when_told,
+    batch_equals_items,
+    order_kept,
+    inputs_kept,
+    results_kept,
+)

@@ -11,14 +11,11 @@ import copy
 import math
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.testing.conformance.dlpack import HostArray, host_copy, is_on_device
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["difference", "is_array", "kept", "said"]
+__all__ = ["arrays_on_device", "difference", "is_array", "kept", "said"]
 
 _TEXT = 120
 
@@ -44,7 +41,8 @@ def kept(value: Any) -> Any:
         return value.tobytes()
     try:
         # What is in the memo is taken in place of a copy: arrays on a device come to the host.
-        return copy.deepcopy(value, dict(_on_host(value, set())))
+        memo = {id(array): host_copy(array) for array in arrays_on_device(value)}
+        return copy.deepcopy(value, {key: one for key, one in memo.items() if one is not None})
     except Exception:  # noqa: BLE001 - foreign objects may refuse in any way
         if isinstance(value, Mapping):
             return {key: kept(part) for key, part in value.items()}
@@ -53,24 +51,30 @@ def kept(value: Any) -> Any:
         return value
 
 
-def _on_host(value: Any, seen: set[int]) -> Iterator[tuple[int, Any]]:
-    """Give a copy on the host of each array on a device that a value holds, by its identity."""
+def arrays_on_device(value: Any) -> list[Any]:
+    """Give the arrays on a device that a value holds, each once."""
+    found: list[Any] = []
+    _walk(value, set(), found)
+    return found
+
+
+def _walk(value: Any, seen: set[int], found: list[Any]) -> None:
     if id(value) in seen or isinstance(value, (str, bytes, int, float, type(None))):
         return
     seen.add(id(value))
-    if is_array(value) or is_on_device(value):
-        copied = host_copy(value) if is_on_device(value) else None
-        if copied is not None:
-            yield id(value), copied
+    if is_on_device(value):
+        found.append(value)
+    elif is_array(value):
         return
-    if isinstance(value, Mapping):
-        parts = list(value.values())
+    elif isinstance(value, Mapping):
+        for part in list(value.values()):
+            _walk(part, seen, found)
     elif isinstance(value, (list, tuple, set, frozenset)):
-        parts = list(value)
+        for part in list(value):
+            _walk(part, seen, found)
     else:
-        parts = list((_fields(value) or {}).values())
-    for part in parts:
-        yield from _on_host(part, seen)
+        for part in list((_fields(value) or {}).values()):
+            _walk(part, seen, found)
 
 
 def difference(a: Any, b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> str | None:
