@@ -114,7 +114,7 @@ def shout(pytester):
         """,
     )
     yield pytester.path
-    for name in ("shout_backend", "shout_conformance"):
+    for name in ("shout_backend", "shout_conformance", "other_backend", "other_conformance"):
         sys.modules.pop(name, None)
 
 
@@ -287,6 +287,97 @@ def test_an_exception_that_explains_nothing_is_refused(
     assert said in done.stdout
 
 
+# On a machine that lacks the device.
+
+ON_A_GPU = """
+    import pytest
+    import headrace
+    from shout_backend import Shout
+    from shout_conformance import ShoutConformance
+
+    class OnAGpu(Shout):
+        __doc__ = Shout.__doc__
+
+        def init(self, options, context):
+            raise RuntimeError("no kernel image is available")
+
+    headrace.register("OnAGpu", OnAGpu, replace=True)
+
+    {marks}
+    class Gpu(ShoutConformance):
+        {inside}
+        expression = "OnAGpu"
+
+        def unavailable(self):
+            return "no CUDA device"
+
+    del ShoutConformance
+"""
+BUILT = set(rules()) - {
+    *("resolves", "attributes", "options-described", "options-strict", "options-schema", "items"),
+    *("docstring-sections", "docstring-keys", "docstring-batch", "docstring-raises"),
+    "imports-lazily",
+}
+
+
+def on_a_gpu(shout, *, marks="", inside="", module=""):
+    text = textwrap.dedent(ON_A_GPU).format(marks=marks, inside=inside)
+    (shout / "test_shout.py").write_text(text + f"\n{module}\n")
+
+
+def test_what_cannot_be_built_here_is_skipped_and_the_class_is_judged(
+    shout, pytest_in, no_fresh_process
+):
+    on_a_gpu(shout)
+    done = pytest_in("-v", "-rs")
+    assert done.returncode == 0, done.stdout
+    for identifier in rules():
+        outcome = "SKIPPED" if identifier in BUILT else "PASSED"
+        assert f"test_shout.py::Gpu::{identifier} {outcome}" in done.stdout
+    assert f"{len(rules()) - len(BUILT)} passed, {len(BUILT)} skipped" in done.stdout
+    assert "no CUDA device" in done.stdout
+
+
+def test_a_class_that_is_wrong_fails_without_the_device(shout, pytest_in, no_fresh_process):
+    path = shout / "shout_backend.py"
+    path.write_text(path.read_text("utf-8").replace("Source:", "Origin:"))
+    on_a_gpu(shout)
+    done = pytest_in("-v")
+    assert "::docstring-sections FAILED" in done.stdout
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"marks": "@pytest.mark.timeout(50)"},
+        {"inside": "pytestmark = pytest.mark.timeout(50)"},
+        {"inside": "pytestmark = [pytest.mark.timeout(50)]"},
+        {"module": "pytestmark = pytest.mark.timeout(50)"},
+    ],
+    ids=["decorator", "class", "list", "module"],
+)
+def test_marks_of_a_class_and_its_module_count_for_its_tests(shout, pytest_in, place):
+    on_a_gpu(shout, **place)
+    count = len(rules())
+    without = pytest_in("--collect-only", "-q", "-m", "not timeout").stdout
+    assert f"{count} deselected" in without
+    assert "Gpu::" not in without
+    alone = pytest_in("--collect-only", "-q", "-m", "timeout").stdout
+    assert alone.count("test_shout.py::Gpu::") == count
+
+
+def test_marks_are_inherited_and_do_what_they_do_elsewhere(shout, pytest_in):
+    on_a_gpu(
+        shout,
+        marks='@pytest.mark.skip(reason="a mark of the class")',
+        module="class Other(Gpu):\n    expression = 'OnAGpu'",
+    )
+    done = pytest_in("-rs")
+    assert f"{2 * len(rules())} skipped" in done.stdout
+    assert "a mark of the class" in done.stdout
+
+
 # As a command.
 
 
@@ -373,6 +464,56 @@ def test_a_qualified_name_and_an_unknown_one(installed, command):
     assert "Did you mean 'Shout'?" in unknown.stderr
     nowhere = command("Shout", "--certificate", "no/such/folder.json")
     assert nowhere.returncode == 2
+
+
+def test_a_device_that_is_lacking_is_said_first_and_is_no_certificate(installed, command):
+    path = installed / "shout_conformance.py"
+    path.write_text(CONFORMANCE + '\n    def unavailable(self):\n        return "no CUDA device"\n')
+    done = command("Shout", "--certificate", str(installed / "out.json"))
+    assert done.returncode == 1
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("Shout (headrace-shout 1.5): NOT CERTIFIED, no CUDA device")
+    assert f"{len(BUILT)} not judged" in done.stdout
+    assert " 0 failed" in done.stdout
+    written = json.loads((installed / "out.json").read_text("utf-8"))
+    (certificate,) = written["certificates"]
+    assert written["certified"] is certificate["certified"] is False
+    assert next(iter(certificate.items())) == ("unavailable", "no CUDA device")
+    outcomes = {rule["id"]: rule["outcome"] for rule in certificate["rules"]}
+    assert {one for one, outcome in outcomes.items() if outcome == "not_judged"} == BUILT
+    assert {outcome for one, outcome in outcomes.items() if one not in BUILT} == {"passed"}
+    assert {r["detail"] for r in certificate["rules"] if r["id"] in BUILT} == {"no CUDA device"}
+
+
+def test_of_two_distributions_with_one_name_the_one_that_is_asked_for_is_judged(installed, command):
+    info = installed / "headrace_other-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: headrace-other\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text(
+        "[headrace.backends]\nShout = other_backend:Shout\n"
+        "[headrace.conformance]\nShout = other_conformance:ShoutConformance\n"
+    )
+    # The other one is wrong, so that the two are told apart by what is found.
+    write(
+        installed,
+        other_backend=BACKEND.replace('request["result"] =', "ignored ="),
+        other_conformance=CONFORMANCE,
+    )
+    found = {}
+    for name in ("shout:Shout", "other:Shout"):
+        done = command(name, "--json")
+        (one,) = json.loads(done.stdout)["certificates"]
+        assert (one["certified"], done.returncode) in ((True, 0), (False, 1))
+        failed = {rule["id"] for rule in one["rules"] if rule["outcome"] == "failed"}
+        found[name] = (one["distribution"], one["version"], one["expression"], failed)
+    assert found == {
+        "shout:Shout": ("headrace-shout", "1.5", "shout:Shout(marks=2)", set()),
+        "other:Shout": ("headrace-other", "2.0", "other:Shout(marks=2)", {"runs"}),
+    }
+    both = json.loads(command("Shout", "--json").stdout)["certificates"]
+    assert [(one["distribution"], one["certified"]) for one in both] == [
+        *(("headrace-other", False), ("headrace-shout", True)),
+    ]
 
 
 @pytest.mark.parametrize(

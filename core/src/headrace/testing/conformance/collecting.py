@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -120,5 +122,10 @@ class RuleItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        """Say where the test stands."""
-        return self.path, None, f"{self.parent.name}::{self.name}"
+        """Say where the test stands: its class, or where that is imported the top of the module."""
+        line = 0  # pytest asks for a line where a mark skips
+        with contextlib.suppress(OSError, TypeError):
+            cls = self.parent.conformance
+            if inspect.getsourcefile(cls) == str(self.path):
+                line = inspect.getsourcelines(cls)[1] - 1
+        return self.path, line, f"{self.parent.name}::{self.name}"
