@@ -25,7 +25,7 @@ MOST = 1024
 NODE = "main"
 
 _UNBOUNDED = 64
-"""The heaviest batch that is tried of a backend without a ``max``."""
+"""The heaviest batch that is tried of a backend without a ``max``, where its node asks for none."""
 
 _EACH = 16
 """Every weight up to here is tried, and above it each power of two."""
@@ -67,7 +67,8 @@ class Live:
     def weights(self) -> list[int]:
         """The weights of the batches that are tried: all up to 16, powers of two, the largest."""
         least, most = self.range
-        largest = max(least, _UNBOUNDED if most is None else min(most, MOST))
+        asked = self.plan.nodes[NODE].keys.max  # beside the expression
+        largest = max(least, min(MOST, max(_UNBOUNDED, asked or 1) if most is None else most))
         powers = (1 << n for n in range(largest.bit_length()))
         tried = {least, largest, *range(least, min(largest, _EACH) + 1), *powers}
         return sorted(weight for weight in tried if least <= weight)

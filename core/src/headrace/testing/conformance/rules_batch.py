@@ -139,9 +139,9 @@ def empty_batch(subject: Subject) -> None:
 def batch_range(subject: Subject) -> str:
     """Schedulers cut batches by the range: all of it must work, and nothing outside of it run.
 
-    Batches of every weight from `min` to 16, of each power of two above, and of `max` (without one,
-    64; of more than 1024, 1024) succeed. One above `max` and one below `min` fail with
-    BatchRangeError for every item, and do not reach `forward`.
+    Batches of every weight from `min` to 16, of each power of two above, and of `max` (without one
+    that of `options`, at least 64; of more than 1024, 1024) succeed. One above `max` and one below
+    `min` fail with BatchRangeError for every item, and do not reach `forward`.
     """
     live = subject.live
     least, most = live.range

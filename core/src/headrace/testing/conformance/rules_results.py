@@ -76,10 +76,10 @@ def batch_equals_items(subject: Subject) -> str:
     """What a request gets must not depend on which strangers share its batch.
 
     In batches of every size up to 16, of each power of two above, and of the largest (without a
-    `max`, 64; of more than 1024, 1024), each request gets what it gets alone (filled up with copies
-    of itself where `min` is above 1). Large batches repeat the requests 0 to 16. Numbers with
-    fractions may differ by the tolerance of the conformance class. Results that are right and
-    belong to other requests of the batch are for `order-kept` to judge.
+    `max` that of `options`, at least 64; of more than 1024, 1024), each request gets what it gets
+    alone (filled up with copies of itself where `min` is above 1). Large batches repeat the requests
+    0 to 16. Numbers with fractions may differ by the tolerance of the conformance class. Results
+    that are right and belong to other requests of the batch are for `order-kept` to judge.
     """
     batches = _batches(subject, subject.live)
     for ks in batches:

@@ -18,6 +18,7 @@ from headrace.testing.conformance.dlpack import HostArray, host_copy, is_on_devi
 __all__ = ["arrays_on_device", "difference", "is_array", "kept", "said"]
 
 _TEXT = 120
+_LISTING = ("tolist", "to_pylist")
 
 
 def is_array(value: Any) -> bool:
@@ -129,7 +130,7 @@ def _of_arrays(a: Any, b: Any, rtol: float, atol: float) -> str | None:
 
 def _readable(array: Any) -> Any:
     """Give an array that the CPU can read, of numpy where that is loaded; None if there is none."""
-    if is_on_device(array) or not hasattr(array, "shape") or _listed(array) is None:
+    if is_on_device(array) or not hasattr(array, "shape") or not _tells(array):
         array = host_copy(array)
     if isinstance(array, HostArray):
         found = array.numpy()
@@ -137,15 +138,23 @@ def _readable(array: Any) -> Any:
     return array
 
 
+def _tells(array: Any) -> bool:
+    """Tell whether an array gives what it holds as lists, or its bytes."""
+    if any(callable(getattr(array, name, None)) for name in _LISTING):
+        return True
+    try:
+        memoryview(array).release()
+    except TypeError:
+        return False
+    return True
+
+
 def _listed(array: Any) -> Any:
-    """Give what an array holds as lists; None when it does not tell."""
-    for name in ("tolist", "to_pylist"):
+    """Give what an array holds as lists."""
+    for name in _LISTING:
         if callable(getattr(array, name, None)):
             return getattr(array, name)()
-    try:
-        return memoryview(array).tolist()
-    except TypeError:
-        return None
+    return memoryview(array).tolist()
 
 
 def _of_unreadable(a: Any, b: Any, rtol: float, atol: float) -> str | None:
