@@ -16,7 +16,8 @@ from headrace._futures import AsyncOwner, RequestFuture
 from headrace._graph import Walk, is_cheap, may_wait, walk_here, walk_together
 from headrace._reload import Reloader
 from headrace._scheduling.entry import DONE, Entry
-from headrace.errors import InputError, RequestsFailed
+from headrace._tracebacks import without_inner_frames
+from headrace.errors import ConfigError, InputError, PluginError, RequestsFailed, SetupError
 
 if TYPE_CHECKING:
     import os
@@ -45,7 +46,10 @@ def pipe(
         SetupError: A backend could not be built; what was built is closed again.
         PluginError: A plugin or a library is missing.
     """
-    return Pipeline(PipelineConfig.load(source, allow_import=allow_import))
+    try:
+        return Pipeline(PipelineConfig.load(source, allow_import=allow_import))
+    except (ConfigError, PluginError, SetupError) as error:
+        raise without_inner_frames(error) from error.__cause__
 
 
 class Pipeline:
@@ -269,7 +273,8 @@ class Pipeline:
         old ones, which go on serving, until they are warm. Then requests that wait go to the new
         ones, and each old one is closed when its batch ends. One reload runs at a time; another
         waits for it. Without changes the node is built again as it is, for example from a model
-        file that was replaced.
+        file that was replaced. An option that has no effect, since args in the expression win, is
+        told as a UserWarning.
 
         Whenever this raises, the old instances are in place and nothing has changed. It returns
         when all old ones are closed, or when ``timeout`` is over: then those whose batch still

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._config.nodekeys import GlobalKeys, NodeKeys
 from headrace._config.problems import Problems, key_place
 from headrace._expression import read_expression
+from headrace._plan.doubts import report_overruled
 from headrace._plan.element import Named, PipelinePlan
 from headrace._plan.keys import check_keys
 from headrace._plan.links import check_links, read_links
@@ -75,9 +76,10 @@ class Pipeline:
         }
         is_graph = check_links(links, self.problems)
         links = with_calls(links, self.nodes)
+        doubts = Problems()
         if is_graph and len(self.nodes) == len(self.shape.nodes):
             check_reposts(links, self.nodes, self.problems)
-            check_keys_read(links, self.nodes, self.problems)
+            check_keys_read(links, self.nodes, self.problems, doubts)
             if entrypoint is not None:
                 check_front(entrypoint, links, self.nodes, self.problems)
         self.resolver.definitions.check_all(self)
@@ -85,6 +87,7 @@ class Pipeline:
             parameters.report_unknown(self.problems)
         if self.shape.nodes:
             report_unknown_globals(self.shape.globals, self.parameters, self.problems)
+        report_overruled(self.shape, self.parameters, doubts)
         return PipelinePlan(
             self.nodes,
             list(self.shape.nodes),
@@ -95,6 +98,7 @@ class Pipeline:
             self.late,
             links,
             probes,
+            doubts=tuple(doubts),
         )
 
     def _front(self) -> tuple[Element | None, int | None]:

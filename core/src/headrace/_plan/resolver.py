@@ -18,7 +18,6 @@ from headrace._plan.options import OptionsReader
 from headrace._plan.ranges import depending_range, static_range
 from headrace._plan.sizes import MAX_ELEMENTS, Sizes
 from headrace._registry import registry
-from headrace._registry.catalogue import WORDS_TO_COME
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
@@ -147,8 +146,7 @@ class Resolver:
         cls = self._class(specs, call, scope)
         if cls is None:
             self.unresolved += 1
-            if call.part not in WORDS_TO_COME:  # what stands in their brackets may be no backend
-                self._plan_below_unknown(call, scope)
+            self._plan_below_unknown(call, scope)
             return None
         return self._backend(call, specs[0], cls, scope)
 

@@ -1,4 +1,4 @@
-"""Names that core itself knows: its own backends, words to come, and who brings well-known ones."""
+"""Names that core itself knows: its own, and those that well-known distributions bring."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ __all__ = [
     "CORE_BATCH_POLICIES",
     "CORE_DISPATCH_POLICIES",
     "CORE_POLICIES",
+    "KNOWN_COMMANDS",
     "KNOWN_ELSEWHERE",
-    "WORDS_TO_COME",
 ]
 
 _CONTAINERS = "headrace._containers"
@@ -53,16 +53,12 @@ CORE_DISPATCH_POLICIES = {"best_fit": "headrace.policies:BestFit"}
 CORE_POLICIES = {**CORE_BATCH_POLICIES, **CORE_DISPATCH_POLICIES}
 """The policies of core and where each class is."""
 
-WORDS_TO_COME = {
-    "Benchmark": "It comes with the command `headrace bench`.",
-}
-"""Names with a meaning that this version refuses, and what they come with."""
-
 _BY_DISTRIBUTION = {
     "headrace-cv": (
         "CropMat CvtColorMat DecodeMat EncodeMat LetterBoxMat Mat2Tensor NMS PerspectiveCropMat "
         "ResizeMat Tensor2Mat TopLeftResizeMat"
     ),
+    "headrace-observe": "Benchmark",
     "headrace-ort": "OnnxTensor",
     "headrace-torch": (
         "ArgMaxTensor CatTensor ContiguousTensor CpuTensor CropTensor CvtColorTensor DecodeTensor "
@@ -76,3 +72,12 @@ KNOWN_ELSEWHERE = {
     name: distribution for distribution, names in _BY_DISTRIBUTION.items() for name in names.split()
 }
 """Names of well-known backends and the distribution to install for each."""
+
+KNOWN_COMMANDS = {
+    **dict.fromkeys(
+        ("bench", "gpus", "report", "simulate", "top", "trace", "tune"), "headrace-observe"
+    ),
+    "serve": "headrace-serve",
+    "trt": "headrace-trt",
+}
+"""Commands of ``headrace`` that a distribution brings, and which one."""

@@ -16,7 +16,6 @@ from headrace._registry.catalogue import (
     CORE_BACKENDS,
     CORE_POLICIES,
     KNOWN_ELSEWHERE,
-    WORDS_TO_COME,
 )
 from headrace._registry.discovery import PluginRecord, discover
 from headrace._registry.hooks import Offer, call_hook, find_offer, offers
@@ -144,7 +143,7 @@ class Registry:
                 f"{name!r} is no name for a backend",
                 hint="A letter or _, then letters, digits and _ . - /",
             )
-        if name in CORE_BACKENDS or name in WORDS_TO_COME or name in CORE_POLICIES:
+        if name in CORE_BACKENDS or name in CORE_POLICIES:
             raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
         if not is_policy(cls):
             as_backend(cls)
@@ -190,7 +189,7 @@ class Registry:
         found: dict[str, list[tuple[PluginRecord, str]]] = {}
         for record, answer in call_hook(self.plugins(), "headrace_definitions"):
             for name, text in answer.items():
-                if name not in CORE_BACKENDS and name not in WORDS_TO_COME:
+                if name not in CORE_BACKENDS:
                     found.setdefault(name, []).append((record, text))
         return found
 
@@ -277,12 +276,6 @@ class Registry:
     def unknown(self, name: str, known: Iterable[str]) -> Problem:
         """Say why ``name`` is unknown and what to do about it."""
         _, _, part = name.rpartition(":")
-        if part in WORDS_TO_COME:
-            return Problem(
-                "not_in_this_version",
-                f"{name!r} has a meaning that this version does not have",
-                hint=WORDS_TO_COME[part],
-            )
         for record in self.plugins():
             if part in record.backends and record.state != "ok":
                 return Problem(
