@@ -139,13 +139,23 @@ def test_the_shelf_has_a_broken_backend_for_every_rule():
 
 def test_a_fresh_process_ends_whatever_the_backend_leaves_running(monkeypatch):
     from headrace.testing.conformance import probe as probing
+    from headrace.testing.conformance.rule import Broken
     from headrace.testing.conformance.subject import Subject
 
+    def seen(name):
+        return probe(Subject(type(name, (PERFECT[0],), {"expression": name})()))
+
     monkeypatch.setattr(probing, "_CLOSING_S", 0.1)
-    monkeypatch.setattr(probing, "_LIMIT_S", 60)
-    endless = type("Endless", (PERFECT[0],), {"expression": "NeverEnds"})
-    found = probe(Subject(endless()))
+    found = seen("NeverEnds")
     assert (found.stage, found.error) == ("build", "")
+    with pytest.raises(Broken, match="a fresh process ended with 3"):
+        seen("EndsTheProcess")
+    monkeypatch.setattr(probing, "_LIMIT_S", 0.2)
+    with pytest.raises(Broken, match=r"a fresh process did not end within 0\.2 s"):
+        seen("NeverBuilds")
+    # Those after them get answers of their own.
+    monkeypatch.setattr(probing, "_LIMIT_S", 60)
+    assert [seen(name).stage for name in ("WithAThread", "OneAtATime")] == ["build", "build"]
 
 
 def test_the_shelf_is_judged_in_fresh_processes_as_it_is_said():
