@@ -54,6 +54,7 @@ ORDER = [
     "NotHasKey",
     "Random",
     "Identity",
+    "Call",
     "Loop",
     "Restart",
     "DagDispatcher",

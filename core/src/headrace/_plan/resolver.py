@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.nesting import MAX_DEPTH
 from headrace._config.problems import SUGGESTED
+from headrace._containers.call import Call as CallFunction
 from headrace._containers.choice import Fallback, ModelLoader
 from headrace._containers.scheduling import Batching
 from headrace._containers.sequential import Sequential
@@ -14,6 +15,7 @@ from headrace._containers.wiring import Wiring
 from headrace._plan import brackets, choosing, scheduling, wiring
 from headrace._plan.definitions import Definitions, expand
 from headrace._plan.element import Element
+from headrace._plan.functions import check_function
 from headrace._plan.options import OptionsReader
 from headrace._plan.ranges import depending_range, static_range
 from headrace._plan.sizes import MAX_ELEMENTS, Sizes
@@ -354,6 +356,8 @@ class Resolver:
             return False
         if element.cls is Batching:
             return scheduling.check_batching(self, element, scope)
+        if element.cls is CallFunction:
+            return check_function(self, element, scope)
         if not scheduling.check_walker(self, element, scope):
             return False
         return scheduling.check_dispatcher(self, element, scope)

@@ -45,6 +45,7 @@ CORE_BACKENDS = {
     "Restart": f"{_CONTAINERS}.loops:Restart",
     "DagDispatcher": f"{_CONTAINERS}.graph:DagDispatcher",
     "Repost": f"{_CONTAINERS}.graph:Repost",
+    "Call": f"{_CONTAINERS}.call:Call",
 }
 """The backends of core and where each class is."""
 
