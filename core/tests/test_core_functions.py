@@ -40,8 +40,8 @@ def halve(number):
 
 
 def test_a_function_is_called_per_item_and_what_it_raises_fails_its_item_alone():
-    headrace.register("Halve", halve)
-    one, zero, nothing, three = answers("Halve", [{"data": 1}, {"data": 0}, {}, {"data": 3}])
+    headrace.register("HalveIt", halve)
+    one, zero, nothing, three = answers("HalveIt", [{"data": 1}, {"data": 0}, {}, {"data": 3}])
     assert (one, three) == (12, 4)
     assert type(zero) is BackendError
     assert isinstance(zero.__cause__, ZeroDivisionError)
@@ -50,10 +50,10 @@ def test_a_function_is_called_per_item_and_what_it_raises_fails_its_item_alone()
 
 
 def test_functions_compose_with_words_and_classes():
-    headrace.register("Upper", str.upper)
+    headrace.register("UpperFn", str.upper)
     headrace.register("Tail", functools.partial(lambda start, text: text[start:], 1))
     headrace.register("Add", collections.Counter("aab").__getitem__)
-    assert answers("S[Upper,(key=k)Tail]", [{"data": "abc", "k": 1}, {"data": "abc"}]) == [
+    assert answers("S[UpperFn,(key=k)Tail]", [{"data": "abc", "k": 1}, {"data": "abc"}]) == [
         "BC",
         "ABC",
     ]
@@ -62,19 +62,19 @@ def test_functions_compose_with_words_and_classes():
 
 def test_a_function_that_is_decorated_keeps_being_a_function():
     @headrace.register
-    def Twice(text):  # noqa: N802 - the name in expressions
+    def Doubled(text):  # noqa: N802 - the name in expressions
         """Write a text twice."""
         return text * 2
 
-    @headrace.register("Sizes", batched=True)
+    @headrace.register("BatchSizes", batched=True)
     def sizes(texts):
         return [len(texts)] * len(texts)
 
-    assert Twice("ab") == "abab"
-    assert answers("S[Twice,Twice]", [{"data": "a"}]) == ["aaaa"]
-    assert answers("Sizes", [{"data": "a"}] * 3) == [3, 3, 3]
-    tree = headrace.explain({"backend": "Twice"})["nodes"]["main"]["tree"]
-    assert tree["name"] == "Twice"
+    assert Doubled("ab") == "abab"
+    assert answers("S[Doubled,Doubled]", [{"data": "a"}]) == ["aaaa"]
+    assert answers("BatchSizes", [{"data": "a"}] * 3) == [3, 3, 3]
+    tree = headrace.explain({"backend": "Doubled"})["nodes"]["main"]["tree"]
+    assert tree["name"] == "Doubled"
 
 
 def test_a_function_for_batches_gets_all_data_at_once_and_an_error_fails_all_that_were_given():
@@ -84,11 +84,11 @@ def test_a_function_for_batches_gets_all_data_at_once_and_an_error_fails_all_tha
         calls.append(list(numbers))
         return [sum(numbers) // n for n in numbers]
 
-    headrace.register("Total", total, batched=True)
-    first, nothing, second = answers("Total", [{"data": 1}, {}, {"data": 3}])
+    headrace.register("TotalOver", total, batched=True)
+    first, nothing, second = answers("TotalOver", [{"data": 1}, {}, {"data": 3}])
     assert (calls, first, second) == ([[1, 3]], 4, 1)
     assert isinstance(nothing, InputError)
-    bad = answers("Total", [{"data": 0}, {"data": 3}])
+    bad = answers("TotalOver", [{"data": 0}, {"data": 3}])
     assert [type(error.__cause__) for error in bad] == [ZeroDivisionError] * 2
     assert bad[0] is not bad[1]
     assert len(calls) == 2, "it may have had effects, so it is not run again"
@@ -99,15 +99,15 @@ def test_a_function_for_batches_gets_all_data_at_once_and_an_error_fails_all_tha
     [([1], "1 results for 2 items"), ([1, 2, 3], "3 results"), ("ab", "a str"), (None, "NoneType")],
 )
 def test_a_wrong_number_of_results_is_a_contract_error_for_all(results, told):
-    headrace.register("Wrong", lambda batch: results, batched=True)
-    for error in answers("Wrong", [{"data": 1}, {"data": 2}]):
+    headrace.register("WrongNumber", lambda batch: results, batched=True)
+    for error in answers("WrongNumber", [{"data": 1}, {"data": 2}]):
         assert isinstance(error, ContractError)
         assert told in str(error)
 
 
 def test_a_sequence_that_is_no_list_is_taken_row_by_row():
-    headrace.register("Rows", lambda batch: collections.deque(batch), batched=True)
-    assert answers("Rows", [{"data": 1}, {"data": 2}]) == [1, 2]
+    headrace.register("RowByRow", lambda batch: collections.deque(batch), batched=True)
+    assert answers("RowByRow", [{"data": 1}, {"data": 2}]) == [1, 2]
 
 
 def test_what_no_pipeline_can_call_is_refused():
@@ -120,7 +120,7 @@ def test_what_no_pipeline_can_call_is_refused():
 
     for function in (slow, Slow()):
         with pytest.raises(PluginError, match="asynchronous"):
-            headrace.register("Slow", function)
+            headrace.register("SlowOne", function)
     with pytest.raises(PluginError, match="name"):
         headrace.register(lambda data: data)
     with pytest.raises(PluginError, match="for functions"):
@@ -149,12 +149,12 @@ def test_a_cell_of_a_notebook_that_is_run_again_replaces_what_it_registered():
 
 def test_another_function_of_that_name_is_refused_unless_it_shall_replace():
     first, second = (lambda data: 1), (lambda data: 2)
-    headrace.register("Lambda", first)
-    headrace.register("Lambda", first)
+    headrace.register("SomeLambda", first)
+    headrace.register("SomeLambda", first)
     with pytest.raises(PluginError, match="registered already"):
-        headrace.register("Lambda", second)
-    headrace.register("Lambda", second, replace=True)
-    assert answers("Lambda", [{"data": 0}]) == [2]
+        headrace.register("SomeLambda", second)
+    headrace.register("SomeLambda", second, replace=True)
+    assert answers("SomeLambda", [{"data": 0}]) == [2]
 
 
 def test_an_imported_file_that_has_changed_is_read_again_by_the_next_pipeline(tmp_path):
@@ -255,11 +255,11 @@ def test_a_backend_that_builds_a_call_in_init_is_refused_as_well():
         def init(self, options, context):
             context.build("Call(builtins:len)")
 
-    headrace.register("Builds", Builds)
-    with headrace.pipe({"backend": "Builds"}):
+    headrace.register("BuildsCall", Builds)
+    with headrace.pipe({"backend": "BuildsCall"}):
         pass
     with pytest.raises(SetupError, match="not allowed"):
-        headrace.pipe({"backend": "Builds"}, allow_import=False)
+        headrace.pipe({"backend": "BuildsCall"}, allow_import=False)
 
 
 def test_a_call_that_is_nothing_to_call_is_told_when_it_is_built():

@@ -250,7 +250,7 @@ class Pipeline:
             return
         (entry,) = self._entries([request], None, 0)
         route = None if entry.state == DONE else self._core.route_of(entry)
-        if route is not None and is_cheap(route):
+        if route is not None and "data" in request and is_cheap(route):
             walk_here(graph, route, request)
             return
         if route is not None:

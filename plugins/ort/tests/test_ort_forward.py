@@ -98,6 +98,21 @@ def test_several_inputs_read_the_keys_named_like_them(start, concat):
     assert got[2]["sum"].tolist() == [3, 4]
 
 
+def test_a_request_for_several_inputs_needs_no_data_and_what_is_missing_is_named(concat):
+    one = np.float32([1, 2])
+    with headrace.pipe({"backend": "OnnxTensor", "model": str(concat), "max": 4}) as pipe:
+        assert pipe({"a": one, "b": one})["result"]["sum"].tolist() == [2, 4]
+        for send in (pipe, lambda request: pipe.submit(request).result(60)):
+            with pytest.raises(InputError) as caught:
+                send({"a": one})
+            assert caught.value.key == "b"
+    renamed = {"inputs": {"a": "data", "b": "mask"}, "outputs": ["sum"]}
+    with headrace.pipe({"backend": "OnnxTensor", "model": str(concat), **renamed}) as pipe:
+        with pytest.raises(InputError) as caught:
+            pipe({"mask": one})
+        assert caught.value.key == "data"
+
+
 def test_inputs_and_outputs_can_be_renamed_and_picked(start, concat):
     request = {"data": np.float32([1, 2]), "mask": np.float32([3, 4])}
     names = {"inputs": {"a": "data", "b": "mask"}}

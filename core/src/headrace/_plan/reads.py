@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from headrace._plan.element import Element, NodePlan
     from headrace._plan.links import Links
 
-__all__ = ["check_keys_read", "keys_named"]
+__all__ = ["OPTIONAL", "check_keys_read", "keys_named"]
 
-_OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
+OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
 """Keys that are there, or that a backend does without."""
 
 _ALWAYS = (DATA, RESULT)
@@ -210,7 +210,7 @@ class _Reader:
         return self.run(split, after, certain=certain)
 
     def _needs(self, key: str, reader: str, keys: set[str]) -> None:
-        if key in keys or key in _OPTIONAL or key in self.told or self.mapped is None:
+        if key in keys or key in OPTIONAL or key in self.told or self.mapped is None:
             return
         self.told.add(key)
         sources = list(self.mapped.map or ())
@@ -231,17 +231,17 @@ def _says_what_it_writes(element: Element) -> bool:
 
 
 def keys_named(
-    cls: type[Backend], options: Any, what: str, *, optional: bool = False
+    backend: type[Backend] | Backend, options: Any, what: str, *, optional: bool = False
 ) -> Iterable[str]:
-    """Give the keys that a class names in ``reads`` or ``writes``.
+    """Give the keys that a backend names in ``reads`` or ``writes``.
 
     Args:
-        cls: The class.
+        backend: The class, or an instance, whose `init` may have named others.
         options: Its checked options, in which ``{option}`` is looked up; None for none.
         what: ``"reads"`` or ``"writes"``.
         optional: Whether the optional keys of a TypedDict count.
     """
-    named: Any = getattr(cls, what)
+    named: Any = getattr(backend, what)
     if isinstance(named, str):
         named = (named,)
     if isinstance(named, type):
