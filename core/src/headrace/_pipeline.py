@@ -22,6 +22,7 @@ from headrace.errors import ConfigError, InputError, PluginError, RequestsFailed
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
     from types import TracebackType
 
     from headrace._scheduling.scheduler import Scheduler
@@ -54,6 +55,8 @@ def pipe(
 
 class Pipeline:
     """Backends composed by a configuration; safe to call from any number of threads.
+
+    ``with`` and ``async with`` close it at their end, without draining when they are left by an error.
 
     A request is a dict with ``data``. It is changed in place: ``result`` is written, and ``data``
     is the caller's object again when the call is over. From call to answer the dict belongs to the
@@ -114,11 +117,11 @@ class Pipeline:
     @overload
     def submit(
         self, data: Request, *, timeout: float | None = None, priority: int = 0
-    ) -> RequestFuture: ...
+    ) -> Future[Request]: ...
     @overload
     def submit(
         self, data: list[Request], *, timeout: float | None = None, priority: int = 0
-    ) -> list[RequestFuture]: ...
+    ) -> list[Future[Request]]: ...
     def submit(self, data: Any, *, timeout: float | None = None, priority: int = 0) -> Any:
         """Let a request run and come back at once; waits only for room in a full queue.
 
@@ -334,6 +337,18 @@ class Pipeline:
         traceback: TracebackType | None,
     ) -> None:
         self.close(drain=kind is None)
+
+    async def __aenter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # In another thread: what is drained may be awaited by tasks of this event loop.
+        await asyncio.to_thread(self.close, drain=kind is None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a Pipeline cannot be pickled; pickle pipeline.config and build it there")
