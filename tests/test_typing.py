@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +21,16 @@ def test_mypy_finds_in_a_program_what_is_wrong_and_nothing_else(tmp_path):
     )
 
 
-def test_pyright_finds_in_a_program_what_is_wrong_and_nothing_else():
+def test_pyright_finds_in_a_program_what_is_wrong_and_nothing_else(tmp_path):
     pytest.importorskip("pyright")
-    check = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable]
-    done = subprocess.run([*check, PROGRAM], capture_output=True, text=True, check=False)
+    settings = {
+        "include": [str(PROGRAM)],
+        "typeCheckingMode": "strict",
+        "enableTypeIgnoreComments": False,  # those are for mypy
+        "reportUnnecessaryTypeIgnoreComment": True,
+    }
+    project = tmp_path / "pyrightconfig.json"
+    project.write_text(json.dumps(settings), encoding="utf-8")
+    check = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "-p", project]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

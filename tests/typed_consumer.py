@@ -1,4 +1,3 @@
-# pyright: strict, enableTypeIgnoreComments=false, reportUnnecessaryTypeIgnoreComment=true
 """A program that uses Headrace, as type checkers see it; `test_typing` runs them on it.
 
 Each ``ignore`` is an error that they must find: one that is not needed is an error itself.

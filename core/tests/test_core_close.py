@@ -304,19 +304,21 @@ def test_async_with_closes_without_blocking_the_event_loop(gate):
 
 
 def test_async_with_that_an_error_leaves_does_not_drain(gate):
-    tasks = []
+    async def main(tasks):
+        async with headrace.pipe({"backend": "Gate"}) as pipe:
+            tasks.append(asyncio.create_task(pipe.call_async({"data": 1})))
+            await asyncio.to_thread(gate.wait_entered)
+            tasks.append(asyncio.create_task(pipe.call_async({"data": 2})))
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(0, gate.let_go)
+            raise ZeroDivisionError
 
-    async def main():
+    async def both():
+        tasks = []
         with pytest.raises(ZeroDivisionError):
-            async with headrace.pipe({"backend": "Gate"}) as pipe:
-                tasks.append(asyncio.create_task(pipe.call_async({"data": 1})))
-                await asyncio.to_thread(gate.wait_entered)
-                tasks.append(asyncio.create_task(pipe.call_async({"data": 2})))
-                await asyncio.sleep(0)
-                asyncio.get_running_loop().call_later(0, gate.let_go)
-                raise ZeroDivisionError
+            await main(tasks)
         assert (await tasks[0])["result"] == 1
         with pytest.raises(ClosedError):
             await tasks[1]
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(both(), 60))
