@@ -38,6 +38,8 @@ RUN_ELSEWHERE = {
     "./dev demo": "test_packaging runs the parts: environment, wheels, example",
     "./dev test": "it is what runs this test",
     "./dev env": "it is the first step of ./dev test",
+    "./dev wheels": "test_packaging",
+    'export PIP_FIND_LINKS="$PWD/dist"': "it is of the shell; the pages are followed with it",
     "scripts/check": "it is what ./dev test runs",
     ". .venv/bin/activate": "it is of the shell",
     "headrace run examples/ocr/line.toml examples/ocr/made/lines": "test_example_ocr",
@@ -145,7 +147,7 @@ def test_a_command_of_a_document_is_run_by_some_test(command):
 
 def test_dev_alone_lists_its_commands():
     done = subprocess.run([str(ROOT / "dev")], capture_output=True, text=True, check=True, cwd=ROOT)
-    for command in ("demo", "test", "check", "env", "bench"):
+    for command in ("demo", "test", "check", "env", "wheels", "bench"):
         assert re.search(rf"^  {command} ", done.stdout, re.MULTILINE)
 
 

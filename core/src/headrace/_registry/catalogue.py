@@ -9,6 +9,7 @@ __all__ = [
     "CORE_POLICIES",
     "KNOWN_COMMANDS",
     "KNOWN_ELSEWHERE",
+    "how_to_install",
 ]
 
 _CONTAINERS = "headrace._containers"
@@ -69,6 +70,8 @@ _BY_DISTRIBUTION = {
     "headrace-trt": "LoadTensorrtEngine Onnx2Tensorrt TensorrtInferTensor TensorrtTensor",
 }
 
+_FOLDERS = {name: name.replace("headrace-", "plugins/", 1) for name in _BY_DISTRIBUTION}
+
 KNOWN_ELSEWHERE = {
     name: distribution for distribution, names in _BY_DISTRIBUTION.items() for name in names.split()
 }
@@ -82,3 +85,9 @@ KNOWN_COMMANDS = {
     "trt": "headrace-trt",
 }
 """Commands of ``headrace`` that a distribution brings, and which one."""
+
+def how_to_install(*distributions: str) -> str:
+    """Say how to install distributions, ours also from a clone of their repository."""
+    folders = [f"./{_FOLDERS[name]}" for name in distributions if name in _FOLDERS]
+    clone = f", or in a clone of Headrace: pip install {' '.join(folders)}" if folders else ""
+    return f"Install {'them' if len(distributions) > 1 else 'it'}: pip install {' '.join(distributions)}{clone}"

@@ -16,6 +16,7 @@ from headrace._registry.catalogue import (
     CORE_BACKENDS,
     CORE_POLICIES,
     KNOWN_ELSEWHERE,
+    how_to_install,
 )
 from headrace._registry.discovery import PluginRecord, discover
 from headrace._registry.hooks import Offer, call_hook, find_offer, offers
@@ -326,7 +327,7 @@ class Registry:
             return Problem(
                 "missing_plugin",
                 f"{name!r} comes with {distribution}, which is not installed",
-                hint=f"Install it: pip install {distribution}",
+                hint=how_to_install(distribution),
             )
         return Problem(
             "unknown_backend", f"unknown backend {name!r}", suggestion=nearest(part, known)
