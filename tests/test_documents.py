@@ -31,9 +31,13 @@ DOCUMENTS = [
     ROOT / "docs" / "options.md",
     ROOT / "docs" / "batching.md",
     ROOT / "docs" / "threads_and_streams.md",
+    ROOT / "docs" / "functions.md",
+    ROOT / "docs" / "production.md",
+    ROOT / "docs" / "instances_and_cores.md",
+    ROOT / "examples" / "functions" / "README.md",
 ]
 # Not here: first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
-# test_followed_pages; words.md and catalogue.md are made from the code.
+# test_followed_pages, streams.md by test_streams_page; words.md and catalogue.md are made from the code.
 RUN_ELSEWHERE = {
     "./dev demo": "test_packaging runs the parts: environment, wheels, example",
     "./dev test": "it is what runs this test",
@@ -51,6 +55,8 @@ RUN_ELSEWHERE = {
     "examples/ocr/made/pages.jsonl": "test_example_ocr_page",
     "python examples/ocr/draw.py examples/ocr/made/pages.jsonl": "test_example_ocr_page",
     "python examples/ocr/compare_pages.py --rounds 1 --passes 1": "test_example_ocr_page",
+    "python examples/functions/prepare.py": "test_example_functions",
+    "headrace run examples/functions/digits.toml examples/functions/made": "test_example_functions",
     "headrace new backend Scale": "test_packaging",
     "headrace conformance OnnxTensor": "test_conformance, with all of its distribution",
     "headrace conformance Denoise FileType": "test_third_party",
