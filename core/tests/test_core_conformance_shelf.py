@@ -55,14 +55,17 @@ def importable(monkeypatch):
 
 @pytest.fixture
 def fake_torch(monkeypatch):
-    """A torch on whose device the one backend that leaks has allocated."""
+    """A torch on whose device one backend leaks, and another one waits for nothing."""
     leaky = shelf["broken_life"].LeavesDeviceMemory
     leaky.allocated = 0
+    waiting = shelf["broken_device"].LeavesItsWorkToOthers.devices
+    waiting.clear()
     cuda = types.SimpleNamespace(
         is_available=lambda: True,
         is_initialized=lambda: True,
         device_count=lambda: 1,
         memory_allocated=lambda index: leaky.allocated,
+        synchronize=lambda index: [device.wait() for device in waiting],
         current_device=lambda: 0,
         current_stream=lambda: "default stream",
     )
@@ -115,7 +118,7 @@ def test_a_perfect_backend_passes_every_rule(cls, monkeypatch):
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 def test_a_broken_backend_is_rejected_by_exactly_the_rule_meant_for_it(cls, request, monkeypatch):
-    if cls.breaks == "device-memory-left":
+    if cls.breaks in ("device-memory-left", "finished-when-told"):
         request.getfixturevalue("fake_torch")
     if cls.breaks not in ABOUT_IMPORTS:
         monkeypatch.setattr(rules_life, "probe", nothing_loaded)
