@@ -341,12 +341,7 @@ class Pipeline:
     async def __aenter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # In another thread: what is drained may be awaited by tasks of this event loop.
         await asyncio.to_thread(self.close, drain=kind is None)
 

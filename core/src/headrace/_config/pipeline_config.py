@@ -167,7 +167,7 @@ def _run_imports(
     """Run what the configuration imports; what fails is reported, the rest still runs."""
     items = [item for item, _ in document.imports]
     place = key_place(document.file, "import", "import", items)
-    if items and not allow_import:
+    if items and not may_import:
         problems.add(
             "import_refused",
             f"the configuration imports {', '.join(items)}, and running its code is not allowed",

@@ -98,7 +98,7 @@ def _check_sources(
     for node, pairs in (one.map or {}).items():
         keys, mapped = ended.get(node, (None, None))
         for source, _ in pairs:
-            if keys is None or source in keys or source in _OPTIONAL:
+            if keys is None or source in keys or source in OPTIONAL:
                 continue
             takes = f"the map takes {source!r} from {node!r}, whose backends do not write it"
             near = problems.nearest(source, sorted({*keys, *_ALWAYS}))

@@ -86,6 +86,7 @@ KNOWN_COMMANDS = {
 }
 """Commands of ``headrace`` that a distribution brings, and which one."""
 
+
 def how_to_install(*distributions: str) -> str:
     """Say how to install distributions, ours also from a clone of their repository."""
     folders = [f"./{_FOLDERS[name]}" for name in distributions if name in _FOLDERS]
