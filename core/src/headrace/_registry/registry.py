@@ -18,6 +18,7 @@ from headrace._registry.catalogue import (
     KNOWN_ELSEWHERE,
     how_to_install,
 )
+from headrace._registry.contract import check_class
 from headrace._registry.discovery import PluginRecord, discover
 from headrace._registry.hooks import Offer, call_hook, find_offer, offers
 from headrace._registry.loading import load
@@ -66,11 +67,16 @@ class BackendSpec:
         Raises:
             PluginLoadError: Its module cannot be imported, or has no such class.
             MissingDependencyError: Its module needs a library that is not installed.
+            PluginError: It is no class that could be a backend.
         """
         if self.cls is not None:
             return as_backend(self.cls)
         found = load(self.path, self.distribution, f"the backend {self.name!r}")
-        return as_backend(found)
+        try:
+            return as_backend(found)
+        except PluginError as error:
+            what = f"{self.name!r} of {self.distribution}: {error.what}"
+            raise PluginError(what, distribution=self.distribution, hint=error.hint) from error
 
 
 def is_policy(cls: Any) -> bool:
@@ -85,15 +91,14 @@ def as_backend(cls: Any) -> type[Backend]:
     """Give ``cls`` if it is a Backend, else a Backend made of a plain class with ``forward``."""
     from headrace._backend import Backend
 
-    if isinstance(cls, type) and issubclass(cls, Backend):
-        return cls
-    if not isinstance(cls, type) or not (
-        callable(getattr(cls, "forward", None)) or callable(getattr(cls, "forward_with_dep", None))
-    ):
+    if not isinstance(cls, type):
         raise PluginError(
             f"{cls!r} is no backend",
             hint="A backend is a class with forward(self, batch), or a function of data.",
         )
+    check_class(cls)
+    if issubclass(cls, Backend):
+        return cls
     with _lock:
         made = _made.get(cls)
         if made is None:
