@@ -84,7 +84,7 @@ class PluginRecord:
             "plugin": self.plugin,
             "distribution": self.distribution,
             "version": self.version,
-            "requires": self.requires,
+            "range": self.requires,
             "backends": dict(sorted(self.backends.items())),
             "state": self.state,
             "reason": self.reason,

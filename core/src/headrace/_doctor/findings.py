@@ -6,7 +6,7 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any
 
-from headrace._cli.importable import Lookup
+from headrace._doctor.importable import Lookup
 from headrace._registry.hooks import given
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError, Problem
 
@@ -56,7 +56,7 @@ def all_findings(
 def _all(
     records: Sequence[PluginRecord], among: Sequence[PluginRecord], *, load: bool
 ) -> list[dict[str, Any]]:
-    from headrace._cli.offers import call_hooks, wrong_offers
+    from headrace._doctor.offers import call_hooks, wrong_offers
 
     # A plugin whose hooks fail becomes broken, which is reported with the others.
     call_hooks([record for record in records if record.state == "ok"])
