@@ -357,7 +357,7 @@ raise errors[0]
 def test_code_that_loads_its_own_configuration_is_told_so(code, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(gate, "LOOK_S", 0.01)
     monkeypatch.syspath_prepend(tmp_path)
-    name = f"hrt_own_{kind}_{code is WAITS}"
+    name = f"own_loads_{kind}_{code is WAITS}"
     item = f"{name}.py" if kind == "file" else name
     path = write(tmp_path / "c.toml", f'import = ["{item}"]\nbackend = "Identity"\n')
     write(tmp_path / f"{name}.py", code.format(str(path)))

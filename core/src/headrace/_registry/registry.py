@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["BackendSpec", "Registry", "register", "registry"]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
-_LONGEST = 200
-"""Longest name that a suggestion is looked for, in characters."""
 C = TypeVar("C", bound="Callable[..., Any]")
 
 
@@ -75,8 +73,8 @@ class BackendSpec:
         try:
             return as_backend(found)
         except PluginError as error:
-            what = f"{self.name!r} of {self.distribution}: {error.what}"
-            raise PluginError(what, distribution=self.distribution, hint=error.hint) from error
+            error.what = f"{self.name!r} of {self.distribution}: {error.what}"
+            raise
 
 
 def is_policy(cls: Any) -> bool:
@@ -92,10 +90,8 @@ def as_backend(cls: Any) -> type[Backend]:
     from headrace._backend import Backend
 
     if not isinstance(cls, type):
-        raise PluginError(
-            f"{cls!r} is no backend",
-            hint="A backend is a class with forward(self, batch), or a function of data.",
-        )
+        hint = "A backend is a class with forward(self, batch), or a function of data."
+        raise PluginError(f"{cls!r} is no backend", hint=hint)
     check_class(cls)
     if issubclass(cls, Backend):
         return cls
@@ -341,7 +337,7 @@ class Registry:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Give the known name that is most like ``name``, or None when none is like it."""
-    if len(name) > _LONGEST:
+    if len(name) > 200:
         return None  # comparing takes the square of the length
     by_lower: dict[str, str] = {}
     for one in known:
