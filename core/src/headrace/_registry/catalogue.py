@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "CORE_BACKENDS",
     "CORE_BATCH_POLICIES",
+    "CORE_COMMANDS",
     "CORE_DISPATCH_POLICIES",
     "CORE_POLICIES",
     "KNOWN_COMMANDS",
@@ -54,6 +55,9 @@ CORE_BATCH_POLICIES = {"greedy": "headrace.policies:Greedy"}
 CORE_DISPATCH_POLICIES = {"best_fit": "headrace.policies:BestFit"}
 CORE_POLICIES = {**CORE_BATCH_POLICIES, **CORE_DISPATCH_POLICIES}
 """The policies of core and where each class is."""
+
+CORE_COMMANDS = ("check", "conformance", "explain", "new", "plugins", "run", "schema")
+"""The commands of ``headrace`` itself, which no plugin can replace."""
 
 _BY_DISTRIBUTION = {
     "headrace-cv": (
