@@ -31,6 +31,7 @@ CORE_BACKENDS = {
     "InstancesRegister": f"{_CONTAINERS}.wiring:InstancesRegister",
     "List": f"{_CONTAINERS}.wiring:List",
     "BackgroundThread": f"{_CONTAINERS}.background:BackgroundThread",
+    "Process": f"{_CONTAINERS}.process:Process",
     "Batching": f"{_CONTAINERS}.scheduling:Batching",
     "InstanceDispatcher": f"{_CONTAINERS}.scheduling:InstanceDispatcher",
     "CatSplit": f"{_CONTAINERS}.cat_split:CatSplit",
