@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.keys import Request
     from headrace_torch.place import Place
 
-__all__ = ["Given", "PerTensor", "TensorBackend", "read_key"]
+__all__ = ["Given", "OnPlace", "PerTensor", "TensorBackend", "read_key"]
 
 
 def read_key(request: Request, key: str, expected: str) -> Any:
@@ -30,8 +30,8 @@ def read_key(request: Request, key: str, expected: str) -> Any:
     return request[key]
 
 
-class TensorBackend(headrace.Backend):
-    """A backend that computes with torch in its instance's thread, on the instance's stream.
+class OnPlace(headrace.Backend):
+    """A backend on the instance's device and stream, in the instance's thread.
 
     Attributes:
         default_device: Where it computes when the node's ``device`` is unset; None: where an
@@ -55,7 +55,15 @@ class TensorBackend(headrace.Backend):
         self.build(options, context)
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Prepare what `run` needs. The default does nothing."""
+        """Prepare what `forward` needs. The default does nothing."""
+
+    def close(self) -> None:
+        """Drop what was built; the place is closed with the instance."""
+        self._mode = None
+
+
+class TensorBackend(OnPlace):
+    """A backend that computes with torch: without gradients, with errors that say what to do."""
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run a batch on the instance's device, without gradients."""
@@ -78,10 +86,6 @@ class TensorBackend(headrace.Backend):
         from headrace_torch.memory import as_backend_error
 
         return as_backend_error(error, self._place.device)
-
-    def close(self) -> None:
-        """Drop what was built; the place is closed with the instance."""
-        self._mode = None
 
 
 class Given(NamedTuple):

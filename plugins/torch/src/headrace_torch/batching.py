@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from typing_extensions import NotRequired  # noqa: TC002 - read from the annotations of `_Whole`
+
 from headrace.errors import InputError
 from headrace_torch._tensor_backend import TensorBackend, read_key
 
 if TYPE_CHECKING:
     import torch
-    from typing_extensions import NotRequired
 
     from headrace import InitContext
     from headrace.keys import Request

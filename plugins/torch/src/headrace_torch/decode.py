@@ -95,7 +95,7 @@ class DecodeTensor(TensorBackend):
             try:
                 view = self._jpeg.view_of_bytes(read_key(request, "data", self._jpeg.EXPECTED))
                 headers[index] = self._jpeg.check_jpeg(view, max_pixels=self._options.max_pixels)
-                files[index] = view
+                files[index] = self._jpeg.without_exif(view, headers[index])
             except InputError as error:
                 outcomes[index] = error
         usual = {i: file for i, file in files.items() if headers[i].usual}

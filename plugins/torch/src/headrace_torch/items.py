@@ -114,7 +114,7 @@ def _check_axes(tensor: torch.Tensor, port: Port, key: str) -> bool:
     for fixed, length in zip(shape[1:], lengths, strict=True):
         if fixed is not None and length != fixed:
             raise refused("wrong shape", port.accepts(), tensor, key)
-    return missing == 1
+    return bool(missing == 1)
 
 
 def group_items(items: Sequence[Item]) -> list[list[int]]:

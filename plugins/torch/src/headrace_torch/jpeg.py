@@ -14,7 +14,7 @@ from headrace.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["JpegHeader", "check_jpeg", "view_of_bytes"]
+__all__ = ["EXPECTED", "JpegHeader", "check_jpeg", "view_of_bytes", "without_exif"]
 
 EXPECTED = "a JPEG file as bytes, bytearray, memoryview or a 1-D uint8 array"
 """What is decoded, in the words of the errors."""
@@ -40,13 +40,24 @@ class JpegHeader(NamedTuple):
         usual: Whether common decoders can read it: 8 bits, 1 or 3 components, Huffman-coded
             DCT (baseline, extended or progressive).
         orientation: The EXIF orientation, 1 to 8; 1 is upright.
+        exif_at: Where the segment begins that says so, in bytes; 0: none does.
     """
 
     width: int
     height: int
     components: int
     usual: bool
-    orientation: int
+    orientation: int = 1
+    exif_at: int = 0
+
+
+def without_exif(view: memoryview, header: JpegHeader) -> memoryview:
+    """Give a file whose orientation decoders do not see: some obey it, others do not."""
+    if header.orientation == 1:
+        return view
+    file = bytearray(view)
+    file[header.exif_at : header.exif_at + 14] = bytes(14)  # its name, and the head of its table
+    return memoryview(file)
 
 
 def view_of_bytes(data: Any) -> memoryview:
@@ -115,21 +126,23 @@ def _cut_off(view: memoryview, missing: str) -> InputError:
 def _walk(view: memoryview) -> JpegHeader:
     """Read the header, and go on until the file is known to be whole."""
     frame: tuple[int, int, int, bool] | None = None
-    orientation, scans = 1, 0
+    orientation, exif_at, scans = 1, 0, 0
     for marker, at, end in _segments(view):
         if marker in _FRAMES:
             if frame is not None or end < at + 8:
                 raise _broken("two frame headers, or one that is too short")
             frame = _frame(view, at, marker)
         elif marker == _APP1:
-            orientation = _orientation(bytes(view[at + 2 : end])) or orientation
+            found = _orientation(bytes(view[at + 2 : end]))
+            if found is not None:
+                orientation, exif_at = found, at + 2
         scans += marker == _SOS
         if scans > _MAX_SCANS:
             raise _broken(f"more than {_MAX_SCANS} scans")
         if frame is not None and (
             (marker == _EOI and scans) or (marker == _SOS and _is_only_scan(view, at, frame[2]))
         ):
-            return JpegHeader(*frame, orientation)
+            return JpegHeader(*frame, orientation, exif_at)
         if marker == _EOI:
             break
     raise _broken("no picture before its end-of-image marker")

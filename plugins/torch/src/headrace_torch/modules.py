@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
+import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["load_module", "load_weights"]
+
+_files = threading.Lock()
 
 
 def load_module(
@@ -102,17 +107,28 @@ def _imported(name: str) -> Any:
 
 
 def _of_file(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
+    """Run a file once per process, and again when it has changed."""
+    path = path.resolve()
+    if not path.is_file():
         raise SetupError(f"no such file: {str(path)!r}", hint="It is named in `module`.")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise SetupError(
-            f"{str(path)!r} failed: {type(error).__name__}: {first_line(error)}"
-        ) from error
-    return module
+    about = f"{path}:{path.stat().st_mtime_ns}"
+    name = f"{path.stem}_{hashlib.sha256(about.encode()).hexdigest()[:12]}"
+    with _files:
+        if name in sys.modules:
+            return sys.modules[name]
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise SetupError(f"{str(path)!r} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # annotations and pickles of its classes are resolved there
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]
+            raise SetupError(
+                f"{str(path)!r} failed: {type(error).__name__}: {first_line(error)}"
+            ) from error
+        return module
 
 
 def load_weights(path: Path) -> Mapping[str, torch.Tensor]:

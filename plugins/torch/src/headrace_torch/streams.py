@@ -8,7 +8,7 @@ from pydantic import Field
 
 import headrace
 from headrace.errors import InputError
-from headrace_torch._tensor_backend import TensorBackend, read_key
+from headrace_torch._tensor_backend import OnPlace, read_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamPool", "SyncTensor"]
 
 
-class SyncTensor(TensorBackend):
+class SyncTensor(OnPlace):
     """Wait for the instance's stream, here, before the batch goes on; otherwise transparent.
 
     ``SyncTensor[X]`` waits after X, ``S[..., SyncTensor]`` at its place. Results are right without
@@ -69,7 +69,7 @@ class SyncTensor(TensorBackend):
         return outcomes if any(outcomes) else None
 
 
-class StreamPool(TensorBackend):
+class StreamPool(OnPlace):
     """Let what is inside run on one of a few further streams: ``With[StreamPool(max=2),X]``.
 
     The instances of a node share ``max`` streams, each batch takes the one that the fewest use. It
