@@ -208,13 +208,14 @@ def _load_package(path: Path, device: torch.device, runners: int) -> Model:
             f"{str(path)!r} was compiled for {made_for}, the node's device is {device}",
             hint="Compile it for that device with torch._inductor.aoti_compile_and_package.",
         )
-    spec = pytree.treespec_loads(model.get_call_spec()[0])
+    loader = model.loader
+    spec, result_spec = map(pytree.treespec_loads, loader.get_call_spec())
     args, kwargs = spec.children()
     names = [f"input_{index}" for index in range(args.num_leaves)] + list(kwargs.context or ())
+    run: Callable[[list[torch.Tensor]], Any] = getattr(loader, "boxed_run", None) or loader.run
 
     def call(*tensors: torch.Tensor) -> Any:
-        given, named = pytree.tree_unflatten(list(tensors), spec)
-        return model(*given, **named)
+        return pytree.tree_unflatten(run(list(tensors)), result_spec)
 
     ports = tuple(Port(name) for name in names)
     return Model("AOTInductor", call, Signature(ports), weight_bytes=path.stat().st_size)

@@ -36,6 +36,7 @@ class SyncTensor(OnPlace):
         1 or more, or the range of the child.
 
     Raises:
+        InputError: ``data`` is missing.
         BackendError: Something that was started before has failed on the device.
 
     Source:
