@@ -26,9 +26,7 @@ class Bench:
 
     def start(self, cls, *children, **options):
         backend = cls()
-        context = headrace.InitContext(
-            instance=self.instance, children=children, **self.context
-        )
+        context = headrace.InitContext(instance=self.instance, children=children, **self.context)
         backend._start(cls.Options(**options), context)
         backend._warm()
         self.started.append(backend)

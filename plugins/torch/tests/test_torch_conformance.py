@@ -2,8 +2,13 @@
 
 from importlib.metadata import distribution
 
+import pytest
+
 from headrace_torch import conformance
 from headrace_torch.conformance import *  # noqa: F403 - a conformance class per backend
+
+if conformance.DEVICE != "cpu":  # as `scripts/check gpu` runs them
+    pytestmark = pytest.mark.gpu
 
 
 def test_every_backend_has_a_conformance_class():

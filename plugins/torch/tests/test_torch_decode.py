@@ -165,9 +165,7 @@ def test_auto_takes_the_first_that_is_installed(bench, monkeypatch):
     assert one.start(DecodeTensor)._decode.name == "torchvision"
     with pytest.raises(MissingDependencyError, match="torchcodec"):
         one.start(DecodeTensor, decoder="torchcodec")
-    monkeypatch.setattr(
-        decoders.importlib, "import_module", lambda name: without("nvidia." + name)
-    )
+    monkeypatch.setattr(decoders.importlib, "import_module", lambda name: without("nvidia." + name))
     with pytest.raises(MissingDependencyError, match="pip install torchcodec"):
         one.start(DecodeTensor)
 

@@ -4,7 +4,7 @@ import gc
 import threading
 import warnings
 import weakref
-from collections import namedtuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,8 +22,12 @@ from headrace_torch import loading, memory
 from headrace_torch.loading import kind_of
 from headrace_torch.module import TorchModule
 
-Pair = namedtuple("Pair", "first second")
 HERE = f"{__name__}:"
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
 
 
 class Net(torch.nn.Module):
@@ -89,7 +93,7 @@ class Whole(torch.nn.Module):
 class Hungry(torch.nn.Module):
     """Runs out of memory above some rows, and notes what was tried."""
 
-    tried = []
+    tried: ClassVar[list[int]] = []
     most = 1
     alive = None
 

@@ -75,7 +75,16 @@ def test_odd_arrays_are_copied_to_what_torch_has():
 
 @pytest.mark.parametrize(
     "wrong",
-    [None, "text", 3, [1, 2], object(), np.array(["a"]), np.array([None]), torch.eye(2).to_sparse()],
+    [
+        None,
+        "text",
+        3,
+        [1, 2],
+        object(),
+        np.array(["a"]),
+        np.array([None]),
+        torch.eye(2).to_sparse(),
+    ],
     ids=str,
 )
 def test_what_is_no_array_is_the_senders_error(bench, wrong):
@@ -143,9 +152,9 @@ def test_fix_turns_an_image_round_and_gives_it_its_batch_axis(bench):
     assert fix(bench, planar, IMAGE).data_ptr() == planar.data_ptr()
     rows = np.stack([image, image + 1])
     assert fix(bench, rows, IMAGE, {"request_size": 2}).shape == (2, 3, 5, 7)
-    assert fix(bench, image[..., 0], {"x": {"dtype": "float32", "shape": [None, 1, 5, 7]}}).shape == (
-        (1, 1, 5, 7)
-    )
+    assert fix(
+        bench, image[..., 0], {"x": {"dtype": "float32", "shape": [None, 1, 5, 7]}}
+    ).shape == ((1, 1, 5, 7))
 
 
 def test_fix_converts_only_where_it_was_asked_to(bench):
@@ -161,11 +170,16 @@ def test_fix_takes_from_its_options_what_the_model_does_not_tell(bench):
     values = torch.arange(6.0)
     result = fix(bench, values, dtype="float32", shape="6")
     assert result.shape == (1, 6)
-    assert fix(bench, values, {"x": {"dtype": None, "shape": [None, 6]}}, dtype="float32").shape == (1, 6)
+    assert fix(
+        bench, values, {"x": {"dtype": None, "shape": [None, 6]}}, dtype="float32"
+    ).shape == (1, 6)
     assert isinstance(fix(bench, values, shape="5"), InputError)
     assert isinstance(fix(bench, values, dtype="int64", shape="6"), InputError)
     assert fix(bench, values).shape == (1, 6)  # nobody tells: a sample without request_size
-    several = {"a": {"dtype": "float32", "shape": [None, 6]}, "b": {"dtype": "int64", "shape": [None]}}
+    several = {
+        "a": {"dtype": "float32", "shape": [None, 6]},
+        "b": {"dtype": "int64", "shape": [None]},
+    }
     assert fix(bench, values, several, input="a").shape == (1, 6)
 
 
@@ -191,6 +205,7 @@ def test_softmax_argmax_topk_and_index_are_numpys(bench):
         ({"data": values, "request_size": 2}, slice(None)),
         ({"data": values[1]}, 1),
     ):
+
         def result(cls, request=request, **options):
             return one.run(one.start(cls, **options), dict(request))[0]
 

@@ -15,6 +15,9 @@ from headrace_torch.memory import allocator_quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    Call: TypeAlias = Callable[[Sequence[torch.Tensor]], dict[str, torch.Tensor]]
 
 __all__ = ["Graphs", "call_in", "sizes_to_capture"]
 
@@ -37,16 +40,10 @@ class Graphs:
     """The graphs of one instance: static inputs, and a capture per batch size.
 
     Args:
-        call: The model: takes its inputs, gives its outputs by name.
         device: A CUDA device; captures and replays go to the current stream of the thread.
     """
 
-    def __init__(
-        self,
-        call: Callable[[Sequence[torch.Tensor]], dict[str, torch.Tensor]],
-        device: torch.device,
-    ) -> None:
-        self._call = call
+    def __init__(self, device: torch.device) -> None:
         self._device = device
         self._inputs: tuple[torch.Tensor, ...] = ()
         self._graphs: dict[int, tuple[Any, dict[str, torch.Tensor]]] = {}
@@ -58,7 +55,7 @@ class Graphs:
         return tuple(sorted(self._graphs))
 
     def capture(
-        self, example: Callable[[int], tuple[torch.Tensor, ...]], sizes: Sequence[int]
+        self, call: Call, example: Callable[[int], tuple[torch.Tensor, ...]], sizes: Sequence[int]
     ) -> None:
         """Capture a graph per size, the largest first, all of them in one pool of memory.
 
@@ -66,6 +63,7 @@ class Graphs:
         instances go on.
 
         Args:
+            call: The model: takes its inputs, gives its outputs by name.
             example: Gives new inputs of a number of rows.
             sizes: The numbers of rows.
 
@@ -77,15 +75,15 @@ class Graphs:
         for size in sorted(sizes, reverse=True):
             inputs = tuple(tensor[:size] for tensor in self._inputs)
             for _ in range(_WARM_UP_RUNS):
-                self._call(inputs)
+                call(inputs)
             with allocator_quiet():
-                self._graphs[size] = self._captured(inputs, size)
+                self._graphs[size] = self._captured(call, inputs, size)
 
-    def _captured(self, inputs: Sequence[torch.Tensor], size: int) -> Any:
+    def _captured(self, call: Call, inputs: Sequence[torch.Tensor], size: int) -> Any:
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
-            outputs = self._call(inputs)
+            outputs = call(inputs)
             graph.capture_end()
         except Exception as error:  # noqa: BLE001 - whatever the model raises
             self._give_up(graph)

@@ -208,6 +208,7 @@ class Place:
             if not is_lost(error):
                 raise
         finally:
+            self._event = self._before = None
             give_back_memory(self.device, last=LivePlaces.add(-1) == 0)
 
 

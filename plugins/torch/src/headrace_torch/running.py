@@ -118,7 +118,7 @@ class Runner:
         self._wanted = outputs
         self._channels_last = channels_last
         self._copies = compile_mode in _WITH_GRAPHS
-        self.graphs = Graphs(self._call, device) if device.type == "cuda" else None
+        self.graphs = Graphs(device) if device.type == "cuda" else None
 
     @property
     def likely_dtype(self) -> torch.dtype | None:
@@ -129,7 +129,8 @@ class Runner:
         floating = (one.dtype for one in module.parameters() if one.is_floating_point())
         return next(floating, None)
 
-    def _call(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def call(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Call the model; give its outputs by name, on whatever memory they lie."""
         return named_outputs(self._model.call(*tensors), self._wanted)
 
     def run(self, tensors: Sequence[torch.Tensor], rows: int) -> dict[str, torch.Tensor]:
@@ -147,7 +148,7 @@ class Runner:
             return self._checked(self.graphs.run(tensors, rows), rows)
         if self._copies:
             torch.compiler.cudagraph_mark_step_begin()
-        outputs = self._checked(self._call(tensors), rows)
+        outputs = self._checked(self.call(tensors), rows)
         foreign = self._model.memory.union(one.untyped_storage().data_ptr() for one in tensors)
         return {name: self._owned(one, foreign) for name, one in outputs.items()}
 

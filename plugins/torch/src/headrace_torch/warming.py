@@ -80,7 +80,7 @@ def warm(
         for rows in sorted(chosen, reverse=True):
             runner.run(example(rows), rows)
         if captured and runner.graphs is not None:
-            runner.graphs.capture(example, chosen)
+            runner.graphs.capture(runner.call, example, chosen)
         place.wait()
     except SetupError:
         raise
