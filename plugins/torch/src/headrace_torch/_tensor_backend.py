@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.keys import Request
     from headrace_torch.place import Place
 
-__all__ = ["Given", "OnPlace", "PerTensor", "TensorBackend", "read_key"]
+__all__ = ["Given", "OnPlace", "PerImage", "PerTensor", "TensorBackend", "read_key"]
 
 
 def read_key(request: Request, key: str, expected: str) -> Any:
@@ -128,6 +128,10 @@ class PerTensor(TensorBackend):
             InputError: They are not what ``expected`` says.
         """
 
+    def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
+        """Tell whether a request brings one sample; the default goes by its ``request_size``."""
+        return "request_size" not in request
+
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
         """Read what else `compute` needs to know of a request. The default reads nothing."""
         return None
@@ -166,7 +170,7 @@ class PerTensor(TensorBackend):
 
         value = read_key(request, "data", self.expected)
         own = input_tensor(value, self._place, "data", self.expected)
-        sample = "request_size" not in request
+        sample = self.is_sample(request, own)
         rows = as_rows(own, request.get("request_size", 1), "data", sample=sample)
         self.check(rows)
         return Given(rows, sample, self.how(request, rows), own)
@@ -232,3 +236,19 @@ class PerTensor(TensorBackend):
                 start = stop
         for request in requests:
             self.done(request, how)
+
+
+class PerImage(PerTensor):
+    """A function of images; their rank tells a sample from rows."""
+
+    expected = "an image: uint8 or floating [C, H, W] with C 1, 3 or 4, or [N, C, H, W] with request_size N"
+
+    def check(self, rows: torch.Tensor) -> None:
+        """Refuse what is no image."""
+        from headrace_torch.images import check_image
+
+        check_image(rows)
+
+    def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
+        """Take ``[C, H, W]`` as one image; one row of ``[1, C, H, W]`` needs no `request_size`."""
+        return bool(tensor.ndim == 3)
