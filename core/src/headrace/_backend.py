@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace._options import Options as _Options
-from headrace._portable import told
+from headrace._portable import told, without_locals
 from headrace._weights import RANGE_HINT, range_problem, weight_of, wrong_weight
 from headrace.errors import (
     BackendError,
@@ -227,6 +227,7 @@ class Backend:
             # A copy of the list: whatever the backend does to it, no item gets lost.
             outcomes = self.forward([*batch])
         except Exception as error:  # noqa: BLE001 - any error of a backend is an outcome
+            without_locals(error)  # what is run again needs the memory
             return self._after_failure(batch, error)
         if outcomes is None:
             return None
@@ -271,6 +272,7 @@ class Backend:
             try:
                 alone = self.forward([request])
             except Exception as again:  # noqa: BLE001 - any error of a backend is an outcome
+                without_locals(again)
                 outcomes.append(self._wrap(again))
                 error = again
             else:
@@ -289,6 +291,8 @@ class Backend:
         elif all(o is None for o in outcomes):
             return None
         else:
+            for raised in filter(None, outcomes):
+                without_locals(raised)
             return [None if o is None else self._wrap(o) for o in outcomes]
         hint = "forward returns None, or a list with one exception or None per item"
         return [self._located(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
