@@ -67,12 +67,16 @@ class Backend:
 
     **Requests** are dicts (see `headrace.keys`). A backend reads ``data`` and writes ``result``; other
     keys it declares in `reads` and `writes`. It changes no object that it reads: others may hold it.
-    What it writes is finished and owns its memory: no view into a buffer that is used again.
+    What it writes owns its memory: no view into a buffer that is used again. What a CPU can read is
+    finished when `forward` returns; what is in the memory of a device may be unfinished until the end
+    of the batch (``context.at_batch_end``), on the stream of the instance or behind DLPack's exchange
+    of streams.
 
     **Errors.** A request that is wrong gets a `headrace.errors.InputError`, which names key, what was
     expected and what came; a model that cannot be built, or an option that does not fit it, a
     `headrace.errors.SetupError` in `init`. An ImportError in `init` becomes a MissingDependencyError,
-    anything else there a SetupError, anything else in `forward` a BackendError around it.
+    anything else there a SetupError, anything else in `forward` a BackendError around it. A
+    `headrace.errors.InstanceLostError` takes the instance out of service.
 
     **Life.** An instance is made, then `init`, `warm_up`, any number of `forward`, `close`, each
     once but `forward`; after an `init` that failed nothing more is called. A class is
