@@ -132,10 +132,12 @@ class Bench:
         self.cores = usable_cpus()
 
     def wait(self) -> None:
+        """Wait for the device, outside of what is timed."""
         if self.cuda:
             torch.cuda.synchronize(self.device)
 
     def load(self, call: Callable[[int], object], clients: int) -> Load:
+        """Send requests from so many clients for one window."""
         return drive(call, clients, self.seconds, warm_up=0.2 if self.quick else 0.7)
 
     def repeated(self, call: Callable[[], object], each: int) -> float:
@@ -156,6 +158,7 @@ class Bench:
         return self.load(lambda i: picture_of(self.files[i % len(self.files)]), self.cores).rps
 
     def module(self, name: str, half: bool) -> Any:
+        """Give the module on the device, in fp16 where that was asked for and is a GPU."""
         found = Classifier(name).eval().to(self.device)
         return found.half() if half and self.cuda else found
 
@@ -207,6 +210,7 @@ class Bench:
         return {"decode": decoding, "model": model}
 
     def headrace(self, pipe: headrace.Pipeline) -> Load:
+        """Load a pipeline from 40 clients."""
         files = self.files
         return self.load(lambda i: int(pipe({"data": files[i % len(files)]})["result"]), CLIENTS)
 
@@ -330,7 +334,9 @@ def part_graphs(bench: Bench) -> dict[str, Any]:
     for _ in range(bench.rounds):
         for graph, pipe in pipes.items():
             speeds[graph].append(
-                bench.repeated(lambda pipe=pipe: pipe({"data": given, "request_size": BATCH}), BATCH)  # type: ignore[misc]
+                bench.repeated(
+                    lambda pipe=pipe: pipe({"data": given, "request_size": BATCH}), BATCH
+                )  # type: ignore[misc]
             )
     for pipe in pipes.values():
         pipe.close()
@@ -353,6 +359,7 @@ class Mark(headrace.Backend):
     owns_thread = True
 
     def forward(self, batch: list[dict[str, Any]]) -> None:
+        """Note the time."""
         _marks.append(time.perf_counter())
         for request in batch:
             request["result"] = request["data"]

@@ -112,10 +112,12 @@ class PerTensor(TensorBackend):
     Attributes:
         expected: What ``data`` must be, in words, for the errors.
         alike: Whether `how` depends on the shape of the rows alone, not on the request.
+        tells: Whether `done` writes something.
     """
 
     expected: ClassVar[str]
     alike = True
+    tells: ClassVar[bool] = False
 
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
         """Give the results of all rows of ``whole``, ``[N, ...]``, in new memory or as it is."""
@@ -190,8 +192,9 @@ class PerTensor(TensorBackend):
                 request["result"] = request["data"]
         else:
             self.give(batch, result)
-        for request in batch:
-            self.done(request, how)
+        if self.tells:
+            for request in batch:
+                self.done(request, how)
         return True
 
     def give(self, batch: list[Request], result: Any) -> None:
@@ -234,8 +237,9 @@ class PerTensor(TensorBackend):
                 stop = start + len(one.tensor)
                 request["result"] = self.rows_of(result, start, stop, sample=one.sample)
                 start = stop
-        for request in requests:
-            self.done(request, how)
+        if self.tells:
+            for request in requests:
+                self.done(request, how)
 
 
 class PerImage(PerTensor):
@@ -243,11 +247,16 @@ class PerImage(PerTensor):
 
     expected = "an image: uint8 or floating [C, H, W] with C 1, 3 or 4, or [N, C, H, W] with request_size N"
 
-    def check(self, rows: torch.Tensor) -> None:
-        """Refuse what is no image."""
+    def init(self, options: Any, context: InitContext) -> None:
+        """Import what knows an image."""
+        super().init(options, context)
         from headrace_torch.images import check_image
 
-        check_image(rows)
+        self._check_image = check_image
+
+    def check(self, rows: torch.Tensor) -> None:
+        """Refuse what is no image."""
+        self._check_image(rows)
 
     def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
         """Take ``[C, H, W]`` as one image; one row of ``[1, C, H, W]`` needs no `request_size`."""

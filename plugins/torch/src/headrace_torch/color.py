@@ -63,6 +63,7 @@ class CvtColorTensor(PerImage):
     reads = ("data", "color")
     writes = ("result", "color")
     alike = False
+    tells = True
 
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the target, and what converts."""
