@@ -327,6 +327,10 @@ class Backend:
         if error.node is None and self._lost is not None:
             self._lost.set()
 
+    def _last_label(self) -> str:
+        """Name what should have written ``result``: in a sequence its last element."""
+        return self._label()
+
     def _label(self) -> str:
         return self._name or type(self).__name__
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from headrace._build.at import LOOK_S, At
 from headrace._build.batch_end import BatchEnd, Passage
 from headrace._build.door import Bound, Door, FrontDoor, Guarded, NotCallable
+from headrace._build.far import FarProcess
 from headrace._build.schedulers import device_of, node_scheduler
 from headrace._containers.background import BackgroundThread
 from headrace._containers.choice import Fallback
 from headrace._containers.graph import DagDispatcher, Repost
+from headrace._containers.process import Process
 from headrace._containers.queues import Observer, QueueUser, Send
 from headrace._containers.ranges import inside, ranged
 from headrace._containers.scheduling import Batching, InstanceDispatcher
@@ -97,7 +99,7 @@ class ElementBuilder:
             return self._named(element, at)
         if issubclass(element.cls, Wiring):
             return self._word(element, at)
-        if element.cls is BackgroundThread:
+        if element.cls in (BackgroundThread, Process):
             return self._in_own_thread(element, at)
         if element.cls is Batching:
             return self._batching(element, at)
@@ -321,6 +323,9 @@ class ElementBuilder:
     def _in_own_thread(self, element: Element, at: At) -> Backend:
         """Build an element in a thread that will run and close it."""
         written = element.cls is BackgroundThread and not element.own_thread
+        build = self.element if written else self._plain
+        if element.cls is Process and not element.own_thread:
+            build = self._in_process
         inner = element.children[0] if written else element
         thread = OwnThread(f"headrace-{self._name}-{at.index or 0}")
         parts = at.parts.nested()
@@ -331,7 +336,6 @@ class ElementBuilder:
         outer._name = element.name if written else "BackgroundThread"
         if written:
             self.by_element.setdefault(id(element), outer)
-        build = self.element if written else self._plain
         inside = replace(at, thread=thread, parts=parts, end=BatchEnd())
         child = inside.end.around(thread.call(build, inner, inside, look_s=LOOK_S), inner)
         context = self._context(element, (child,), at, inside.end.registering(outer))
@@ -339,6 +343,16 @@ class ElementBuilder:
         parts.add(outer)
         at.end.exit(outer, element)
         return outer
+
+    def _in_process(self, element: Element, at: At) -> Backend:
+        """Build an element in a process that will run and close it."""
+        backend = Process()
+        backend.far = FarProcess(element.children[0], self.node, self._plan, self._threads)
+        backend._name, backend._lost = element.name, at.lost
+        at.parts.add(backend, at.thread)
+        self.by_element.setdefault(id(element), backend)
+        backend._start(None, self._context(element, (), at, at.end.registering(backend)))
+        return backend
 
     def _fallback(self, element: Element, at: At) -> Backend:
         reasons = dict(element.unavailable)

@@ -9,7 +9,7 @@ from headrace.errors import InputError, SetupError
 from headrace_ort.options import OnnxOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace.keys import Request
     from headrace_ort.items import Item
@@ -116,7 +116,10 @@ class OnnxTensor(headrace.Backend):
         self._run_options = session.run_options(log_level)
         self._options = options
         self._signature = signature.read_signature(
-            self._session, outputs=options.outputs, unbatched=options.unbatched
+            self._session,
+            outputs=options.outputs,
+            unbatched=options.unbatched,
+            batch_axis=options.batch_axis,
         )
         self._keys = _keys(self._signature, options.inputs)
         self.reads = tuple(dict.fromkeys(self._keys.values()))
@@ -125,12 +128,8 @@ class OnnxTensor(headrace.Backend):
         self._set_range()
         self._find_short_way()
         if self._place is not None:
-            self._runner = self._place.runner(
-                self._session,
-                self._signature,
-                to_cpu=options.output_device == "cpu",
-                run_options=lambda: session.run_options(log_level),
-            )
+            self._bind(options, lambda: session.run_options(log_level))
+        if self._runner is not None:
             context.at_batch_end(self._runner.end)
         self._sizes = context.batch_sizes, context.max
         context.scope.get_or_create("inputs", self._told)
@@ -144,6 +143,23 @@ class OnnxTensor(headrace.Backend):
             "output_device": options.output_device,
             "cuda_graphs": [],
         }
+
+    def _bind(self, options: OnnxOptions, run_options: Callable[[], Any]) -> None:
+        """Make what runs the session on arrays that lie on the device."""
+        if any(port.axis for port in (*self._signature.inputs, *self._signature.outputs)):
+            if options.output_device == "device" or options.cuda_graph:
+                raise SetupError(
+                    "batch_axis goes with arrays on the CPU only",
+                    hint="Leave output_device and cuda_graph out, or export the batch axis in front.",
+                )
+            self._place = None
+            return
+        self._runner = self._place.runner(
+            self._session,
+            self._signature,
+            to_cpu=options.output_device == "cpu",
+            run_options=run_options,
+        )
 
     def _told(self) -> dict[str, dict[str, Any]]:
         """Give what the model takes, for elements before this one."""
@@ -172,6 +188,8 @@ class OnnxTensor(headrace.Backend):
             return
         (port,), (output,) = signature.inputs, signature.outputs
         dtype = numpy_dtype(port)
+        if port.axis or output.axis:
+            return
         fixed = all(isinstance(n, int) for n in port.shape[1:])
         # What an array of objects holds has to be looked at.
         if port.batched and output.batched and fixed and dtype.kind != "O":
