@@ -13,12 +13,14 @@ from headrace.errors import (
     BatchRangeError,
     ClosedError,
     ContractError,
+    InstanceLostError,
     MissingDependencyError,
     RequestError,
     SetupError,
 )
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator, Sequence
     from typing import TypeAlias
 
@@ -127,6 +129,7 @@ class Backend:
     _node: str | None = None
     _index: int | None = None
     _pad: bool = False
+    _lost: threading.Event | None = None  # set when the instance can serve no more
     _dependency: Backend | None = None
     _bounded: bool = True  # batches are compared with the range
     _takes_one: bool = False  # an item that says no weight is within the range
@@ -261,11 +264,15 @@ class Backend:
             return [self._wrap(error) for _ in batch]
         outcomes: list[Exception | None] = []
         for request in batch:
+            if isinstance(error, InstanceLostError):  # nothing runs there any more
+                outcomes.append(self._wrap(error))
+                continue
             request.pop("result", None)
             try:
                 alone = self.forward([request])
             except Exception as again:  # noqa: BLE001 - any error of a backend is an outcome
                 outcomes.append(self._wrap(again))
+                error = again
             else:
                 checked = None if alone is None else self._checked([request], alone)
                 outcomes.append(None if checked is None else checked[0])
@@ -289,6 +296,8 @@ class Backend:
     def _wrap(self, error: Exception) -> Exception:
         """Make an error of its own for one item: a copy of ours, or a BackendError around it."""
         if isinstance(error, RequestError):
+            if isinstance(error, InstanceLostError):
+                self._lose(error)
             return self._located(error.copy())
         if isinstance(error, ClosedError) and error._passes:
             return error._passing()
@@ -304,6 +313,11 @@ class Backend:
         if error.instance is None:
             error.instance = self._index
         return error
+
+    def _lose(self, error: InstanceLostError) -> None:
+        """Take note that the instance is lost, unless the error comes from elsewhere."""
+        if error.node is None and self._lost is not None:
+            self._lost.set()
 
     def _label(self) -> str:
         return self._name or type(self).__name__

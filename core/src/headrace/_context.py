@@ -61,24 +61,45 @@ def _never() -> bool:
     return False
 
 
+def _no_batch(function: Callable[[], object]) -> None:
+    """Take note of nothing: outside of a pipeline no batch ends."""
+
+
 def _no_build(expression: str) -> Backend:
     raise SetupError(f"there is no pipeline here to build {expression!r} in")
 
 
 class Shared:
-    """One store per node: how one engine or session reaches all its instances.
+    """A store by key: of a node, of one of its instances, or of one copy of an ``IoC``.
 
-    Closed with the node: what has a ``close`` method is closed, newest first.
+    It is closed with what it belongs to: what has a ``close`` method is closed, newest first.
+
+    Args:
+        outer: The store in which `get` looks for what is not in this one; None for none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outer: Shared | None = None) -> None:
+        self._outer = outer
         self._lock = threading.RLock()
         self._items: dict[object, Any] = {}
 
+    def get(self, key: object, default: Any = None) -> Any:
+        """Give what is stored under ``key``, here or in the stores around; else ``default``.
+
+        It does not wait for what another thread is making.
+        """
+        store: Shared | None = self
+        while store is not None:
+            if key in (items := store._items):
+                return items[key]
+            store = store._outer
+        return default
+
     def get_or_create(self, key: object, factory: Callable[[], T]) -> T:
-        """Give what is stored under ``key``; the first one to ask makes it with ``factory``.
+        """Give what this store has under ``key``; the first one to ask makes it with ``factory``.
 
         The others wait until it is made. An error of the factory is raised and stores nothing.
+        Unlike `get` it does not look into the stores around.
         """
         with self._lock:
             if key not in self._items:
@@ -119,7 +140,20 @@ class InitContext:
         prefixes: Per child the prefix before it, as (positional, {key: value}).
         logger: A logger named after the backend; it has no handler of its own.
         shared: One store per node: ``shared.get_or_create(key, factory)`` gives all instances of the
-            node one object, which is closed with the node.
+            node one object, which is closed with the node; ``shared.get(key, default)`` gives what
+            is there.
+        instance: The same for this instance alone: a stream, a memory pool. It is closed after all
+            backends of the instance, in the thread of the instance if it has one. Outside of any
+            instance, for what is being built there.
+        scope: The same for one copy of the innermost ``IoC`` around: what its first phase stores,
+            later elements and the front find. `Shared.get` looks outwards, up to the store of the
+            instance. Outside of any ``IoC`` it is `instance` itself.
+        at_batch_end: ``at_batch_end(function)``, in ``init`` only: ``function()`` is called once per
+            batch, in the thread that ran it, after the outermost backend has returned and before
+            anything of the batch leaves the instance; in the order of registration. What it raises
+            fails every item that has not failed yet, and the instance goes on.
+        allow_import: False when the configuration was loaded so: a backend that brings in code by
+            path (a module, a plugin library) refuses as well.
         progress: ``progress(total, unit)`` gives a context manager for work that takes long; call
             what it yields with the number of units done since the last call. ``total`` may be None.
             ``headrace run`` shows it on a terminal; elsewhere it is silent.
@@ -144,3 +178,11 @@ class InitContext:
     progress: ProgressFactory = _no_progress
     cancelled: Callable[[], bool] = _never
     build: Callable[[str], Backend] = _no_build
+    instance: Shared = field(default_factory=Shared)
+    scope: Shared = None  # type: ignore[assignment]
+    at_batch_end: Callable[[Callable[[], object]], None] = _no_batch
+    allow_import: bool = True
+
+    def __post_init__(self) -> None:
+        if self.scope is None:
+            object.__setattr__(self, "scope", self.instance)

@@ -12,6 +12,7 @@
     │   ├── InputError (ValueError)            the sender: this request is wrong
     │   ├── BackendError                       a backend raised; the original is ``__cause__``
     │   │   ├── ContractError                    a backend broke the backend contract
+    │   │   ├── InstanceLostError                an instance can serve no more
     │   │   └── NoResultError                    a backend wrote no ``result``
     │   ├── BatchRangeError                    the weight fits no instance
     │   ├── LimitError                         a loop went on for too long
@@ -45,6 +46,7 @@ __all__ = [
     "DeadlineExceededError",
     "HeadraceError",
     "InputError",
+    "InstanceLostError",
     "LimitError",
     "MissingDependencyError",
     "NoResultError",
@@ -143,16 +145,8 @@ class MissingDependencyError(PluginError, ImportError):
     code = "missing_dependency"
 
 
-class SetupError(HeadraceError):
-    """A backend could not be initialised; the original error is ``__cause__``.
-
-    Attributes:
-        what: What went wrong.
-        node, backend, instance: Where, each None when unknown.
-        hint: What to do, or None.
-    """
-
-    code = "setup"
+class _PlacedError(HeadraceError):
+    """Base of the errors that say at which backend something went wrong."""
 
     def __init__(
         self,
@@ -170,12 +164,26 @@ class SetupError(HeadraceError):
         self.hint = hint
         super().__init__(what)
 
+    def _where(self) -> list[tuple[str, object]]:
+        return [("node", self.node), ("backend", self.backend), ("instance", self.instance)]
+
     def _text(self) -> str:
-        where = [("node", self.node), ("backend", self.backend), ("instance", self.instance)]
-        return _with_where(self.what, where, self.hint)
+        return _with_where(self.what or type(self).__name__, self._where(), self.hint)
 
 
-class RequestError(HeadraceError):
+class SetupError(_PlacedError):
+    """A backend could not be initialised; the original error is ``__cause__``.
+
+    Attributes:
+        what: What went wrong.
+        node, backend, instance: Where, each None when unknown.
+        hint: What to do, or None.
+    """
+
+    code = "setup"
+
+
+class RequestError(_PlacedError):
     """One request failed; the pipeline and the other requests go on.
 
     Attributes:
@@ -188,29 +196,9 @@ class RequestError(HeadraceError):
 
     code = "request"
 
-    def __init__(
-        self,
-        what: str = "",
-        *,
-        node: str | None = None,
-        backend: str | None = None,
-        instance: int | None = None,
-        hint: str | None = None,
-        abandoned: bool = False,
-    ) -> None:
-        self.what = what
-        self.node = node
-        self.backend = backend
-        self.instance = instance
-        self.hint = hint
+    def __init__(self, what: str = "", *, abandoned: bool = False, **where: Any) -> None:
         self.abandoned = abandoned
-        super().__init__(what)
-
-    def _where(self) -> list[tuple[str, object]]:
-        return [("node", self.node), ("backend", self.backend), ("instance", self.instance)]
-
-    def _text(self) -> str:
-        return _with_where(self.what or type(self).__name__, self._where(), self.hint)
+        super().__init__(what, **where)
 
     def copy(self) -> RequestError:
         """Give a new error of the same class and content, so that no two requests share one."""
@@ -264,6 +252,15 @@ class ContractError(BackendError):
     """A backend broke the backend contract, or a pipeline was called in a way that must hang."""
 
     code = "contract"
+
+
+class InstanceLostError(BackendError):
+    """The instance can serve no more (its CUDA context is gone): it gets no further batch.
+
+    A backend raises it in ``forward`` or at the end of a batch; ``Pipeline.reload`` brings new ones.
+    """
+
+    code = "instance_lost"
 
 
 class NoResultError(BackendError):

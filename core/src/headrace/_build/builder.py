@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from headrace._build.at import At, BuildSettings
+from headrace._build.batch_end import BatchEnd
 from headrace._build.commons import Commons
 from headrace._build.door import Door, FrontDoor
-from headrace._build.elements import At, BuildSettings, ElementBuilder, reached_by_name
+from headrace._build.elements import ElementBuilder, reached_by_name
 from headrace._build.parts import Parts
 from headrace._build.probes import make_probes
 from headrace._build.schedulers import front_scheduler, node_scheduler
@@ -124,7 +126,7 @@ class Builder:
             if self.plan.entrypoint is not None and not self._walks_anyway():
                 built.front_parts = self._all.nested()
                 builder = self._elements(None, Shared())
-                front = builder.element(self.plan.entrypoint, At(built.front_parts))
+                front = builder.element(self.plan.entrypoint, At.begin(built.front_parts))
                 built.front_holds = builder.looked_up
                 built.front = (
                     front.door.scheduler
@@ -169,10 +171,10 @@ class Builder:
         parts, shared = self._all.nested(), Shared()
         parts.add(shared)
         builder = self._elements(node, shared)
-        at = At(parts)
+        at = At.begin(parts)
         if node.init is not None:
-            builder.element(node.init, at)
-        entry = builder.element(node.entry, at)
+            builder.element(node.init, replace(at, end=BatchEnd()))
+        entry = at.end.around(builder.element(node.entry, at), node.entry)
         door = self.registered.setdefault(f"node.{node.name}", entry)
         if isinstance(door, Door):
             scheduler = door.scheduler

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace._backend import Backend
+from headrace._build.batch_end import Ended, Standing
 from headrace._build.each import Elements
 from headrace._containers.background import BackgroundThread
 from headrace._scheduling.batch import entries_running_here
 from headrace._scheduling.elsewhere import HANDED
 from headrace._scheduling.entry import Entry
-from headrace.errors import ClosedError, ContractError, InputError, NoResultError
+from headrace.errors import ClosedError, ContractError, InputError, InstanceLostError, NoResultError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from headrace._backend import Outcomes
+    from headrace._build.batch_end import BatchEnd
     from headrace._plan.links import Each
     from headrace._scheduling.elsewhere import Handed, Waits
     from headrace._scheduling.scheduler import Scheduler
+    from headrace._scheduling.thread import OwnThread
     from headrace.keys import Request
 
 __all__ = ["Bound", "Door", "FrontDoor", "Guarded", "NotCallable"]
@@ -163,19 +168,18 @@ def _outcome_of(error: BaseException) -> Exception:
     return shown
 
 
-class Guarded(Backend):
+class Guarded(Standing):
     """An instance that several threads can reach: called by one at a time."""
 
     def __init__(self, child: Backend) -> None:
-        self.child = child
-        self.min, self.max, self.rerun = child.min, child.max, child.rerun  # type: ignore[misc]
-        self._name, self._node, self._index = child._label(), child._node, child._index
+        super().__init__(child)
         self._lock = threading.RLock()  # an instance may stand inside itself: DI[A,A,X]
-        self._state = "ready"
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the instance, alone."""
         with self._lock:
+            if self._lost is not None and self._lost.is_set():  # by whom no scheduler knows
+                raise InstanceLostError(f"{self._label()} was lost", node=self._node)
             return self.child(batch)
 
 
@@ -183,21 +187,38 @@ class Bound(Backend):
     """An instance with what it depends on, which is given to it at each call."""
 
     def __init__(self, instance: Backend, dependency: Backend) -> None:
-        inner = instance.child if isinstance(instance, (Guarded, BackgroundThread)) else instance
-        self._instance = instance
-        self._forward: Callable[[list[Request], Backend], Outcomes] = inner.forward_with_dep  # type: ignore[attr-defined]
+        self._guard: AbstractContextManager[bool] | None = None
+        self._thread: OwnThread | None = None
+        end: BatchEnd | None = None
+        inner = instance
+        while isinstance(inner, (Guarded, BackgroundThread, Ended)):
+            if isinstance(inner, Guarded):
+                self._guard = inner._lock
+            elif isinstance(inner, BackgroundThread):
+                self._thread = inner.thread
+            else:
+                end = inner.end
+            inner = inner.child
+        forward: Callable[[list[Request], Backend], Outcomes] = inner.forward_with_dep  # type: ignore[attr-defined]
+        self._forward = forward if end is None else partial(end.run, forward)
         self._given = dependency
         self.min, self.max, self.rerun = inner.min, inner.max, inner.rerun  # type: ignore[misc]
         self._name, self._node, self._index = inner._label(), inner._node, inner._index
+        self._lost = inner._lost
         self._state = "ready"
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it hands its batch to another thread, or to an instance that others call."""
+        return self._guard is not None or self._thread is not None
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the instance with its dependency."""
-        if isinstance(self._instance, Guarded):
-            with self._instance._lock:
+        if self._guard is not None:
+            with self._guard:
                 return self._forward(batch, self._given)
-        if isinstance(self._instance, BackgroundThread):
-            return self._instance.thread.call(self._forward, batch, self._given)
+        if self._thread is not None:
+            return self._thread.call(self._forward, batch, self._given)
         return self._forward(batch, self._given)
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from headrace._build.at import At
+from headrace._build.batch_end import BatchEnd, Passage
 from headrace._build.door import Bound, Door, FrontDoor, Guarded, NotCallable
 from headrace._build.schedulers import device_of, node_scheduler
 from headrace._containers.background import BackgroundThread
 from headrace._containers.choice import Fallback
 from headrace._containers.graph import DagDispatcher, Repost
-from headrace._containers.queues import QueueUser
+from headrace._containers.queues import Observer, QueueUser, Send
 from headrace._containers.ranges import inside, ranged
 from headrace._containers.scheduling import Batching, InstanceDispatcher
 from headrace._containers.wiring import Wiring
-from headrace._context import InitContext, shown_progress
+from headrace._context import InitContext, Shared, shown_progress
 from headrace._plan.brackets import is_bare, takes_dependency
 from headrace._plan.calls import elements_run
 from headrace._plan.choosing import label_of
@@ -29,45 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import Backend
+    from headrace._build.at import BuildSettings
     from headrace._build.commons import Commons
     from headrace._build.parts import Parts
-    from headrace._context import Shared
     from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
 
-__all__ = ["At", "BuildSettings", "ElementBuilder", "reached_by_name"]
+__all__ = ["ElementBuilder", "reached_by_name"]
 
 _log = logging.getLogger("headrace.build")
-
-
-@dataclass(frozen=True)
-class At:
-    """Where the builder stands.
-
-    Attributes:
-        parts: Where new parts are noted.
-        index: Which instance, None outside of any.
-        thread: The thread that builds and will run what is built, None for any.
-        local: The instances of enclosing ``IoC``s.
-    """
-
-    parts: Parts
-    index: int | None = None
-    thread: OwnThread | None = None
-    local: dict[int, Backend] = field(default_factory=dict)
-
-
-class BuildSettings(NamedTuple):
-    """What holds for all elements of a pipeline.
-
-    Attributes:
-        threads: The share of one instance.
-        cancelled: Whether the build is to be given up.
-        shortcut: Whether a caller that finds a node idle may skip its queue.
-    """
-
-    threads: int
-    cancelled: Callable[[], bool]
-    shortcut: bool
 
 
 class ElementBuilder:
@@ -131,8 +102,17 @@ class ElementBuilder:
             return NotCallable(element.name)
         if element.cls is Fallback:
             return self._fallback(element, at)
-        children = tuple([self.element(child, at) for child in element.children])
+        children = tuple([self._child(child, at) for child in element.children])
         return self._backend(element, children, at)
+
+    def _child(self, element: Element, at: At) -> Backend:
+        """Build an element for one that will call it."""
+        built = self.element(element, at)
+        if self.node is None or not isinstance(built, (Door, Guarded)):
+            return built
+        passage = Passage(built)
+        at.end.exit(passage, element)
+        return passage
 
     # Backends.
 
@@ -147,7 +127,9 @@ class ElementBuilder:
                 at,
                 hint="A backend is made without arguments; the work belongs in init.",
             ) from error
-        backend._name = element.name
+        if self.node is None:  # any number of threads are inside a front at a time
+            at = replace(at, end=BatchEnd())
+        backend._name, backend._lost = element.name, at.lost
         backend._pad = self.node.keys.pad if self.node is not None else False
         if takes_dependency(cls) and children:
             backend._dependency = children[0]
@@ -156,6 +138,8 @@ class ElementBuilder:
         self.by_element.setdefault(id(element), backend)
         if isinstance(backend, QueueUser):
             backend.queues = self._pipeline.queues
+            if isinstance(backend, (Send, Observer)):
+                at.end.exit(backend, element)
         elif isinstance(backend, DagDispatcher):
             self._pipeline.dispatchers.append(backend)
         elif isinstance(backend, Repost) and element.target is not None:
@@ -163,11 +147,13 @@ class ElementBuilder:
         if element.children or element.target is not None:
             run = elements_run(self._plan.nodes, [element])
             backend._reposts = any(one.target is not None for one in run)
-        backend._start(element.options, self._context(element, children, late))
+        context = self._context(element, children, late, at.end.registering(backend))
+        backend._start(element.options, context)
         self._inherit_range(backend, children, at)
         backend._warm()
-        # Any number of requests are inside a front of the pipeline's own at a time.
-        return Guarded(backend) if self.node is None and not cls._reentrant else backend
+        if self.node is None and not cls._reentrant:
+            return Guarded(at.end.around(backend))
+        return backend
 
     def _inherit_range(self, backend: Backend, children: tuple[Backend, ...], at: At) -> None:
         """Give a container that says nothing of its range that of what is inside."""
@@ -183,7 +169,13 @@ class ElementBuilder:
     def _failed(self, what: str, backend: str, at: At, hint: str | None = None) -> SetupError:
         return SetupError(what, node=self._name, backend=backend, instance=at.index, hint=hint)
 
-    def _context(self, element: Element, children: tuple[Backend, ...], at: At) -> InitContext:
+    def _context(
+        self,
+        element: Element,
+        children: tuple[Backend, ...],
+        at: At,
+        at_batch_end: Callable[[Callable[[], object]], None],
+    ) -> InitContext:
         keys = self.node.keys if self.node is not None else None
         index = at.index or 0
         return InitContext(
@@ -202,6 +194,10 @@ class ElementBuilder:
             progress=self._progress,
             cancelled=self._cancelled,
             build=lambda text: self._late(text, element, at),
+            instance=at.instance,
+            scope=at.scope,
+            at_batch_end=at_batch_end,
+            allow_import=self._plan.allow_import,
         )
 
     def _late(self, text: str, element: Element, at: At) -> Backend:
@@ -212,7 +208,12 @@ class ElementBuilder:
         planned = self._plan.late(text, node, element.frames)
         if at.thread is None:
             give_threads(planned)
-        return self.element(planned, at)
+        # A batch end that stands around what is built already, and has nothing to do, is left so.
+        ends = bool(at.end.functions) or not at.end.sealed
+        at = at if ends else replace(at, end=BatchEnd())
+        with at.end.trial():
+            built = self._child(planned, at)
+        return built if ends else at.end.around(built, planned)
 
     # Words.
 
@@ -233,9 +234,13 @@ class ElementBuilder:
         return NotCallable(element.name)
 
     def _ioc(self, element: Element, at: At) -> Backend:
-        inner = replace(at, local=dict(at.local))
+        scope = Shared(at.scope)
+        parts = at.parts.nested(scope, at.thread)
+        inner = replace(at, local=dict(at.local), scope=scope, parts=parts)
         for child in element.phases[0]:
-            built = self.element(child, inner)
+            built = (
+                self._shared_out(child, inner) if at.index is None else self.element(child, inner)
+            )
             # Outside of any instance several of them may reach it; a front's elements are guarded.
             bare = child.named is None and is_bare(child)
             shared = at.index is None and self.node is not None and not bare
@@ -247,8 +252,13 @@ class ElementBuilder:
             return built
         return Guarded(built)
 
+    def _shared_out(self, element: Element, at: At) -> Backend:
+        """Build, outside of any instance, what several of them may call."""
+        at = replace(at, end=BatchEnd())
+        return at.end.around(self.element(element, at), element)
+
     def _register(self, element: Element, at: At) -> Backend:
-        built = self.element(element.children[0], at)
+        built = self._shared_out(element.children[0], at)
         wanted = getattr(element.options, "name", None)
         name = wanted if wanted is not None else f"node.{self._name}"
         if name in self._reached:
@@ -267,8 +277,9 @@ class ElementBuilder:
         for index in range(self.node.keys.instance_num):
             if self._cancelled():
                 raise self._failed("it was given up", element.name, replace(at, index=index))
-            parts = at.parts.nested()
-            built = self.element(element.children[0], replace(at, index=index, parts=parts))
+            parts, child = at.parts.nested(), element.children[0]
+            inner = At.begin(parts, index=index, thread=at.thread, local=at.local)
+            built = inner.end.around(self.element(child, inner), child)
             name = f"{self._name}.{index}"
             if name in self._reached:
                 built = self._guarded(built)
@@ -298,8 +309,10 @@ class ElementBuilder:
             return self._lookup(element.named, at)
         if element.cls is Batching:
             return self._batching(element, at)
-        dependency = self.element(element.children[0], at)
+        dependency = self._child(element.children[0], at)
         bound = Bound(self._lookup(element.named, at), dependency)
+        if bound.leaves:
+            at.end.exit(bound, element)
         if not states_range(element.cls):
             bound.min, bound.max = dependency.min, dependency.max
         return bound
@@ -317,14 +330,12 @@ class ElementBuilder:
         if written:
             self.by_element.setdefault(id(element), outer)
         build = self.element if written else self._plain
-        try:
-            child = thread.call(build, inner, replace(at, thread=thread, parts=parts))
-            context = self._context(element, (child,), at)
-            outer._start(None, replace(context, prefixes=()))
-        except BaseException:
-            parts.close()
-            raise
+        inside = replace(at, thread=thread, parts=parts, end=BatchEnd())
+        child = inside.end.around(thread.call(build, inner, inside), inner)
+        context = self._context(element, (child,), at, inside.end.registering(outer))
+        outer._start(None, replace(context, prefixes=()))
         parts.add(outer)
+        at.end.exit(outer, element)
         return outer
 
     def _fallback(self, element: Element, at: At) -> Backend:
@@ -333,7 +344,8 @@ class ElementBuilder:
             trial = replace(at, parts=at.parts.nested())
             label = label_of(child.call, element.call.children)
             try:
-                built = self.element(child, trial)
+                with at.end.trial():
+                    built = self._child(child, trial)
             except Exception as error:  # noqa: BLE001 - any failure to build means: the next one
                 trial.parts.close()
                 reasons[label] = told(error)
@@ -351,7 +363,7 @@ class ElementBuilder:
             return NotCallable(element.name)
         child = element.children[0]
         own = child.cls is InstanceDispatcher
-        backends = self.instances if own else [self.element(child, at)]
+        backends = self.instances if own else [self._shared_out(child, at)]
         probes = self._pipeline.probes
         return Door(node_scheduler(self.node, backends, shortcut=self._shortcut, probes=probes))
 

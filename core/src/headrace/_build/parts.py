@@ -9,6 +9,7 @@ from headrace._backend import Backend
 from headrace._scheduling.thread import OwnThread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TypeAlias
 
     from headrace._context import Shared
@@ -21,18 +22,26 @@ _log = logging.getLogger("headrace.build")
 
 
 class Parts:
-    """What was built, in order, each with the thread that it belongs to."""
+    """What was built, in order, each with the thread that it belongs to.
 
-    def __init__(self) -> None:
+    Args:
+        store: What they share, closed after all of them; None for nothing.
+        thread: The thread around them, in which the store is closed. Where there is none, it is
+            the first own thread among them, or else whichever thread closes them.
+    """
+
+    def __init__(self, store: Shared | None = None, thread: OwnThread | None = None) -> None:
         self._parts: list[tuple[Part, OwnThread | None]] = []
+        self._store = store
+        self._thread = thread
 
     def add(self, part: Part, thread: OwnThread | None = None) -> None:
         """Take note of one part, which is closed in ``thread``, None for any."""
         self._parts.append((part, thread))
 
-    def nested(self) -> Parts:
+    def nested(self, store: Shared | None = None, thread: OwnThread | None = None) -> Parts:
         """Begin parts that are closed together, where the next part would be."""
-        inner = Parts()
+        inner = Parts(store, thread)
         self.add(inner)
         return inner
 
@@ -40,25 +49,65 @@ class Parts:
         """Close all, newest first; give the errors. A second call does nothing.
 
         Raises:
-            BaseException: What is no Exception (Ctrl-C), once all is closed.
+            BaseException: What is no Exception (Ctrl-C), once all is closed. What has a thread of
+                its own is closed there then, and not waited for.
         """
-        errors: list[Exception] = []
-        interrupt: BaseException | None = None
+        closing = _Closing()
+        try:
+            self._close(closing)
+        finally:
+            for thread in closing.threads:
+                thread.stop()
+        if closing.interrupt is not None:
+            raise closing.interrupt
+        return closing.errors
+
+    def _close(self, closing: _Closing) -> None:
+        outside = len(closing.threads)
         while self._parts:
-            part, thread = self._parts.pop()
-            try:
-                if isinstance(part, Parts):
-                    errors += part.close()
-                elif isinstance(part, OwnThread):
-                    part.stop()
-                else:
-                    stop = part._stop if isinstance(part, Backend) else part.close
-                    stop() if thread is None else thread.call(stop)
-            except Exception as error:  # noqa: BLE001 - the others must be closed as well
-                _log.warning("closing %s failed", type(part).__name__, exc_info=error)
-                errors.append(error)
-            except BaseException as error:  # noqa: BLE001 - so they must here
-                interrupt = interrupt or error
-        if interrupt is not None:
-            raise interrupt
-        return errors
+            part, thread = self._parts[-1]  # it stays there until it is closed
+            if isinstance(part, Parts):
+                part._close(closing)
+            elif isinstance(part, OwnThread):
+                closing.threads.append(part)
+            else:
+                stop = part._stop if isinstance(part, Backend) else part.close
+                closing.close(stop, thread)
+            self._parts.pop()
+        if self._store is not None:
+            own = self._thread or next(reversed(closing.threads[outside:]), None)
+            closing.close(self._store.close, own if own is not None and own.alive else None)
+
+
+class _Closing:
+    """One turn of closing parts.
+
+    Attributes:
+        threads: The threads to be stopped once all is closed.
+        errors: What was raised.
+        interrupt: What was raised that is no Exception, None for nothing.
+    """
+
+    def __init__(self) -> None:
+        self.threads: list[OwnThread] = []
+        self.errors: list[Exception] = []
+        self.interrupt: BaseException | None = None
+
+    def close(self, stop: Callable[[], None], thread: OwnThread | None) -> None:
+        """Call ``stop()`` in ``thread``, None for this one; it is not waited for after Ctrl-C."""
+        try:
+            if thread is None:
+                stop()
+            elif self.interrupt is None:
+                thread.call(stop)
+        except Exception as error:  # noqa: BLE001 - the others must be closed as well
+            _log.warning("closing %s failed", _owner(stop), exc_info=error)
+            self.errors.append(error)
+        except BaseException as error:  # noqa: BLE001 - so they must here
+            self.interrupt = self.interrupt or error
+        if thread is not None and self.interrupt is not None:
+            thread.post(lambda: _Closing().close(stop, None), lambda: None)
+
+
+def _owner(stop: Callable[[], None]) -> str:
+    return type(getattr(stop, "__self__", stop)).__name__

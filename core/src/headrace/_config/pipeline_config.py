@@ -57,7 +57,9 @@ class PipelineConfig:
             TypeError: ``source`` is none of the three.
         """
         if isinstance(source, PipelineConfig):
-            return source
+            if allow_import or not source._allow_import:
+                return source
+            return with_room(lambda: cls._of(source._document, allow_import))
         return with_room(lambda: cls._of(read_document(source), allow_import))
 
     @classmethod
@@ -65,11 +67,13 @@ class PipelineConfig:
         from headrace._plan import plan_pipeline
 
         problems = Problems()
-        files = _run_imports(document, allow_import, problems)
+        allowed = allow_import and os.environ.get("HEADRACE_IMPORT") != "0"
+        files = _run_imports(document, allowed, problems)
         all_names = not len(problems)
         shape = read_shape(document, problems)
         plan = plan_pipeline(shape, files, problems, all_names=all_names)
         problems.raise_if_any()
+        plan.allow_import = allowed
         config = object.__new__(cls)
         for name, value in (
             ("_document", document),
@@ -150,7 +154,7 @@ def _run_imports(
     """Run what the configuration imports; what fails is reported, the rest still runs."""
     items = [item for item, _ in document.imports]
     place = key_place(document.file, "import", "import", items)
-    if items and (not allow_import or os.environ.get("HEADRACE_IMPORT") == "0"):
+    if items and not allow_import:
         problems.add(
             "import_refused",
             f"the configuration imports {', '.join(items)}, and running its code is not allowed",

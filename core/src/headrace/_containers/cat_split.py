@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend
 from headrace._containers.calling import caller_of
 from headrace._weights import weight_of
-from headrace.errors import ClosedError, InputError, NoResultError, RequestError
+from headrace.errors import ClosedError, InputError, InstanceLostError, NoResultError, RequestError
 
 if TYPE_CHECKING:
     from headrace._backend import Outcomes
@@ -85,7 +85,7 @@ class CatSplit(Backend):
         if failed is None and "result" not in gathered:
             failed = [self._no_result(self._infer)]
         if failed is not None and failed[0] is not None:
-            self._infer_failed = True
+            self._infer_failed = not isinstance(failed[0], InstanceLostError)
             return [o or _copy(failed[0]) for o in outcomes]
         for i in alive:
             batch[i].pop("result", None)

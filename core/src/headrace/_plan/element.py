@@ -221,6 +221,7 @@ class PipelinePlan:
             new value.
         links: How each node is linked to the others.
         probes: The probes that are switched on.
+        allow_import: Whether the configuration may bring in code.
     """
 
     nodes: dict[str, NodePlan]
@@ -233,6 +234,7 @@ class PipelinePlan:
     moved: dict[int, Any] = field(default_factory=dict)
     links: dict[str, Links] = field(default_factory=dict)
     probes: tuple[ProbePlan, ...] = ()
+    allow_import: bool = True
 
     @property
     def is_graph(self) -> bool:

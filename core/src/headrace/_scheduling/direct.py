@@ -173,6 +173,7 @@ class Direct:
                         if error is not None:
                             instance.failed(code_of(error))
                         idle = not node.line.count and not node.refusing and not instance.retired
+                        idle = idle and error is None
                         node.rest(instance)
                         if idle:
                             node.lay_out()

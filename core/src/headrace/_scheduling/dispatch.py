@@ -121,7 +121,7 @@ class Dispatcher(Assignment):
             if instance is None:
                 offered.clear()
                 return None
-            if instance.thread is not None and not instance.thread.alive:
+            if not instance.living:
                 node.lose(instance)
                 offered.remove(instance)
                 return None

@@ -58,6 +58,7 @@ class Instance:
         mask: A batch is timed when its number and the mask have no bit in common.
         mean_s: Moving average of the duration of a batch, in seconds.
         limits: The keys under which its batches are cut and filled up; set by its node.
+        lost: Set when its backend has said that it can serve no more; None: it never says so.
         retired: Wakes whoever closes it after its last batch; None while it is in service.
     """
 
@@ -72,6 +73,7 @@ class Instance:
         "ident",
         "index",
         "limits",
+        "lost",
         "mask",
         "max",
         "mean_s",
@@ -115,6 +117,7 @@ class Instance:
         self.mask = 0
         self.mean_s = FAST_S
         self.limits: Limits
+        self.lost = backend._lost
         self.retired: Signal | None = None
 
     @property
@@ -129,7 +132,9 @@ class Instance:
 
     @property
     def living(self) -> bool:
-        """Whether it can run a batch: its own thread, if it has one, lives."""
+        """Whether it can run a batch: it is not lost, and its own thread, if it has one, lives."""
+        if self.lost is not None and self.lost.is_set():
+            return False
         return self.thread is None or self.thread.alive
 
     def timed(self, duration_s: float) -> None:

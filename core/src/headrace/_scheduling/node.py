@@ -19,7 +19,7 @@ from headrace._scheduling.executors import Caller, CallerOfGroups
 from headrace._scheduling.instance import SWIFT_S
 from headrace._scheduling.line import WaitingLine
 from headrace._scheduling.statistics import Past
-from headrace.errors import BackendError, ClosedError, OverloadedError, code_of
+from headrace.errors import ClosedError, InstanceLostError, OverloadedError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +86,7 @@ class Node:
         needs_result: Whether a request that ends without a ``result`` has failed.
         torn: Whether a claim has begun and not ended; seen by others only after an interrupt.
         shed: Entries at other nodes whose requests make way here, until `shed_elsewhere` fails them.
-        lost: Whether the threads of all instances have died.
+        lost: Whether no instance lives.
         tells_callers: Whether callers that wait are told their outcome, as all other owners are; else
             `settle` takes note of it.
     """
@@ -288,6 +288,8 @@ class Node:
             instance.retired.wake()
             instance.ident = 0
             instance.holder = None
+        elif instance.lost is not None and instance.lost.is_set():
+            self.lose(instance)
         else:
             # No call between these three: an interrupt finds the instance held, or free.
             instance.ident = 0
@@ -341,9 +343,10 @@ class Node:
         self.look_if_quiet()
 
     def lose(self, instance: Instance) -> None:
-        """Take an instance out of service whose own thread has died, with all it could serve."""
+        """Take an instance out of service that serves no more, with all that only it could serve."""
         if instance in self.free:
             self.free.remove(instance)
+        instance.ident = 0
         instance.holder = None
         if instance.retired is not None:
             instance.retired.wake()
@@ -357,12 +360,12 @@ class Node:
                 self.settle_waiting(error or self.no_instance(), [entry])
         self.let_in()
 
-    def no_instance(self) -> BackendError:
+    def no_instance(self) -> InstanceLostError:
         """Make the error of requests for which no living instance is left."""
-        return BackendError(
-            "the thread that owned the instance has died, and no other can take the request",
+        return InstanceLostError(
+            "no instance that could take the request is left: it was lost, or its thread has died",
             node=self.name,
-            hint="Close the pipeline and build it again.",
+            hint=f"Pipeline.reload({self.name!r}, {{}}) brings new instances.",
         )
 
 

@@ -1,0 +1,68 @@
+"""Where the builder stands, and what holds for all that it builds."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace._build.batch_end import BatchEnd
+from headrace._context import Shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace._backend import Backend
+    from headrace._build.parts import Parts
+    from headrace._scheduling.thread import OwnThread
+
+__all__ = ["At", "BuildSettings"]
+
+
+@dataclass(frozen=True)
+class At:
+    """Where the builder stands.
+
+    Attributes:
+        parts: Where new parts are noted.
+        instance, scope: The stores of `InitContext`.
+        index: Which instance, None outside of any.
+        thread: The thread that builds and will run what is built, None for any.
+        local: The instances of enclosing ``IoC``s.
+        end: The end of the batches of what is being built.
+        lost: Set when the instance can serve no more.
+    """
+
+    parts: Parts
+    instance: Shared
+    scope: Shared
+    index: int | None = None
+    thread: OwnThread | None = None
+    local: dict[int, Backend] = field(default_factory=dict)
+    end: BatchEnd = field(default_factory=BatchEnd)
+    lost: threading.Event = field(default_factory=threading.Event)
+
+    @classmethod
+    def begin(cls, parts: Parts, **more: Any) -> At:
+        """Begin an instance, or what is outside of any: with a store that is closed after it.
+
+        Args:
+            parts: Where the parts of all of it are noted.
+            more: Other attributes.
+        """
+        store = Shared()
+        return cls(parts.nested(store, more.get("thread")), store, store, **more)
+
+
+class BuildSettings(NamedTuple):
+    """What holds for all elements of a pipeline.
+
+    Attributes:
+        threads: The share of one instance.
+        cancelled: Whether the build is to be given up.
+        shortcut: Whether a caller that finds a node idle may skip its queue.
+    """
+
+    threads: int
+    cancelled: Callable[[], bool]
+    shortcut: bool
