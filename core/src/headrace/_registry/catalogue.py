@@ -69,7 +69,10 @@ _BY_DISTRIBUTION = {
         "FixTensor GpuTensor ResizeTensor SoftmaxTensor SplitTensor StreamPool SyncTensor "
         "TorchModule"
     ),
-    "headrace-trt": "LoadTensorrtEngine Onnx2Tensorrt TensorrtInferTensor TensorrtTensor",
+    "headrace-trt": (
+        "LoadTensorrtEngine Onnx2Tensorrt TensorrtCat TensorrtInferTensor TensorrtSplit "
+        "TensorrtTensor"
+    ),
 }
 
 KNOWN_ELSEWHERE = {

@@ -55,7 +55,7 @@ _HOME = {
     "trim_cache": "cache",
 }
 
-__all__ = [  # noqa: RUF022 - as __getattr__ finds them
+__all__ = [
     "BuildCancelledError",
     "BuildSettings",
     "BuiltPlan",

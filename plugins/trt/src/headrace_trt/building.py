@@ -153,7 +153,7 @@ def _build(
     started = time.monotonic()
     logger = logger_for(library)
     with collecting() as collected:
-        load_plugins(library, settings.plugins, logger, allow_import=allow_import)
+        load_plugins(library, settings.plugins, allow_import=allow_import)
         network = make_network(library, logger, settings, collected)
         if shown.stopped or shown.cancelled():
             raise _given_up(settings)
@@ -170,9 +170,7 @@ def _build(
         ):
             plan = _serialized(library, network, config, settings, shown, collected)
         layers = layers_from_log(collected.layers[-1]) if collected.layers else []
-        verify_precision(
-            layers, settings.precision, network.tensor_types(), label=settings.label
-        )
+        verify_precision(layers, settings.precision, network.tensor_types(), label=settings.label)
         return BuiltPlan(
             plan,
             library.text,

@@ -68,7 +68,9 @@ def key_of(asked: Mapping[str, Any]) -> str:
 
 def sidecar_of(plan: Path) -> Path:
     """Give the path of the sidecar of a plan."""
-    return plan.with_name(f"{plan.name}.json") if plan.suffix != ".plan" else plan.with_suffix(".json")
+    return (
+        plan.with_name(f"{plan.name}.json") if plan.suffix != ".plan" else plan.with_suffix(".json")
+    )
 
 
 def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan | None:

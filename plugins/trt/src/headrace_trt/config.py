@@ -39,20 +39,7 @@ def make_config(library: Library, network: Network, settings: BuildSettings) -> 
     # Two contexts may use one profile at a time: asked for once, where the flag is gone it holds.
     if library.has("PreviewFeature.PROFILE_SHARING_0806"):
         config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
-    if settings.optimization_level is not None:
-        config.builder_optimization_level = settings.optimization_level
-    if settings.workspace_bytes is not None:
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_bytes)
-    if settings.max_aux_streams is not None:
-        library.need("IBuilderConfig.max_aux_streams", "max_aux_streams")
-        config.max_aux_streams = settings.max_aux_streams
-    if settings.tactic_sources is not None:
-        library.need("TacticSource", "tactic_sources")
-        chosen = 0
-        for name in settings.tactic_sources:
-            chosen |= 1 << int(library.choice("TacticSource", name, "tactic_sources"))
-        if not config.set_tactic_sources(chosen):
-            raise SetupError(f"{library.text} refused tactic_sources {settings.tactic_sources}")
+    _set_search(library, config, settings)
     if settings.hardware_compatibility != "none":
         if library.is_rtx:
             raise SetupError(
@@ -70,6 +57,25 @@ def make_config(library: Library, network: Network, settings: BuildSettings) -> 
         "ProfilingVerbosity", settings.verbosity, "verbosity"
     )
     return config
+
+
+def _set_search(library: Library, config: Any, settings: BuildSettings) -> None:
+    """Set how long and among what the builder searches."""
+    if settings.optimization_level is not None:
+        config.builder_optimization_level = settings.optimization_level
+    if settings.workspace_bytes is not None:
+        pool = library.trt.MemoryPoolType.WORKSPACE
+        config.set_memory_pool_limit(pool, settings.workspace_bytes)
+    if settings.max_aux_streams is not None:
+        library.need("IBuilderConfig.max_aux_streams", "max_aux_streams")
+        config.max_aux_streams = settings.max_aux_streams
+    if settings.tactic_sources is not None:
+        library.need("TacticSource", "tactic_sources")
+        chosen = 0
+        for name in settings.tactic_sources:
+            chosen |= 1 << int(library.choice("TacticSource", name, "tactic_sources"))
+        if not config.set_tactic_sources(chosen):
+            raise SetupError(f"{library.text} refused tactic_sources {settings.tactic_sources}")
 
 
 def _set_tf32(library: Library, config: Any, *, tf32: bool) -> None:

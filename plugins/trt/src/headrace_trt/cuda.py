@@ -154,7 +154,9 @@ class Cuda:
 
     def event_elapsed_ms(self, first: int, last: int) -> float:
         """Give the time between two events that were made with ``timing``."""
-        return float(self._check(self._rt.cudaEventElapsedTime(first, last), "cudaEventElapsedTime"))
+        return float(
+            self._check(self._rt.cudaEventElapsedTime(first, last), "cudaEventElapsedTime")
+        )
 
     def stream_wait(self, stream: int, event: int) -> None:
         """Let a stream wait for an event."""

@@ -127,18 +127,20 @@ def _release(address: int) -> None:
     _exported.pop(address, None)
 
 
-@_Deleter
 def _delete(managed: Any) -> None:
     _release(ctypes.addressof(managed.contents))
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _capsule_gone(capsule: int) -> None:
     """Release a tensor that nobody took: who takes one renames the capsule."""
     if _is_valid(capsule, _NAME):
         address = _raw_pointer(capsule, _NAME)
         if address:
             _release(address)
+
+
+_delete_pointer = _Deleter(_delete)
+_capsule_gone_pointer = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_capsule_gone)
 
 
 def export_capsule(
@@ -151,7 +153,7 @@ def export_capsule(
     managed.tensor = _Tensor(
         pointer, _Device(*device), len(shape), _Type(code, bits, 1), lengths, None, 0
     )
-    managed.deleter = _delete
+    managed.deleter = _delete_pointer
     address = ctypes.addressof(managed)
     _exported[address] = (managed, lengths, owner)
-    return _new(address, _NAME, ctypes.cast(_capsule_gone, ctypes.c_void_p))
+    return _new(address, _NAME, ctypes.cast(_capsule_gone_pointer, ctypes.c_void_p))

@@ -99,8 +99,7 @@ class Execution:
             context = engine.create_execution_context(chosen)
             if context is None:
                 raise SetupError(
-                    f"no execution context of {self._engine.label} can be made:"
-                    f" {collected.text()}",
+                    f"no execution context of {self._engine.label} can be made: {collected.text()}",
                     hint="Lower the `max` of the profiles or `instance_num` if memory is short.",
                 )
             if engine.num_optimization_profiles > 0:

@@ -47,9 +47,7 @@ class GraphCache:
         make: Makes a context for a new one.
     """
 
-    def __init__(
-        self, cuda: Cuda, stream: int, most: int, make: Callable[[], Execution]
-    ) -> None:
+    def __init__(self, cuda: Cuda, stream: int, most: int, make: Callable[[], Execution]) -> None:
         self._cuda = cuda
         self._stream = stream
         self._most = most

@@ -107,9 +107,7 @@ def plan_runs(
     return runs, errors
 
 
-def _within(
-    members: Sequence[int], items: Sequence[Item], signature: Signature
-) -> list[list[int]]:
+def _within(members: Sequence[int], items: Sequence[Item], signature: Signature) -> list[list[int]]:
     """Cut members into parts of at most the engine's rows (one, where requests share no run)."""
     if signature.one_at_a_time:
         return [[i] for i in members]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -38,8 +38,9 @@ def fold_image_input(
 
     Args:
         model: The model; it is changed and given back.
-        mean, std: One number, or one per channel, in the units of what the input then takes
-            (0..255 for pictures). None: 0 and 1.
+        mean: One number, or one per channel, in the units of what the input then takes (0..255 for
+            pictures); None: 0.
+        std: Likewise; None: 1.
         image_input: Whether the input becomes ``uint8 [N, H, W, C]``.
 
     Raises:
@@ -57,7 +58,7 @@ def fold_image_input(
     nodes: list[onnx.NodeProto] = []
     last = name
 
-    def add(operator: str, *more: str, **attributes: object) -> None:
+    def add(operator: str, *more: str, **attributes: Any) -> None:
         nonlocal last
         made = f"{FOLDED}{name}/{operator.lower()}"
         nodes.append(helper.make_node(operator, [last, *more], [made], made, **attributes))
@@ -93,9 +94,7 @@ def _image_of(graph: onnx.GraphProto) -> onnx.ValueInfoProto:
     inputs = [value for value in graph.input if value.name not in weights]
     images = [value for value in inputs if len(value.type.tensor_type.shape.dim) == 4]
     if len(images) != 1:
-        listed = ", ".join(
-            f"{v.name} of {len(v.type.tensor_type.shape.dim)} axes" for v in inputs
-        )
+        listed = ", ".join(f"{v.name} of {len(v.type.tensor_type.shape.dim)} axes" for v in inputs)
         raise SetupError(
             f"`mean`, `std` and `image_input` need one input of four axes, [N, C, H, W]; there are"
             f" {len(images)} (inputs: {listed})",
@@ -107,7 +106,8 @@ def _image_of(graph: onnx.GraphProto) -> onnx.ValueInfoProto:
             f"`mean`, `std` and `image_input` need a floating type; input {images[0].name!r} is"
             f" {dtype_name(kind)}"
         )
-    return images[0]
+    found: onnx.ValueInfoProto = images[0]
+    return found
 
 
 def _per_channel(

@@ -6,15 +6,24 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import SetupError
+from headrace.errors import BackendError, SetupError
 from headrace_trt.options import InferOptions
-from headrace_trt.words import ENGINE, RUNNER, Held, cuda_for, located, runner_of, stream_of
+from headrace_trt.words import (
+    ENGINE,
+    GATHERING,
+    Held,
+    cuda_for,
+    device_errors_in_setup,
+    gathering_of,
+    stream_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.keys import Request
     from headrace_trt.engine import Engine
+    from headrace_trt.gathering import Gathering
     from headrace_trt.runner import Runner
     from headrace_trt.signature import Signature
 
@@ -56,13 +65,15 @@ class TensorrtInferTensor(headrace.Backend):
     writes = ("result",)
 
     _runner: Runner | None = None
+    _gathering: Gathering | None = None
 
     def init(self, options: InferOptions, context: headrace.InitContext) -> None:
         """Make an execution context of the engine before this, on the instance's stream."""
+        from headrace_trt.gathering import Gathering
         from headrace_trt.runner import Runner, RunSettings, SharedScratch
         from headrace_trt.signature import read_signature
 
-        with located(self, context):
+        with device_errors_in_setup():
             offered = context.scope.get(ENGINE)
             if offered is None:
                 raise SetupError(
@@ -98,7 +109,8 @@ class TensorrtInferTensor(headrace.Backend):
             self.min, self.max = 1, 1
         else:
             self.min, self.max = signature.low_rows, signature.high_rows
-        context.scope.get_or_create(RUNNER, lambda: Held(runner))
+        self._gathering = gathering = Gathering(runner)
+        context.scope.get_or_create(GATHERING, lambda: Held(gathering))
         context.scope.get_or_create("inputs", signature.as_inputs)
         context.at_batch_end(self._finish)
 
@@ -110,16 +122,17 @@ class TensorrtInferTensor(headrace.Backend):
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the engine on all requests that are right, or on the batch that was gathered."""
-        runner = self._runner
-        if runner is None:
-            raise SetupError("TensorrtInferTensor is closed")
+        runner, gathering = self._runner, self._gathering
+        if runner is None or gathering is None:
+            raise BackendError("TensorrtInferTensor is closed")
         with _device_errors():
-            if len(batch) == 1 and runner.run_gathered(batch[0]):
+            if len(batch) == 1 and gathering.run(batch[0]):
                 return None
             return runner.forward(batch)
 
     def _finish(self) -> None:
-        if self._runner is not None:
+        if self._runner is not None and self._gathering is not None:
+            self._gathering.finish()
             with _device_errors():
                 self._runner.finish()
 
@@ -129,7 +142,7 @@ class TensorrtInferTensor(headrace.Backend):
 
     def close(self) -> None:
         """Give context and buffers back."""
-        runner, self._runner = self._runner, None
+        runner, self._runner, self._gathering = self._runner, None, None
         if runner is not None:
             runner.close()
 
@@ -160,24 +173,23 @@ class TensorrtCat(headrace.Backend):
     reads: tuple[str, ...] | type = ("data",)
     writes = ("result",)
 
-    _runner: Runner | None = None
+    _gathering: Gathering | None = None
 
     def init(self, options: headrace.Options, context: headrace.InitContext) -> None:
-        """Find the runner of the TensorrtInferTensor before this."""
-        with located(self, context):
-            self._runner = runner_of(context, "TensorrtCat")
-        self.reads = tuple(dict.fromkeys(self._runner.keys.values()))
+        """Find what it shares with the TensorrtInferTensor before this."""
+        self._gathering = gathering_of(context, "TensorrtCat")
+        self.reads = tuple(dict.fromkeys(self._gathering.keys.values()))
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Gather all requests that are right."""
-        if self._runner is None:
-            raise SetupError("TensorrtCat is closed")
+        if self._gathering is None:
+            raise BackendError("TensorrtCat is closed")
         with _device_errors():
-            return self._runner.gather(batch)
+            return self._gathering.gather(batch)
 
     def close(self) -> None:
-        """Let go of the runner."""
-        self._runner = None
+        """Let go of it."""
+        self._gathering = None
 
 
 class TensorrtSplit(headrace.Backend):
@@ -204,23 +216,22 @@ class TensorrtSplit(headrace.Backend):
     reads = ("data",)
     writes = ("result",)
 
-    _runner: Runner | None = None
+    _gathering: Gathering | None = None
 
     def init(self, options: headrace.Options, context: headrace.InitContext) -> None:
-        """Find the runner of the TensorrtInferTensor before this."""
-        with located(self, context):
-            self._runner = runner_of(context, "TensorrtSplit")
+        """Find what it shares with the TensorrtInferTensor before this."""
+        self._gathering = gathering_of(context, "TensorrtSplit")
 
     def forward(self, batch: list[Request]) -> None:
         """Give each its rows."""
-        if self._runner is None:
-            raise SetupError("TensorrtSplit is closed")
+        if self._gathering is None:
+            raise BackendError("TensorrtSplit is closed")
         for request in batch:
-            self._runner.split(request)
+            self._gathering.split(request)
 
     def close(self) -> None:
-        """Let go of the runner."""
-        self._runner = None
+        """Let go of it."""
+        self._gathering = None
 
 
 @contextlib.contextmanager

@@ -105,9 +105,7 @@ class Reader:
         if found is None:
             return None
         if found.dtype != port.dtype:
-            raise InputError(
-                "wrong dtype", key=key, expected=_accepts(port), got=_text_of(found)
-            )
+            raise InputError("wrong dtype", key=key, expected=_accepts(port), got=_text_of(found))
         if port.is_shape:
             raise InputError(
                 "values that decide shapes are read on the host", key=key, got=_text_of(found)

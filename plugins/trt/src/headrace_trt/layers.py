@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["Layer", "count_types", "layers_from_json", "layers_from_log", "verify_precision"]
 
@@ -71,9 +71,11 @@ class Layer:
         return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items()}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Layer:
+    def from_dict(cls, values: Mapping[str, Any]) -> Layer:
         """Make a layer of what `as_dict` gave."""
-        plain = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+        plain: dict[str, Any] = {
+            key: tuple(v) if isinstance(v, list) else v for key, v in values.items()
+        }
         return cls(**plain)
 
 
@@ -119,6 +121,7 @@ def _tensor(part: dict[str, Any]) -> tuple[str, str, str]:
     return str(part.get("Name", "")), type_of(str(kind)), str(part.get("Dimensions", ""))
 
 
+_LISTS: Final = ("inputs", "constants", "outputs")
 _TENSOR = re.compile(r"\{ Name: (.*?), Dimensions: (<.*?>)(.*?)\}")
 _LINE = re.compile(
     r"Name: (?P<name>.*?), LayerType: (?P<kind>.*?), Inputs: \[(?P<inputs>.*?)\]"
@@ -138,13 +141,7 @@ def layers_from_log(text: str) -> list[Layer]:
         found = _LINE.match(flat.strip())
         if found is None:
             continue
-        lists = [
-            [
-                (name, type_of(rest), dims.replace("<", "[").replace(">", "]"))
-                for name, dims, rest in _TENSOR.findall(found[key] or "")
-            ]
-            for key in ("inputs", "constants", "outputs")
-        ]
+        inputs, constants, outputs = (_tensors(found[key]) for key in _LISTS)
         rest = found["rest"] or ""
         tactic = re.search(r"TacticName: ([^,]*)", rest)
         metadata = re.search(r"Metadata: (.*)$", rest)
@@ -152,12 +149,21 @@ def layers_from_log(text: str) -> list[Layer]:
             _layer(
                 found["name"],
                 found["kind"],
-                *lists,
+                inputs,
+                constants,
+                outputs,
                 tactic[1].strip() if tactic else "",
                 metadata[1] if metadata else "",
             )
         )
     return layers
+
+
+def _tensors(text: str | None) -> list[tuple[str, str, str]]:
+    return [
+        (name, type_of(rest), dims.replace("<", "[").replace(">", "]"))
+        for name, dims, rest in _TENSOR.findall(text or "")
+    ]
 
 
 def _layer(

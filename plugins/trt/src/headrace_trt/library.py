@@ -114,10 +114,7 @@ def find_library(name: str = "auto", *, build: bool = True) -> Library:
         MissingDependencyError: It is not installed, or cannot be imported.
         SetupError: It is older than what Headrace can use.
     """
-    if name == "auto":
-        names = LIBRARIES[:2] if build else LIBRARIES
-    else:
-        names = (name,)
+    names = (LIBRARIES[:2] if build else LIBRARIES) if name == "auto" else (name,)
     return load_library(names, importlib.import_module)
 
 

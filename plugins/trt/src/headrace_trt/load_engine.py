@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace_trt.options import LoadOptions
-from headrace_trt.words import EngineWord, cuda_for, located
+from headrace_trt.words import EngineWord, cuda_for, device_errors_in_setup
 
 if TYPE_CHECKING:
     import headrace
@@ -43,7 +43,7 @@ class LoadTensorrtEngine(EngineWord):
         """Give the engine: out of the node's store, or loaded."""
         from headrace_trt.library import find_library
 
-        with located(self, context):
+        with device_errors_in_setup():
             library = find_library(options.library, build=False)
             cuda, ordinal = cuda_for(context)
             about = options.model.stat()
@@ -62,10 +62,9 @@ def _engine(
     ordinal: int,
 ) -> Engine:
     from headrace_trt.engine import load_engine
-    from headrace_trt.logs import logger_for
     from headrace_trt.plugin_libraries import load_plugins
 
-    load_plugins(library, options.plugins, logger_for(library), allow_import=context.allow_import)
+    load_plugins(library, options.plugins, allow_import=context.allow_import)
     engine = load_engine(
         library,
         cuda,

@@ -180,7 +180,7 @@ class PinnedArena:
             whole = max(size, 2 * before)
             pointer = self._cuda.host_malloc(whole)
             memory = (ctypes.c_ubyte * whole).from_address(pointer)
-            self._chunks.append((pointer, np.frombuffer(memory, np.uint8)))
+            self._chunks.append((pointer, np.ctypeslib.as_array(memory)))
             start = 0
         pointer, view = self._chunks[-1]
         self._used = start + size

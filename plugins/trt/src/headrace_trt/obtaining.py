@@ -70,7 +70,7 @@ def _plugin_content(name: str) -> Any:
     return name
 
 
-def build_engine(
+def build_engine(  # noqa: PLR0913 - all by name
     settings: BuildSettings,
     *,
     library: Library | None = None,
@@ -104,6 +104,9 @@ def build_engine(
     """
     found = library if library is not None else find_library(settings.library)
     found.require_builder()
+    if settings.timing_cache is not None:
+        refuse_without_timings(found)
+
     def build() -> Any:
         return build_plan(
             settings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace_trt.options import BuildOptions
-from headrace_trt.words import EngineWord, cuda_for, located
+from headrace_trt.words import EngineWord, cuda_for, device_errors_in_setup
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ class Onnx2Tensorrt(EngineWord):
         """Give the engine: out of the node's store, out of the cache, or built."""
         from headrace_trt.library import find_library
 
-        with located(self, context):
+        with device_errors_in_setup():
             library = find_library(options.library)
             cuda, ordinal = cuda_for(context)
             key = ("headrace_trt.engine", ordinal, _identity(options, context))
@@ -73,7 +73,6 @@ def _engine(
 ) -> Engine:
     from headrace_trt.cache import default_cache_dir
     from headrace_trt.engine import load_engine
-    from headrace_trt.logs import logger_for
     from headrace_trt.network import prepare_model
     from headrace_trt.obtaining import build_engine
     from headrace_trt.plugin_libraries import load_plugins
@@ -89,9 +88,7 @@ def _engine(
     folder = options.cache_dir or default_cache_dir()
     if settings.timing_cache is None and not library.is_rtx:
         settings = settings.with_(timing_cache=_timing_file(folder, library, device))
-    load_plugins(
-        library, settings.plugins, logger_for(library), allow_import=context.allow_import
-    )
+    load_plugins(library, settings.plugins, allow_import=context.allow_import)
     found = build_engine(
         settings,
         library=library,

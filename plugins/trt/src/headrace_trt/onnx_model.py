@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -13,6 +12,7 @@ from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 __all__ = ["all_graphs", "content_hash", "external_files", "load_model", "model_summary"]
 
@@ -32,7 +32,9 @@ def load_model(path: Path, *, weights: bool = True) -> onnx.ModelProto:
     try:
         model = onnx.load(str(path), load_external_data=weights)
     except FileNotFoundError as error:
-        raise SetupError(f"{path}: {error}", hint="External data must lie beside the model.") from error
+        raise SetupError(
+            f"{path}: {error}", hint="External data must lie beside the model."
+        ) from error
     except Exception as error:  # protobuf and onnx have error classes of their own
         raise SetupError(
             f"{path} is no ONNX model that can be read: {error}",
@@ -154,5 +156,5 @@ def port_of(value: onnx.ValueInfoProto) -> dict[str, Any]:
 
 def dtype_name(kind: int) -> str:
     """Give the name of an ONNX element type as numpy writes it: ``float32``."""
-    name = onnx.TensorProto.DataType.Name(kind).lower()
+    name = str(onnx.TensorProto.DataType.Name(kind)).lower()
     return {"float": "float32", "double": "float64"}.get(name, name)

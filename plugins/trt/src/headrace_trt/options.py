@@ -164,27 +164,29 @@ class BuildOptions(headrace.Options):
 
 def _problem_of(options: BuildOptions) -> str | None:
     """Give what does not fit together, or None: nothing is read and then ignored."""
-    if (options.model is None) == (options.network is None):
-        return "exactly one of `model` and `network` must be set"
-    if options.network is not None:
-        folds = options.mean is not None or options.std is not None or options.image_input
-        if options.precision != "model" or folds or options.strip:
-            return (
-                "`precision`, `mean`, `std`, `image_input` and `strip` change an ONNX graph;"
-                " a function of `network` builds what it wants itself"
-            )
-        if ":" not in options.network:
-            return "`network` is package.module:function"
-    if options.keep_fp32 and options.precision not in ("fp16", "bf16"):
-        return "`keep_fp32` goes with precision = fp16 or bf16"
-    if options.calibration is not None and options.precision not in ("int8", "fp8"):
-        return "`calibration` goes with precision = int8 or fp8"
-    if options.verbosity not in (None, "detailed") and options.precision != "model":
-        return "verbosity below detailed hides the types by which `precision` is verified"
-    std = options.std if isinstance(options.std, tuple) else (options.std,)
-    if 0 in std:
-        return "`std` must not be 0"
-    return None
+    network, std = options.network, options.std if isinstance(options.std, tuple) else ()
+    changes = (
+        options.precision != "model"
+        or options.image_input
+        or options.strip
+        or (options.mean, options.std) != (None, None)
+    )
+    low, quantized = options.precision in ("fp16", "bf16"), options.precision in ("int8", "fp8")
+    problems = {
+        "exactly one of `model` and `network` must be set": (options.model is None)
+        == (network is None),
+        "`precision`, `mean`, `std`, `image_input` and `strip` change an ONNX graph; a function of"
+        " `network` builds what it wants itself": network is not None and changes,
+        "`network` is package.module:function": network is not None and ":" not in network,
+        "`keep_fp32` goes with precision = fp16 or bf16": bool(options.keep_fp32) and not low,
+        "`calibration` goes with precision = int8 or fp8": options.calibration is not None
+        and not quantized,
+        "verbosity below detailed hides the types by which `precision` is verified": (
+            options.verbosity not in (None, "detailed") and options.precision != "model"
+        ),
+        "`std` must not be 0": 0 in std,
+    }
+    return next((text for text, holds in problems.items() if holds), None)
 
 
 class LoadOptions(headrace.Options):

@@ -127,7 +127,9 @@ class InputBuffers:
                 waiting.append(tensor)
         first = self._from_host(port, waiting, shape, target, first, row_bytes, stream)
         last = target + (first - 1) * row_bytes
-        for row in range(first, rows):  # what the engine takes at least: repeated, and dropped later
+        for row in range(
+            first, rows
+        ):  # what the engine takes at least: repeated, and dropped later
             self._cuda.copy(target + row * row_bytes, last, row_bytes, stream)
         return target
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
+from headrace_trt.logs import logger_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,16 +21,13 @@ _lock = threading.Lock()
 _loaded: set[tuple[str, str]] = set()
 
 
-def load_plugins(
-    library: Library, plugins: Sequence[str], logger: Any, *, allow_import: bool = True
-) -> None:
+def load_plugins(library: Library, plugins: Sequence[str], *, allow_import: bool = True) -> None:
     """Register plugins with TensorRT, each once per process.
 
     Args:
         library: The installed TensorRT.
         plugins: Paths of shared libraries, and ``package.module:Class`` of plugin creators
             (subclasses of ``IPluginCreatorV3One``).
-        logger: TensorRT's logger.
         allow_import: Whether code may be brought in; both kinds are code.
 
     Raises:
@@ -43,7 +41,7 @@ def load_plugins(
             hint="Leave `plugins` out, or allow imports: both are code, like `import`.",
         )
     with _lock:
-        library.trt.init_libnvinfer_plugins(logger, "")
+        library.trt.init_libnvinfer_plugins(logger_for(library), "")
         registry = library.trt.get_plugin_registry()
         for plugin in plugins:
             key = (library.name, plugin)
@@ -86,16 +84,15 @@ def _register(registry: Any, plugin: str) -> None:
         made = creator() if isinstance(creator, type) else creator
         namespace = str(getattr(made, "plugin_namespace", "") or "")
         known = registry.get_creator(str(made.name), str(made.plugin_version), namespace)
-        if known is None and not registry.register_creator(made, namespace):
-            raise SetupError(f"TensorRT refused to register the plugin {plugin}")
-        _creators.append(made)
-    except SetupError:
-        raise
+        done = known is not None or registry.register_creator(made, namespace)
     except Exception as error:
         raise SetupError(
             f"{plugin} is no plugin creator that TensorRT takes: {type(error).__name__}: {error}",
             hint="It is a subclass of IPluginCreatorV3One that can be made without arguments.",
         ) from error
+    if not done:
+        raise SetupError(f"TensorRT refused to register the plugin {plugin}")
+    _creators.append(made)
 
 
 _creators: list[Any] = []

@@ -201,7 +201,9 @@ class _Conversion:
             del node.attribute[:]
             node.attribute.append(helper.make_attribute("value", self._lower("", number)))
 
-    def _lower(self, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> onnx.TensorProto:
+    def _lower(
+        self, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+    ) -> onnx.TensorProto:
         """Give a weight in the lower type."""
         if self.low == TensorProto.FLOAT16:
             beyond = np.isfinite(array) & (np.abs(array) > _MOST_FP16)
@@ -235,7 +237,9 @@ class _Conversion:
             if name in produced and produced[name] is not high:
                 source = self.needed.get((name, not high), name)
                 to = TensorProto.FLOAT if high else self.low
-                casts[source] = helper.make_node("Cast", [source], [wanted], f"{wanted}/converted", to=to)
+                casts[source] = helper.make_node(
+                    "Cast", [source], [wanted], f"{wanted}/converted", to=to
+                )
         ordered = [casts[v.name] for v in graph.input if v.name in casts]
         for node in nodes:
             ordered.append(node)
@@ -267,7 +271,8 @@ def _float_tensors(graph: onnx.GraphProto) -> set[str]:
 def _constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
     for attribute in node.attribute:
         if attribute.name == "value":
-            return attribute.t
+            tensor: onnx.TensorProto = attribute.t
+            return tensor
         if attribute.name == "value_float":
             return numpy_helper.from_array(np.float32(attribute.f))
         if attribute.name == "value_floats":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -91,7 +90,7 @@ def parse_shapes(text: str | Mapping[str, Any]) -> dict[str, Shape]:
 def _shape_of(name: object, value: Any) -> Shape:
     if isinstance(value, str):
         value = value.strip()
-        parts: Sequence[Any] = [] if value in ("", "scalar") else re.split(r"[x×]", value)
+        parts: Sequence[Any] = [] if value in ("", "scalar") else value.split("x")
     else:
         parts = list(value) if isinstance(value, (list, tuple)) else [value]
     try:
@@ -121,8 +120,8 @@ def choose_profiles(
             ``max`` where it is left out, ``min`` likewise. Inputs of fixed shape need no entry, and
             a whole profile may leave out inputs of which only the first axis is dynamic if its other
             inputs say one batch range.
-        min, max: Rows per batch of the node, where ``profiles`` does not say: one profile from
-            ``min`` (1) to ``max`` (1), best at ``max``.
+        min: Fewest rows per batch of the node, where ``profiles`` does not say.
+        max: Most rows: then there is one profile from ``min`` (1) to ``max`` (1), best at ``max``.
 
     Raises:
         SetupError: An unknown input, a wrong number of axes, an order that is not min ≤ opt ≤ max,
@@ -197,9 +196,7 @@ def _written(inputs: Sequence[NetworkInput], profile: Mapping[str, Any], index: 
     return Profile({name: found for name, found in ranges.items() if name not in fixed})
 
 
-def _common_batch(
-    inputs: Sequence[NetworkInput], ranges: Mapping[str, ShapeRange]
-) -> Shape | None:
+def _common_batch(inputs: Sequence[NetworkInput], ranges: Mapping[str, ShapeRange]) -> Shape | None:
     found = {
         (r.min[0], r.opt[0], r.max[0])
         for port in inputs

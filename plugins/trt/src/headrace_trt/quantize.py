@@ -80,9 +80,7 @@ def _sample(file: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     return {name: found[name] for name in names}
 
 
-def quantize(
-    model: onnx.ModelProto, precision: str, calibration: Path | None
-) -> onnx.ModelProto:
+def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -> onnx.ModelProto:
     """Give a model with Q/DQ nodes: as it is where it has them, else calibrated on samples.
 
     Args:

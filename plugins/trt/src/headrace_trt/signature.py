@@ -112,9 +112,7 @@ class Signature:
 
     def as_inputs(self) -> dict[str, dict[str, Any]]:
         """Give what the model takes as ``context.scope`` holds it under ``"inputs"``."""
-        return {
-            port.name: {"dtype": port.dtype, "shape": list(port.shape)} for port in self.inputs
-        }
+        return {port.name: {"dtype": port.dtype, "shape": list(port.shape)} for port in self.inputs}
 
 
 def read_signature(
@@ -161,7 +159,9 @@ def read_signature(
     lows = [read[name].low[0] for name in leading]
     highs = [read[name].high[0] for name in leading]
     if max(lows) > min(highs):
-        raise SetupError(f"{engine.label}: profile {profile} has no batch size that all inputs take")
+        raise SetupError(
+            f"{engine.label}: profile {profile} has no batch size that all inputs take"
+        )
 
     def finished(name: str) -> Port:
         port = read[name]

@@ -57,16 +57,22 @@ def read_tactics(path: Path) -> TacticFile | None:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != FORMAT:
-            raise ValueError("of another format")
-        return TacticFile(**content)
+        kind = content.pop("format")
+        found = TacticFile(**content)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SetupError(
-            f"{path} is no file of tactics that Headrace wrote ({error})",
-            hint="Remove it to let the next build record one.",
-        ) from error
+        raise _unreadable(path, str(error)) from error
+    if kind != FORMAT:
+        raise _unreadable(path, f"it is of the format {kind!r}")
+    return found
+
+
+def _unreadable(path: Path, why: str) -> SetupError:
+    return SetupError(
+        f"{path} is no file of tactics that Headrace wrote ({why})",
+        hint="Remove it to let the next build record one.",
+    )
 
 
 @contextlib.contextmanager

@@ -14,15 +14,24 @@ if TYPE_CHECKING:
     from headrace.keys import Request
     from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
-    from headrace_trt.runner import Runner
+    from headrace_trt.gathering import Gathering
 
-__all__ = ["ENGINE", "RUNNER", "EngineWord", "Held", "cuda_for", "located", "runner_of", "stream_of"]
+__all__ = [
+    "ENGINE",
+    "GATHERING",
+    "EngineWord",
+    "Held",
+    "cuda_for",
+    "device_errors_in_setup",
+    "gathering_of",
+    "stream_of",
+]
 
 ENGINE: Final = "headrace_trt.engine"
 """Where in ``context.scope`` the engine is, from the word that loads it to the one that runs it."""
 
-RUNNER: Final = "headrace_trt.runner"
-"""Where in ``context.scope`` the runner of `TensorrtInferTensor` is, for gathering and splitting."""
+GATHERING: Final = "headrace_trt.gathering"
+"""Where in ``context.scope`` is what gathering and splitting share with `TensorrtInferTensor`."""
 
 
 class EngineWord(headrace.Backend):
@@ -88,39 +97,29 @@ def stream_of(context: headrace.InitContext, cuda: Cuda, ordinal: int) -> int:
     return int(found.handle)
 
 
-def runner_of(context: headrace.InitContext, name: str) -> Runner:
-    """Give the runner of the TensorrtInferTensor that stands before in the same IoC.
+def gathering_of(context: headrace.InitContext, name: str) -> Gathering:
+    """Give what gathers for the TensorrtInferTensor that stands before in the same IoC.
 
     Raises:
         SetupError: There is none.
     """
-    held = context.scope.get(RUNNER)
+    held = context.scope.get(GATHERING)
     if held is None:
         raise SetupError(
             f"{name} belongs behind a TensorrtInferTensor in the first phase of an IoC",
             hint="TensorrtTensor puts the words together as they belong.",
         )
-    found: Runner = held.value
+    found: Gathering = held.value
     return found
 
 
 @contextlib.contextmanager
-def located(backend: headrace.Backend, context: headrace.InitContext) -> Iterator[None]:
-    """Say in a SetupError where it happened, and make one of an error of the device."""
+def device_errors_in_setup() -> Iterator[None]:
+    """Make a SetupError of an error of the device."""
     from headrace_trt.cuda import CudaError
 
     try:
         yield
     except CudaError as error:
         hint = "Lower `max` or `instance_num`." if error.out_of_memory else None
-        raise SetupError(
-            str(error),
-            node=context.node_name,
-            backend=type(backend).__name__,
-            instance=context.instance_index,
-            hint=hint,
-        ) from error
-    except SetupError as error:
-        error.node, error.backend = context.node_name, type(backend).__name__
-        error.instance = context.instance_index
-        raise
+        raise SetupError(str(error), hint=hint) from error
