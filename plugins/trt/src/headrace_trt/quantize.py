@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+import onnx.version_converter
+from onnx import numpy_helper
 
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_trt.onnx_model import model_summary, port_of
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+_FP8_OPSET = 19
+_MOST_FP8 = 448.0
+"""The largest number of E4M3."""
 
 __all__ = ["is_quantized", "quantize", "read_samples"]
 
@@ -117,16 +123,14 @@ def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -
         def get_next(self) -> dict[str, NDArray[Any]] | None:
             return next(samples, None)
 
-    eight_bits, method = quantization.QuantType.QInt8, quantization.CalibrationMethod.MinMax
-    if precision == "fp8":
-        eight_bits = quantization.QuantType.QFLOAT8E4M3FN
-        method = quantization.CalibrationMethod.Distribution
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-trt-"))
         source, made = Path(folder, "model.onnx"), Path(folder, "quantized.onnx")
         try:
             # The tool prints what it does; stdout belongs to whoever called.
             stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            if precision == "fp8":
+                model = _with_fp8_operators(model)
             onnx.save(model, str(source), save_as_external_data=True, location="model.weights")
             quantization.quantize_static(
                 str(source),
@@ -134,14 +138,16 @@ def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -
                 Reader(),
                 quant_format=quantization.QuantFormat.QDQ,
                 per_channel=precision == "int8",
-                activation_type=eight_bits,
-                weight_type=eight_bits,
-                calibrate_method=method,
+                activation_type=quantization.QuantType.QInt8,
+                weight_type=quantization.QuantType.QInt8,
+                calibrate_method=quantization.CalibrationMethod.MinMax,
                 op_types_to_quantize=["Conv", "ConvTranspose", "Gemm", "MatMul"],
                 extra_options={
                     "ActivationSymmetric": True,
                     "WeightSymmetric": True,
                     "QuantizeBias": False,
+                    # Weights stay as they are, with nodes that quantize them: fp8 needs the originals.
+                    "AddQDQPairToWeight": precision == "fp8",
                 },
             )
             quantized = onnx.load(str(made))
@@ -152,4 +158,34 @@ def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -
             ) from error
     if not is_quantized(quantized):
         raise SetupError(f"the model has no layer that can be computed in {precision}")
-    return quantized
+    return _as_fp8(quantized) if precision == "fp8" else quantized
+
+
+def _with_fp8_operators(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Give a model in an operator set that has fp8."""
+    version = next(e.version for e in model.opset_import if e.domain in ("", "ai.onnx"))
+    if version >= _FP8_OPSET:
+        return model
+    return onnx.version_converter.convert_version(model, _FP8_OPSET)
+
+
+def _as_fp8(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Turn symmetric int8 Q/DQ nodes into fp8: the same largest number, at another scale."""
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    scales, zeros = set(), set()
+    for node in model.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            scales.add(node.input[1])
+            zeros.add(node.input[2])
+    for name in scales:
+        values = numpy_helper.to_array(weights[name]) * np.float32(127 / _MOST_FP8)
+        weights[name].CopyFrom(numpy_helper.from_array(values.astype(np.float32), name))
+    for name in zeros:
+        count = int(np.prod(weights[name].dims))
+        made = onnx.helper.make_tensor(
+            name, onnx.TensorProto.FLOAT8E4M3FN, weights[name].dims, bytes(count), raw=True
+        )
+        weights[name].CopyFrom(made)
+    del model.graph.value_info[:]
+    model.ir_version = max(model.ir_version, 9)
+    return model
