@@ -83,7 +83,9 @@ def test_graphs_inside_nodes_and_scales_of_resizing_stay_as_they_are():
             helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
             helper.make_node("Constant", [], ["zero"], value_float=0.0),
             helper.make_node("Greater", ["sum", "zero"], ["positive"]),
-            helper.make_node("If", ["positive"], ["i"], then_branch=branch[0], else_branch=branch[1]),
+            helper.make_node(
+                "If", ["positive"], ["i"], then_branch=branch[0], else_branch=branch[1]
+            ),
             helper.make_node("Mul", ["i", "big"], ["y"]),
             helper.make_node("Identity", ["i"], ["i_out"]),
         ],
@@ -145,7 +147,9 @@ def test_what_cannot_be_folded(small_net, save):
         fold_image_input(load_model(small_net), mean=(1.0, 2.0))
     with pytest.raises(SetupError, match="a 0"):
         fold_image_input(load_model(small_net), std=(1.0, 0.0, 1.0))
-    path = save([("Relu", ["x"], ["y"], {})], [("x", T.FLOAT, ["n", 2])], [("y", T.FLOAT, ["n", 2])])
+    path = save(
+        [("Relu", ["x"], ["y"], {})], [("x", T.FLOAT, ["n", 2])], [("y", T.FLOAT, ["n", 2])]
+    )
     with pytest.raises(SetupError, match="one input of four axes"):
         fold_image_input(load_model(path), image_input=True)
 

@@ -85,9 +85,7 @@ def test_results_own_their_memory_and_all_is_given_back(device, plan, pipe, line
     made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})
     p = pipe(backend=backend, model=str(made), max=8, instance_num=2)
     inputs = samples(64)
-    kept = []
-    for sample in inputs:
-        kept.append(p({"data": sample})["result"])
+    kept = [p({"data": sample})["result"] for sample in inputs]
     lists = p([{"data": sample} for sample in inputs])
     for sample, result, request in zip(inputs, kept, lists, strict=True):
         assert np.allclose(result, expected(sample))
@@ -118,9 +116,10 @@ def test_many_threads_each_get_their_own_answer(device, plan, pipe, linear, back
     wrong = []
 
     def client(seed):
-        for sample in np.random.default_rng(seed).standard_normal((10, 3)).astype(np.float32):
-            if not np.allclose(p({"data": sample})["result"], expected(sample)):
-                wrong.append(seed)
+        own = np.random.default_rng(seed).standard_normal((10, 3)).astype(np.float32)
+        answers = [p({"data": sample})["result"] for sample in own]
+        if not np.allclose(answers, expected(own)):
+            wrong.append(seed)
 
     threads = [threading.Thread(target=client, args=(seed,)) for seed in range(8)]
     for thread in threads:
@@ -327,7 +326,7 @@ def test_out_of_memory_fails_the_batch_and_the_instance_goes_on(device, plan, pi
     made = plan(model, {"x": ((1, 3, 4, 4), (1, 3, 4, 4), (4, 3, 9, 9))})
     p = pipe(backend=backend, model=str(made), max=4)
     device.fail_next = 2
-    with pytest.raises(BackendError, match="out of memory|made to fail"):
+    with pytest.raises(BackendError, match="made to fail"):
         p({"data": np.zeros((3, 5, 5), np.float32)})
     assert p({"data": np.zeros((3, 5, 5), np.float32)})["result"].shape == (2, 5, 5)
     assert p.ready
