@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.testing import certify
-from headrace.testing.conformance import rules, rules_life
+from headrace.testing.conformance import rules, rules_left, rules_life
 from headrace.testing.conformance.probe import Probe, probe
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,13 +20,31 @@ shelf = {
     name: importlib.import_module(f"conformance_shelf.{name}")
     for name in (
         *("perfect", "labels", "broken_class", "broken_batch", "broken_results", "broken_errors"),
-        *("broken_life", "heavy"),
+        *("broken_life", "broken_device", "heavy"),
     )
 }
 sys.path.pop(0)
 PERFECT = shelf["perfect"].CONFORMANCE
 BROKEN = shelf["labels"].BROKEN
 ABOUT_IMPORTS = {"imports-lazily", "missing-library"}
+IN_A_FRESH_PROCESS = {
+    *("PerfectConformance", "OwnThreadConformance", "WithAThreadConformance", "TwiceConformance"),
+}
+"""The others stand in the same module: a fresh process takes a second, and says the same of them."""
+
+
+def nothing_loaded(subject, **_):
+    """Stand for a fresh process in which a backend that needs no library was built."""
+    return Probe(stage="build")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_objects():
+    """Let the collector, which runs several times per backend, pass by what is there already."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +101,9 @@ def judged(cls):
 
 
 @pytest.mark.parametrize("cls", PERFECT, ids=lambda cls: cls.__name__)
-def test_a_perfect_backend_passes_every_rule(cls):
+def test_a_perfect_backend_passes_every_rule(cls, monkeypatch):
+    if cls.__name__ not in IN_A_FRESH_PROCESS:
+        monkeypatch.setattr(rules_life, "probe", nothing_loaded)
     certificate, verdicts = judged(cls)
     assert {v.id: v.detail for v in verdicts.values() if v.outcome != "passed"} == {}
     assert list(verdicts) == list(rules())
@@ -98,8 +118,9 @@ def test_a_broken_backend_is_rejected_by_exactly_the_rule_meant_for_it(cls, requ
     if cls.breaks == "device-memory-left":
         request.getfixturevalue("fake_torch")
     if cls.breaks not in ABOUT_IMPORTS:
-        # A fresh process takes half a second, and says the same of all of them.
-        monkeypatch.setattr(rules_life, "probe", lambda subject: Probe(stage="build"))
+        monkeypatch.setattr(rules_life, "probe", nothing_loaded)
+    if cls.breaks.endswith("-left"):
+        monkeypatch.setattr(rules_left, "_PATIENCE", 2)  # what is left here does not go away
     certificate, verdicts = judged(cls)
     failed = {v.id: v.detail for v in verdicts.values() if v.outcome == "failed"}
     assert set(failed) == {cls.breaks}, failed
@@ -114,6 +135,17 @@ def test_a_broken_backend_is_rejected_by_exactly_the_rule_meant_for_it(cls, requ
 def test_the_shelf_has_a_broken_backend_for_every_rule():
     assert {cls.breaks for cls in BROKEN} == set(rules())
     assert len({cls.__name__ for cls in BROKEN}) == len(BROKEN) >= 25
+
+
+def test_a_fresh_process_ends_whatever_the_backend_leaves_running(monkeypatch):
+    from headrace.testing.conformance import probe as probing
+    from headrace.testing.conformance.subject import Subject
+
+    monkeypatch.setattr(probing, "_CLOSING_S", 0.1)
+    monkeypatch.setattr(probing, "_LIMIT_S", 60)
+    endless = type("Endless", (PERFECT[0],), {"expression": "NeverEnds"})
+    found = probe(Subject(endless()))
+    assert (found.stage, found.error) == ("build", "")
 
 
 def test_the_shelf_is_judged_in_fresh_processes_as_it_is_said():

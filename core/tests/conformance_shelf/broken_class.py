@@ -176,6 +176,13 @@ class DocumentsNoRange(Perfect):
     pass
 
 
+@breaks("docstring-batch")
+class NarrowsItsRangeInInit(Perfect):
+    def init(self, options, context):
+        super().init(options, context)
+        self.max = 8
+
+
 @breaks("docstring-raises")
 @documented(GOOD.replace("InputError: ``data`` is missing or no number.", "Nothing."))
 class DocumentsNoError(Perfect):

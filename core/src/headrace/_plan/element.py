@@ -217,8 +217,6 @@ class PipelinePlan:
         files: The files that the configuration imports, and what each has registered.
         late: Plans an expression that a backend asks for in its ``init``: the text, the name of the
             node (None for the front) and the instances of enclosing ``IoC``s.
-        moved: Values that name files, with absolute paths instead: per `Written` (by identity) the
-            new value.
         links: How each node is linked to the others.
         probes: The probes that are switched on.
         allow_import: Whether the configuration may bring in code.
@@ -231,7 +229,6 @@ class PipelinePlan:
     registered: dict[str, Named] = field(default_factory=dict)
     files: tuple[tuple[str, dict[str, type[Any]]], ...] = ()
     late: Callable[[str, str | None, tuple[dict[str, Named], ...]], Element] | None = None
-    moved: dict[int, Any] = field(default_factory=dict)
     links: dict[str, Links] = field(default_factory=dict)
     probes: tuple[ProbePlan, ...] = ()
     allow_import: bool = True

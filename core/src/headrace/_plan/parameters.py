@@ -12,7 +12,6 @@ from headrace._config.nodekeys import (
 )
 from headrace._config.problems import key_place
 from headrace._plan.values import replaced
-from headrace._registry.registry import nearest
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ class Parameters:
     Attributes:
         incomplete: Whether some text or name of the node could not be understood, so that a key
             nobody has may belong there; only those that look like a key of a node are reported.
+        reflected: How many elements parameters have brought that are reflected in others.
         excused: Whether a branch that is not built cannot be looked into, so that any key may
             belong to it.
     """
@@ -56,6 +56,7 @@ class Parameters:
         self.node = node
         self.incomplete = False
         self.excused = False
+        self.reflected = 0
         self.used_globals = used_globals
         self._table = table
         self._shared = shared
@@ -102,6 +103,7 @@ class Parameters:
 
     def report_unknown(self, problems: Problems) -> None:
         """Report the node's keys that belong to the pipeline, and those that nobody has."""
+        known = self.known()
         for key, written in self._table.items():
             path = f"{self.node}.{key}"
             place = key_place(written.file, path, key, written.value, at_key=True)
@@ -114,7 +116,7 @@ class Parameters:
                 )
             elif key not in self._used and key not in _OWN and not self.excused:
                 _report_unset(written, path, problems)
-                suggestion = _like(key, NODE_KEYS if self.incomplete else self.known())
+                suggestion = _like(key, NODE_KEYS if self.incomplete else known, problems)
                 if suggestion is not None or not self.incomplete:
                     problems.add(
                         "unknown_key",
@@ -128,10 +130,10 @@ class Parameters:
         return self._asked | {*NODE_KEYS, *LINK_KEYS}
 
 
-def _like(key: str, known: Iterable[str]) -> str | None:
+def _like(key: str, known: Iterable[str], problems: Problems) -> str | None:
     """Give the known key most like ``key``; ``max`` for ``Name::max``, for node keys have no scope."""
     scope, _, part = key.rpartition("::")
-    return part if scope and part in NODE_KEYS else nearest(key, known)
+    return part if scope and part in NODE_KEYS else problems.nearest(key, known)
 
 
 def _report_unset(written: Written, path: str, problems: Problems) -> None:
@@ -148,13 +150,14 @@ def report_unknown_globals(
     """Report the global keys that belong to a node, and those that no node has."""
     used = set().union(*(node.used_globals for node in nodes))
     known = set().union(*(node.known() for node in nodes)) | set(GLOBAL_KEYS)
+    excused = any(node.excused for node in nodes)
+    incomplete = any(node.incomplete for node in nodes)
     for key, written in shared.items():
         place = key_place(written.file, f"global.{key}", key, written.value, at_key=True)
         if key in NODE_ONLY:
             problems.add("node_key", f"{key!r} belongs to a node, not to [global]", **place)
-        elif key not in used and key not in _OWN and not any(node.excused for node in nodes):
-            incomplete = any(node.incomplete for node in nodes)
-            suggestion = _like(key, (*NODE_KEYS, *GLOBAL_KEYS) if incomplete else known)
+        elif key not in used and key not in _OWN and not excused:
+            suggestion = _like(key, (*NODE_KEYS, *GLOBAL_KEYS) if incomplete else known, problems)
             if suggestion is not None or not incomplete:
                 problems.add(
                     "unknown_key",

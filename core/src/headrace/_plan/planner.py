@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.nodekeys import GlobalKeys, NodeKeys
 from headrace._config.problems import Problems, key_place
-from headrace._expression import parse, substitute
+from headrace._expression import read_expression
 from headrace._plan.element import Named, PipelinePlan
 from headrace._plan.keys import check_keys
 from headrace._plan.links import check_links, read_links
@@ -93,7 +93,6 @@ class Pipeline:
             self.registered,
             self._files,
             self.late,
-            self.resolver.moved.values(),
             links,
             probes,
         )
@@ -227,7 +226,7 @@ class Pipeline:
             self.problems.add("type", f"{key} is a text, an expression", **place)
             return None
         try:
-            call = substitute(parse(written.value), node_name=node, environ=os.environ)
+            call = read_expression(written.value, node_name=node, environ=os.environ)
         except ConfigError as error:
             self.problems.extend(error.problems, file=written.file, path=path)
             return None
@@ -283,7 +282,7 @@ class Pipeline:
         other.resolver.enter(node or "global", keys, parameters)
         layer = Layer(f"{node or 'global'}: built in init")
         element = None
-        call = substitute(parse(text), node_name=node, environ=os.environ)
+        call = read_expression(text, node_name=node, environ=os.environ)
         call = other._without_prefix(call, layer)
         if other.resolver.fits(call, layer):
             element = other.resolver.plan(call, Scope(layer, frames=frames))
@@ -303,7 +302,7 @@ class Pipeline:
 def _parsed_quietly(text: Any, node: str) -> list[Call]:
     """Read an expression, or nothing: what is wrong is reported when its node is planned."""
     try:
-        return [substitute(parse(text), node_name=node, environ=os.environ)]
+        return [read_expression(text, node_name=node, environ=os.environ)]
     except (ConfigError, TypeError):
         return []
 
@@ -328,7 +327,7 @@ def plan_expression(text: str, files: Files, problems: Problems) -> Element | No
 
     pipeline = Pipeline(Shape(), files, problems)
     pipeline.resolver.enter("main", NodeKeys(), Parameters("main", {}, {}, set()))
-    call = substitute(parse(text), node_name="main", environ=os.environ)
+    call = read_expression(text, node_name="main", environ=os.environ)
     layer = Layer("expression")
     if not pipeline.resolver.fits(call, layer):
         return None

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["BackendSpec", "Registry", "register", "registry"]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_LONGEST = 200
+"""Longest name that a suggestion is looked for, in characters."""
 C = TypeVar("C", bound=type)
 
 
@@ -52,6 +54,11 @@ class BackendSpec:
     version: str = ""
     path: str = ""
     cls: type[Any] | None = field(default=None, repr=False)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the module of the class is imported already."""
+        return self.cls is not None or self.path.partition(":")[0] in sys.modules
 
     def load(self) -> type[Backend]:
         """Import the class.
@@ -299,6 +306,8 @@ class Registry:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Give the known name that is most like ``name``, or None when none is like it."""
+    if len(name) > _LONGEST:
+        return None  # comparing takes the square of the length
     by_lower: dict[str, str] = {}
     for one in known:
         by_lower.setdefault(one.lower(), one)

@@ -1,6 +1,7 @@
 """What importing, checking and building a backend loads, seen in a fresh process.
 
-Run as a program it reads a request as JSON from stdin and prints what it found as JSON.
+Run as a program it reads a request as JSON from stdin and writes what it found as JSON into the file
+that it is given.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
+import threading
+import traceback
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.testing.conformance.live import Live
 from headrace.testing.conformance.rule import Broken, NotApplicable
 
 if TYPE_CHECKING:
@@ -22,7 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Probe", "probe"]
 
+_PROGRAM = "headrace.testing.conformance.probe"
 _LIMIT_S = 300
+_CLOSING_S = 20
+"""How long a backend may take to close in the fresh process; what it loads is known by then."""
+
 _LIGHT = frozenset(
     (
         *("headrace", "pydantic", "pydantic_core", "annotated_types", "typing_extensions"),
@@ -53,12 +63,13 @@ class Probe:
     error_text: str = ""
 
 
-def probe(subject: Subject, blocked: tuple[str, ...] = ()) -> Probe:
+def probe(subject: Subject, blocked: tuple[str, ...] = (), *, build: bool = True) -> Probe:
     """Import, check and build the backend in a fresh process.
 
     Args:
         subject: The backend.
         blocked: Libraries that cannot be imported there.
+        build: Whether to build it at all.
 
     Raises:
         NotApplicable: The class stands where no configuration can import it from.
@@ -75,7 +86,9 @@ def probe(subject: Subject, blocked: tuple[str, ...] = ()) -> Probe:
         "own": _own(subject),
         "settings": base64.b64encode(pickle.dumps(subject.settings())).decode("ascii"),
         "blocked": blocked,
+        "build": build,
         "path": sys.path,
+        "closing_s": _CLOSING_S,
     }
     return _asked(json.dumps(asked))
 
@@ -103,19 +116,27 @@ def _own(subject: Subject) -> list[str]:
 
 @functools.lru_cache(maxsize=64)
 def _asked(asked: str) -> Probe:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "headrace.testing.conformance.probe"],
-        input=asked,
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT_S,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        raise Broken(f"a fresh process ended with {done.returncode}: {done.stderr.strip()[-500:]}")
-    return Probe(**json.loads(lines[-1]))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        # Files, not pipes: a process that the backend starts and leaves would hold a pipe open.
+        found, said = Path(folder, "found.json"), Path(folder, "stderr")
+        with said.open("wb") as stderr:
+            try:
+                done = subprocess.run(  # noqa: S603 - our own program
+                    [sys.executable, "-W", "ignore", "-m", _PROGRAM, str(found)],
+                    input=asked.encode(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                    timeout=_LIMIT_S,
+                    check=False,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                )
+                ended = f"ended with {done.returncode}"
+            except subprocess.TimeoutExpired:
+                ended = f"did not end within {_LIMIT_S} s"
+        if not found.exists():
+            last = said.read_text("utf-8", "replace").strip()[-500:]
+            raise Broken(f"a fresh process {ended}: {last}")
+        return Probe(**json.loads(found.read_text("utf-8")))
 
 
 # In the fresh process.
@@ -142,9 +163,8 @@ def _libraries(names: set[str], own: list[str]) -> list[str]:
 def _base() -> set[str]:
     """Load everything that headrace itself loads, and give what is there then."""
     import headrace
-    from headrace._build import build_pipeline
 
-    build_pipeline(headrace.PipelineConfig.load({"backend": "Identity"})._plan)
+    Live(headrace.PipelineConfig.load({"backend": "Identity"})._plan).close()
     headrace.InitContext()
     return _loaded()
 
@@ -182,6 +202,7 @@ def _main() -> None:
     import importlib
 
     asked = json.load(sys.stdin)
+    built = None
     sys.path[:] = asked["path"]
     found = Probe(asked["module"])
     before = _base()
@@ -200,15 +221,37 @@ def _main() -> None:
         settings = pickle.loads(base64.b64decode(asked["settings"]))  # noqa: S301 - our parent's
         config = headrace.PipelineConfig.load(settings)
         found.configured = _libraries(_loaded() - before, own)
-        found.stage, before = "build", before | _loaded()
-        from headrace._build import build_pipeline
-
-        build_pipeline(config._plan)
-        found.built = _libraries(_loaded() - before, own)
+        if asked["build"]:
+            found.stage, before = "build", before | _loaded()
+            built = Live(config._plan)
+            found.built = _libraries(_loaded() - before, own)
     except Exception as error:  # noqa: BLE001 - it is what is asked for
         found.error, found.error_text = type(error).__name__, f"{type(error).__name__}: {error}"
-    sys.stdout.write("\n" + json.dumps(asdict(found)) + "\n")
+    _tell(found, sys.argv[1])
+    if built is not None:
+        _close(built, asked["closing_s"])
+
+
+def _tell(found: Probe, path: str) -> None:
+    part = Path(path + ".part")
+    part.write_text(json.dumps(asdict(found)), encoding="utf-8")
+    part.replace(path)
+
+
+def _close(built: Live, limit_s: float) -> None:
+    """Close what was built, as far as it ends: rules of their own judge how."""
+    closing = threading.Thread(target=built.close, daemon=True)
+    closing.start()
+    closing.join(limit_s)
 
 
 if __name__ == "__main__":
-    _main()
+    status = 1
+    try:
+        _main()
+        status = 0
+    except BaseException:  # noqa: BLE001 - a backend may raise SystemExit as well
+        traceback.print_exc()
+    # A thread that the backend has left running must not keep the process, and its parent, waiting.
+    sys.stderr.flush()
+    os._exit(status)
