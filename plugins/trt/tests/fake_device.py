@@ -115,6 +115,9 @@ class FakeCuda:
     def event_synchronize(self, event):
         pass
 
+    def event_elapsed_ms(self, first, last):
+        return 1.0
+
     def stream_wait(self, stream, event):
         pass
 
