@@ -220,7 +220,7 @@ class Bench:
             gathering.run(gathered)
             for request in batch:
                 request["data"] = gathered["result"]
-                gathering.split(request)
+            gathering.split(batch)
             gathering.finish()
             runner.finish()
 

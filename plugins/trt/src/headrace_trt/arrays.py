@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -72,7 +71,7 @@ class DeviceArray:
         ordinal: Number of the device.
     """
 
-    __slots__ = ("_cuda", "_owner", "_stream", "dtype", "ordinal", "pointer", "shape")
+    __slots__ = ("_cuda", "_owner", "_row", "_stream", "dtype", "ordinal", "pointer", "shape")
 
     def __init__(
         self,
@@ -87,6 +86,7 @@ class DeviceArray:
     ) -> None:
         self._cuda = cuda
         self._owner = owner
+        self._row: int | None = None
         self._stream = stream
         self.pointer = pointer
         self.shape = shape
@@ -125,6 +125,14 @@ class DeviceArray:
 
     def __getitem__(self, rows: int | slice) -> DeviceArray:
         """Give one row, or neighbouring rows, of the first axis; no copy."""
+        row = self._row
+        if row is None:
+            row = item_bytes(self.dtype)
+            for length in self.shape[1:]:
+                row *= length
+            self._row = row
+        if type(rows) is int and 0 <= rows < self.shape[0]:
+            return self._view(self.pointer + rows * row, self.shape[1:])
         if isinstance(rows, slice):
             start, stop, step = rows.indices(len(self))
             if step != 1:
@@ -133,9 +141,6 @@ class DeviceArray:
         else:
             start = range(len(self))[rows]
             shape = self.shape[1:]
-        row = item_bytes(self.dtype)
-        for length in self.shape[1:]:
-            row *= length
         return self._view(self.pointer + start * row, shape)
 
     def reshape(self, *shape: int) -> DeviceArray:
@@ -146,15 +151,11 @@ class DeviceArray:
         return made
 
     def _view(self, pointer: int, shape: tuple[int, ...]) -> DeviceArray:
-        return DeviceArray(
-            self._cuda,
-            pointer,
-            shape,
-            self.dtype,
-            ordinal=self.ordinal,
-            stream=self._stream,
-            owner=self._owner,
-        )
+        made = DeviceArray.__new__(DeviceArray)
+        made._cuda, made._owner, made._stream = self._cuda, self._owner, self._stream
+        made.pointer, made.shape, made.dtype = pointer, shape, self.dtype
+        made.ordinal, made._row = self.ordinal, None
+        return made
 
     def get(self) -> NDArray[Any]:
         """Copy it to the host and wait for the copy."""
@@ -206,8 +207,7 @@ class DeviceArray:
             self._owner.foreign = True
 
 
-@dataclass(frozen=True)
-class Foreign:
+class Foreign(NamedTuple):
     """An array on the device that somebody else owns.
 
     Attributes:

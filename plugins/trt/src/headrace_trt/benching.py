@@ -191,7 +191,7 @@ class _Lane:
         close_all([self.stream, self.pool, self.arena, *self.buffers])
 
 
-def bench_engine(
+def bench_engine(  # noqa: PLR0913 - all by name
     engine: Engine,
     cuda: Cuda,
     *,

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from headrace_trt.grouping import Run
     from headrace_trt.items import Item
     from headrace_trt.runner import Runner
-    from headrace_trt.signature import Port
 
 __all__ = ["Gathered", "Gathering"]
 
@@ -39,6 +38,7 @@ class Gathering:
         self.keys = runner.keys
         self._runner = runner
         self._signature = runner.signature
+        self._unbatched = {port.name for port in runner.signature.outputs if not port.batched}
         self._placed: tuple[Any, Run, Mapping[str, int]] | None = None
         self._layout: dict[int, tuple[int, int, int, bool]] = {}
         self._rows: tuple[int, ...] = ()
@@ -116,46 +116,49 @@ class Gathering:
         names = [port.name for port in self._signature.outputs]
         return parts[0] if len(parts) == 1 else dict(zip(names, parts, strict=True))
 
-    def split(self, request: Request) -> None:
-        """Give a request its rows of the result of the gathered batch, which is its ``data``.
+    def split(self, batch: Sequence[Request]) -> None:
+        """Give each request its rows of the result of the gathered batch, which is its ``data``.
 
         Raises:
-            BackendError: The request was not gathered, or the result has other rows.
+            BackendError: A request was not gathered, or the result has other rows.
         """
-        found = self._layout.get(id(request))
-        if found is None:
-            raise BackendError("this request was not gathered by the TensorrtCat of this batch")
-        number, start, rows, sample = found
-        data = request["data"]
-        total = self._rows[number]
-        if len(self._rows) > 1:
-            data = data[number]
-        single = len(self._signature.outputs) == 1
-        if isinstance(data, dict):
-            known = {port.name: port for port in self._signature.outputs}
-            request["result"] = {
-                name: self._part(value, known.get(name), start, rows, total, sample=sample)
-                for name, value in data.items()
-            }
-        else:
-            port = self._signature.outputs[0] if single else None
-            request["result"] = self._part(data, port, start, rows, total, sample=sample)
+        several = len(self._rows) > 1
+        checked: Any = None
+        for request in batch:
+            found = self._layout.get(id(request))
+            if found is None:
+                raise BackendError("this request was not gathered by the TensorrtCat of this batch")
+            number, start, rows, sample = found
+            data = request["data"]
+            if several:
+                data = data[number]
+            if data is not checked:
+                self._check(data, self._rows[number])
+                checked = data
+            if type(data) is dict:
+                request["result"] = {
+                    name: rows_of(value, start, start + rows, sample=sample)
+                    if name not in self._unbatched
+                    else whole(value)
+                    for name, value in data.items()
+                }
+            elif self._unbatched:
+                request["result"] = whole(data)
+            else:
+                request["result"] = rows_of(data, start, start + rows, sample=sample)
 
-    def _part(
-        self, value: Any, port: Port | None, start: int, rows: int, total: int, *, sample: bool
-    ) -> Any:
-        if port is not None and not port.batched:
-            return whole(value)
-        try:
-            length = len(value)
-        except TypeError:
-            length = -1
-        if length != total:
-            raise BackendError(
-                f"the result of the gathered batch has {max(length, 0)} rows, not {total}",
-                hint="What stands in post_processor must keep the batch axis.",
-            )
-        return rows_of(value, start, start + rows, sample=sample)
+    def _check(self, data: Any, total: int) -> None:
+        """Refuse a result that does not have the rows of the batch."""
+        values = data if type(data) is dict else {"": data}
+        for name, value in values.items():
+            if name in self._unbatched or (self._unbatched and not name):
+                continue
+            length = len(value) if hasattr(value, "__len__") else 0
+            if length != total:
+                raise BackendError(
+                    f"the result of the gathered batch has {length} rows, not {total}",
+                    hint="What stands in post_processor must keep the batch axis.",
+                )
 
     def finish(self) -> None:
         """Forget the batch."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Run", "group_items", "plan_runs", "refuse_ragged", "run_shapes"]
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """One call of the engine.
 
     Attributes:
@@ -90,7 +88,7 @@ def plan_runs(
     errors: dict[int, InputError] = {}
     for group in group_items(items, signature.inputs, by_shape=ragged == "group"):
         members = list(group)
-        if ragged == "refuse" and len(members) > 1:
+        if ragged == "refuse" and len(members) > 1 and not _alike(items, group, signature.inputs):
             members = []
             for i in group:
                 error = refuse_ragged(items[group[0]], items[i], signature.inputs, keys or {})
@@ -105,6 +103,17 @@ def plan_runs(
             shapes = run_shapes([items[i] for i in part], signature, filled, padding)
             runs.append(Run(tuple(part), rows, shapes))
     return runs, errors
+
+
+def _alike(items: Sequence[Item], group: Sequence[int], ports: Sequence[Port]) -> bool:
+    """Tell whether all samples of a group are of one shape."""
+    for port in ports:
+        if port.batched and None in port.shape[1:]:
+            name = port.name
+            shape = items[group[0]].tensors[name].shape[1:]
+            if any(items[i].tensors[name].shape[1:] != shape for i in group):
+                return False
+    return True
 
 
 def _within(members: Sequence[int], items: Sequence[Item], signature: Signature) -> list[list[int]]:

@@ -226,8 +226,7 @@ class TensorrtSplit(headrace.Backend):
         """Give each its rows."""
         if self._gathering is None:
             raise BackendError("TensorrtSplit is closed")
-        for request in batch:
-            self._gathering.split(request)
+        self._gathering.split(batch)
 
     def close(self) -> None:
         """Let go of it."""

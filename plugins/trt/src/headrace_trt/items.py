@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_trt.arrays import Foreign, numpy_dtype, read_foreign
+from headrace_trt.arrays import DeviceArray, Foreign, numpy_dtype, read_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,8 +26,7 @@ _WIDENS: Final = {"b": "b", "i": "iuf", "u": "iuf", "f": "f"}
 """Kinds of dtypes that a kind of Python number may become."""
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """What one request brings to a run.
 
     Attributes:
@@ -66,20 +64,28 @@ class Reader:
         self._cuda = cuda
         self._stream = stream
         self._ordinal = ordinal
-        self._alone: tuple[str, str, tuple[int, ...], np.dtype[Any]] | None = None
+        self._alone: tuple[str, str, tuple[int, ...], np.dtype[Any], str] | None = None
         ports = signature.inputs
         if len(ports) == 1 and ports[0].batched and None not in ports[0].shape[1:]:
             shape = tuple(n for n in ports[0].shape[1:] if n is not None)
             dtype = numpy_dtype(ports[0].dtype)
-            self._alone = (keys[ports[0].name], ports[0].name, shape, dtype)
+            self._alone = (keys[ports[0].name], ports[0].name, shape, dtype, ports[0].dtype)
 
     def read(self, request: Mapping[str, Any]) -> Item:
         """Read one request; see `read_item`."""
         if self._alone is not None and "request_size" not in request:
-            key, name, shape, dtype = self._alone
+            key, name, shape, dtype, kind = self._alone
             value = request.get(key)
             if type(value) is np.ndarray and value.shape == shape and value.dtype == dtype:
                 return Item({name: value[None]}, 1, True)
+            if (
+                type(value) is DeviceArray
+                and value.shape == shape
+                and value.dtype == kind
+                and value.ordinal == self._ordinal
+                and value._stream.handle in (0, self._stream())
+            ):
+                return Item({name: Foreign(value.pointer, (1, *shape), kind, True, value)}, 1, True)
         return read_item(request, self._signature, self._keys, self._tensor)
 
     def _tensor(self, value: Any, port: Port, key: str) -> Tensor:
@@ -245,7 +251,7 @@ def _with_rows(tensor: Tensor, port: Port, key: str, size: int, most: int) -> Te
     if not alone:
         return tensor
     if isinstance(tensor, Foreign):
-        return replace(tensor, shape=(1, *tensor.shape))
+        return tensor._replace(shape=(1, *tensor.shape))
     return tensor[None]
 
 

@@ -174,12 +174,10 @@ def check_rows(rows: int, ports: Sequence[Port], outputs: Sequence[Any]) -> None
 
 def rows_of(value: Any, start: int, stop: int, *, sample: bool) -> Any:
     """Give rows of an array of any library; of the host's in memory of their own."""
-    part = value[start:stop]
-    if isinstance(part, np.ndarray):
-        part = part.copy()
-    if not sample:
-        return part
-    return part.reshape(part.shape[1:]) if isinstance(part, np.ndarray) else part[0]
+    if not isinstance(value, np.ndarray):
+        return value[start] if sample else value[start:stop]
+    part = value[start:stop].copy()
+    return part.reshape(part.shape[1:]) if sample else part
 
 
 def whole(value: Any) -> Any:
