@@ -39,7 +39,7 @@ class ResizeMatConformance(BackendConformance):
 ```
 
 - **pytest** collects every subclass that a test module defines or imports, one test per rule. It
-  needs `pip install 'headrace[testing]'`.
+  needs `pip install 'headrace[testing]'` (see [Install](../../README.md#install)).
 - **`headrace conformance NAME...`** judges the backends of a distribution that offers the class as
   an entry point, `ResizeMat = "headrace_cv.conformance:ResizeMatConformance"` in the group
   `headrace.conformance`. It prints a certificate; `--certificate out.json` writes it. It does not

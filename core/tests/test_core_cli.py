@@ -193,7 +193,7 @@ def test_no_heavy_library_is_loaded(command, config, tmp_path):
         "    print(sorted(heavy), file=sys.stderr)\n"
     )
     done = python("-c", code)
-    assert done.stderr == "[]\n"
+    assert done.stderr.splitlines()[-1] == "[]"  # before it there may be warnings
     assert done.returncode == 0
 
 

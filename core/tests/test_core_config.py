@@ -474,6 +474,25 @@ def test_a_mistake_in_toml_is_shown_with_its_line(tmp_path):
     assert '    backend = "x' in problem.render().splitlines()
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("a = 1\nb == 2\n", (2, 4)),
+        ("a = 1\r\nb == 2\r\n", (2, 4)),
+        ("a = 1\n\n  b = [1,,2]\n", (3, 10)),
+        ("a = 1\nb = [1,", (2, 8)),
+        ("a = 1\nb = [1,\n\n", (4, 1)),
+    ],
+)
+def test_a_mistake_in_toml_is_told_with_line_and_column(text, place, tmp_path):
+    (problem,) = problems(write(tmp_path / "c.toml", text))
+    line, column = place
+    assert f"line {line}, column {column}: " in problem.message
+    start, _ = problem.span
+    before = problem.text[:start].split("\n")
+    assert (len(before), len(before[-1]) + 1) == place
+
+
 # Import.
 
 CODE = """

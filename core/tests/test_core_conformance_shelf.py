@@ -55,14 +55,17 @@ def importable(monkeypatch):
 
 @pytest.fixture
 def fake_torch(monkeypatch):
-    """A torch on whose device the one backend that leaks has allocated."""
+    """A torch on whose device one backend leaks, and another one waits for nothing."""
     leaky = shelf["broken_life"].LeavesDeviceMemory
     leaky.allocated = 0
+    waiting = shelf["broken_device"].LeavesItsWorkToOthers.devices
+    waiting.clear()
     cuda = types.SimpleNamespace(
         is_available=lambda: True,
         is_initialized=lambda: True,
         device_count=lambda: 1,
         memory_allocated=lambda index: leaky.allocated,
+        synchronize=lambda index: [device.wait() for device in waiting],
         current_device=lambda: 0,
         current_stream=lambda: "default stream",
     )
@@ -115,7 +118,7 @@ def test_a_perfect_backend_passes_every_rule(cls, monkeypatch):
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 def test_a_broken_backend_is_rejected_by_exactly_the_rule_meant_for_it(cls, request, monkeypatch):
-    if cls.breaks == "device-memory-left":
+    if cls.breaks in ("device-memory-left", "finished-when-told"):
         request.getfixturevalue("fake_torch")
     if cls.breaks not in ABOUT_IMPORTS:
         monkeypatch.setattr(rules_life, "probe", nothing_loaded)
@@ -139,13 +142,23 @@ def test_the_shelf_has_a_broken_backend_for_every_rule():
 
 def test_a_fresh_process_ends_whatever_the_backend_leaves_running(monkeypatch):
     from headrace.testing.conformance import probe as probing
+    from headrace.testing.conformance.rule import Broken
     from headrace.testing.conformance.subject import Subject
 
+    def seen(name):
+        return probe(Subject(type(name, (PERFECT[0],), {"expression": name})()))
+
     monkeypatch.setattr(probing, "_CLOSING_S", 0.1)
-    monkeypatch.setattr(probing, "_LIMIT_S", 60)
-    endless = type("Endless", (PERFECT[0],), {"expression": "NeverEnds"})
-    found = probe(Subject(endless()))
+    found = seen("NeverEnds")
     assert (found.stage, found.error) == ("build", "")
+    with pytest.raises(Broken, match="a fresh process ended with 3"):
+        seen("EndsTheProcess")
+    monkeypatch.setattr(probing, "_LIMIT_S", 0.2)
+    with pytest.raises(Broken, match=r"a fresh process did not end within 0\.2 s"):
+        seen("NeverBuilds")
+    # Those after them get answers of their own.
+    monkeypatch.setattr(probing, "_LIMIT_S", 60)
+    assert [seen(name).stage for name in ("WithAThread", "OneAtATime")] == ["build", "build"]
 
 
 def test_the_shelf_is_judged_in_fresh_processes_as_it_is_said():

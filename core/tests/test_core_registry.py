@@ -303,7 +303,7 @@ def test_a_name_of_core_and_no_name_at_all_are_refused(site, name):
         headrace.register(name, plain())
 
 
-@pytest.mark.parametrize("cls", [3, "x", object, object(), lambda batch: None])
+@pytest.mark.parametrize("cls", [3, "x", object, object(), headrace.Backend()])
 def test_what_is_no_backend_is_refused(site, cls):
     with pytest.raises(PluginError, match="forward"):
         headrace.register("Name", cls)

@@ -64,16 +64,18 @@ _MODULES = ("errors", "hookspecs", "keys", "policies", "testing")
 logging.getLogger("headrace").addHandler(logging.NullHandler())
 
 
-def __getattr__(name: str) -> Any:
-    import importlib
+if not TYPE_CHECKING:  # a type checker is to see that a name is wrong
 
-    if name in _MODULES:
-        return importlib.import_module(f"headrace.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        import importlib
+
+        if name in _MODULES:
+            return importlib.import_module(f"headrace.{name}")
+        if name not in _HOME:
+            raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

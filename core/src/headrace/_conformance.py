@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackgroundThreadConformance",
+    "CallConformance",
     "FallbackConformance",
     "HasKeyConformance",
     "IdentityConformance",
@@ -34,6 +35,12 @@ class IdentityConformance(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Give a request with numbers of its own."""
         return {"data": [k, k + 1], "mask": k + 2}
+
+
+class CallConformance(IdentityConformance):
+    """`Call`: a function that is named."""
+
+    expression = "Call(copy:copy)"
 
 
 class SequentialConformance(IdentityConformance):

@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from headrace._build import build_aside, build_pipeline
+from headrace._build import build_aside, build_pipeline, needed_with_each
 from headrace._describe import describe_node
 from headrace._graph import Graph
 from headrace._process import close_at_exit
@@ -80,7 +80,8 @@ class Core:
     def admit(self, entry: Entry) -> None:
         """Check a request on entry; one that is wrong is done, with its error."""
         try:
-            entry.weight = self._entry_scheduler(entry.request).checked(entry.request)
+            scheduler, needs = self._entry_of(entry.request)
+            entry.weight = scheduler.checked(entry.request, needs)
         except InputError as error:
             entry.refuse(error)
             return
@@ -89,15 +90,22 @@ class Core:
     def refuse(self, entry: Entry, error: InputError) -> None:
         """Refuse a request before it enters, and count it."""
         entry.refuse(error)
-        self._entry_scheduler(entry.request).count_refused(entry.request, error)
+        scheduler, _ = self._entry_of(entry.request)
+        scheduler.count_refused(entry.request, error)
 
-    def _entry_scheduler(self, request: Any) -> Scheduler:
-        """Give the scheduler that answers for a request before it has entered."""
+    def _entry_of(self, request: Any) -> tuple[Scheduler, tuple[str, ...]]:
+        """Give the scheduler that answers for a request before it has entered, and the keys it needs."""
         if self.only is not None:
-            return self.only
+            return self.only, tuple(self.only.needs)
         name = request.get("node_name") if isinstance(request, dict) else None
+        roots = self.walked.roots
+        if name is None and len(roots) == 1:
+            (name,) = roots
         node = self._built.nodes.get(name) if isinstance(name, str) else None
-        return node.scheduler if node is not None else self._schedulers[0]
+        if node is None:
+            return self._schedulers[0], ()  # which node is meant is asked next
+        levels = self._plan.links[node.plan.name].levels
+        return node.scheduler, needed_with_each(tuple(node.scheduler.needs), levels)
 
     @property
     def walked(self) -> Graph:
@@ -254,6 +262,8 @@ class Core:
         )
         retired = Signal()
         old, settled = before.scheduler.exchange(now.scheduler, retired, keeps_policies=same)
+        if before.scheduler.needs != now.scheduler.needs:
+            before.scheduler.need(now.scheduler.needs)
         aside.put_into(self._built, plan)
         retirement = Retirement(before, old, retired)
         self._retirements = [one for one in self._retirements if not one.over]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from conformance_shelf.device import OnDevice, on_device
+from typing import ClassVar
+
+from conformance_shelf.device import Device, OnDevice, on_device
 from conformance_shelf.labels import breaks
 from conformance_shelf.perfect import OnADevice, Perfect
 from headrace.errors import InputError
@@ -25,6 +27,15 @@ class LeavesItsWorkToTheNextBatch(OnADevice):
     def forward(self, batch):
         self.device.wait()
         return super().forward(batch)
+
+
+@breaks("finished-when-told")
+class LeavesItsWorkToOthers(OnADevice):
+    devices: ClassVar[list[Device]] = []
+    """Waited for by a fake torch, when somebody synchronises; emptied by the test."""
+
+    def finish(self, context):
+        self.devices.append(self.device)
 
 
 @breaks("results-kept")

@@ -27,7 +27,22 @@ class NeverEnds(Perfect):
         self.stop.wait()
 
 
-headrace.register("NeverEnds", NeverEnds, replace=True)
+class NeverBuilds(Perfect):
+    """Not judged as a whole either."""
+
+    def init(self, options, context):
+        threading.Event().wait()
+
+
+class EndsTheProcess(Perfect):
+    """Not judged as a whole either."""
+
+    def init(self, options, context):
+        os._exit(3)
+
+
+for cls in (NeverEnds, NeverBuilds, EndsTheProcess):
+    headrace.register(cls.__name__, cls, replace=True)
 
 
 @breaks("missing-library")

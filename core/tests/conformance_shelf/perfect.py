@@ -287,6 +287,14 @@ class OnADeviceConformance(PerfectConformance):
     expression = "OnADevice"
 
 
+class OnADeviceAlone(OnADevice):
+    owns_thread = True
+
+
+class OnADeviceAloneConformance(PerfectConformance):
+    expression = "OnADeviceAlone"
+
+
 class Passing(headrace.Backend):
     """Give what came.
 
@@ -507,6 +515,7 @@ CONFORMANCE = [
     OwnThreadConformance,
     WithAThreadConformance,
     OnADeviceConformance,
+    OnADeviceAloneConformance,
     PassingConformance,
     ScaleConformance,
     ByKeyConformance,
@@ -516,6 +525,6 @@ CONFORMANCE = [
 
 for cls in (
     *(Perfect, OneAtATime, Fixed, RangeByInit, Rows, OwnThread, Passing, Scale, ByKey, Twice),
-    *(Around, WithAThread, OnADevice),
+    *(Around, WithAThread, OnADevice, OnADeviceAlone),
 ):
     headrace.register(cls.__name__, cls, replace=True)

@@ -11,6 +11,7 @@ from headrace._build.batch_end import BatchEnd
 from headrace._build.commons import Commons
 from headrace._build.door import Door, FrontDoor
 from headrace._build.elements import ElementBuilder, reached_by_name
+from headrace._build.needs import needed_keys
 from headrace._build.parts import Parts
 from headrace._build.probes import make_probes
 from headrace._build.schedulers import front_scheduler, node_scheduler
@@ -182,6 +183,10 @@ class Builder:
             scheduler = node_scheduler(
                 node, [door], shortcut=self.shortcut, probes=self.commons.probes
             )
+        if node.instance is not None and isinstance(door, Door):
+            needs = needed_keys(node.backend, builder.by_element)
+            if needs != ("data",):
+                scheduler.need(needs)
         self.registered[f"node.{node.name}"] = Door(scheduler, self._levels(node))
         builder.registered = self.commons.registered  # for what a backend builds later
         return BuiltNode(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._cli.importable import Lookup
 from headrace._registry.hooks import given
-from headrace.errors import MissingDependencyError, PluginError
+from headrace.errors import MissingDependencyError, PluginError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
     from headrace._registry import PluginRecord
 
-__all__ = ["HARMLESS", "all_findings", "light_findings", "listed", "unknown_names"]
+__all__ = [
+    "HARMLESS",
+    "all_findings",
+    "light_findings",
+    "listed",
+    "missing_libraries",
+    "unknown_names",
+]
 
 HARMLESS = ("disabled", "unknown_plugin")
 """Kinds of findings that are as somebody wanted them, or may be: they are told, and not wrong."""
@@ -59,6 +66,22 @@ def _all(
         others = [other.distribution for other in wrong.others]
         found.append(_finding(*wrong[:4], others=others))
     return found
+
+
+def missing_libraries(asks_for: Sequence[dict[str, Any]]) -> Iterator[Problem]:
+    """Report what the distributions that a configuration asks for require and is not installed.
+
+    Their backends can be checked without it, and not be built.
+    """
+    from headrace._registry import registry
+
+    asked = {one["distribution"] for one in asks_for}
+    for record in registry.plugins():
+        if record.distribution not in asked:
+            continue
+        for found in _missing(record, opened=True):
+            message = f"{record.distribution} cannot be built here: {found['reason']}"
+            yield Problem("missing_dependency", message, hint=found["remedy"])
 
 
 def unknown_names(records: Sequence[PluginRecord]) -> list[dict[str, Any]]:
@@ -225,14 +248,14 @@ def _lacking(record: PluginRecord, lookup: Lookup) -> Iterator[dict[str, Any]]:
 
 def _names_taken(records: Sequence[PluginRecord]) -> Iterator[dict[str, Any]]:
     """Report names that two plugins offer, or that belong to core."""
-    from headrace._registry.catalogue import CORE_BACKENDS, WORDS_TO_COME
+    from headrace._registry.catalogue import CORE_BACKENDS
 
     offered: dict[str, list[PluginRecord]] = {}
     for record in records:
         for name in record.backends if record.state == "ok" else ():
             offered.setdefault(name, []).append(record)
     for name, owners in sorted(offered.items()):
-        if name in CORE_BACKENDS or name in WORDS_TO_COME:
+        if name in CORE_BACKENDS:
             reason = f"the name {name!r} belongs to headrace itself, so this one is never used"
             for record in owners:
                 yield _finding(

@@ -17,13 +17,14 @@ from headrace._cli.findings import (
 )
 from headrace._cli.reporting import FAILED, OK, counted, say, tell
 from headrace._registry import registry
+from headrace._registry.catalogue import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["doctor", "list_plugins"]
 
-_INSTALL = "No plugin is installed. Install some: pip install headrace-cv headrace-ort"
+_INSTALL = f"No plugin is installed. {how_to_install('headrace-cv', 'headrace-ort')}"
 
 
 def list_plugins(*, json: bool) -> int:

@@ -28,7 +28,7 @@ __all__ = ["Document", "Table", "Written", "plain_copy", "read_document", "with_
 _SCOPED = re.compile(r"\s*([\w.:-]+::[\w-]+)\s*=")
 _MANY_DIGITS = re.compile(rf"[0-9](?:_?[0-9]){{{MAX_DIGITS},}}")
 _MOST_BITS = (10**MAX_DIGITS).bit_length() - 1
-_TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
+_TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
 @dataclass(frozen=True)
@@ -166,27 +166,7 @@ class _Reader:
         try:
             tables: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            message = str(error)
-            place = _TOML_PLACE.search(message)
-            span = hint = None
-            if place is not None:
-                lines = text.replace("\r\n", "\n").split("\n")
-                offset = sum(len(line) + 1 for line in lines[: int(place[1]) - 1])
-                span = (offset + int(place[2]) - 1, offset + int(place[2]))
-                scoped = _SCOPED.match(lines[int(place[1]) - 1])
-                if scoped is not None:
-                    hint = f'A key with a scope stands in quotes: "{scoped[1]}" = ...'
-                elif message.startswith("Invalid value"):
-                    hint = 'A text stands in quotes: "..."'
-                message = f"line {place[1]}: {message.replace(place[0], '')}"
-            self.problems.add(
-                "toml",
-                f"this is no TOML: {message}",
-                file=file,
-                span=span,
-                text=None if span is None else text.replace("\r\n", "\n"),
-                hint=hint,
-            )
+            self.problems.add("toml", file=file, **_toml_problem(str(error), text))
         except ValueError:  # an integer of more digits than the interpreter converts
             found = _MANY_DIGITS.search(text)
             number = text[: found.start()].count("\n") + 1 if found else 1
@@ -283,6 +263,31 @@ def _text_of(path: Path) -> str:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError("it holds no text in UTF-8, so it is no TOML file") from error
+
+
+def _toml_problem(message: str, text: str) -> dict[str, Any]:
+    """Say where a text is no TOML, from the message of the parser."""
+    place = _TOML_PLACE.search(message)
+    if place is None:
+        return {"message": f"this is no TOML: {message}"}
+    text = text.replace("\r\n", "\n")
+    lines = text.split("\n")
+    line = int(place[1] or len(lines))
+    column = int(place[2] or len(lines[-1]) + 1)
+    offset = sum(len(before) + 1 for before in lines[: line - 1]) + column - 1
+    scoped = _SCOPED.match(lines[line - 1])
+    hint = None
+    if scoped is not None:
+        hint = f'A key with a scope stands in quotes: "{scoped[1]}" = ...'
+    elif message.startswith("Invalid value") and place[1]:
+        hint = 'A text stands in quotes: "..."'
+    what = message.replace(place[0], "" if place[1] else ", the text ends here")
+    return {
+        "message": f"this is no TOML: line {line}, column {column}: {what}",
+        "span": (offset, offset + 1),
+        "text": text,
+        "hint": hint,
+    }
 
 
 def _merge(into: Document, child: Document) -> None:

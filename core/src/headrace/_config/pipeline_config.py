@@ -76,7 +76,7 @@ class PipelineConfig:
         files = _run_imports(document, allowed, problems)
         all_names = not len(problems)
         shape = read_shape(document, problems)
-        plan = plan_pipeline(shape, files, problems, all_names=all_names)
+        plan = plan_pipeline(shape, files, problems, all_names=all_names, allow_import=allowed)
         problems.raise_if_any()
         plan.allow_import = allowed
         config = object.__new__(cls)
@@ -162,12 +162,12 @@ def _plain(value: Any) -> Any:
 
 
 def _run_imports(
-    document: Document, allow_import: bool, problems: Problems
+    document: Document, may_import: bool, problems: Problems
 ) -> tuple[tuple[str, dict[str, type[Any]]], ...]:
     """Run what the configuration imports; what fails is reported, the rest still runs."""
     items = [item for item, _ in document.imports]
     place = key_place(document.file, "import", "import", items)
-    if items and not allow_import:
+    if items and not may_import:
         problems.add(
             "import_refused",
             f"the configuration imports {', '.join(items)}, and running its code is not allowed",

@@ -14,7 +14,6 @@ from headrace._plan.parameters import Parameters
 from headrace._plan.scope import Graft, Layer, Scope, ScopedArgs
 from headrace._plan.values import plain_value
 from headrace._registry import registry
-from headrace._registry.catalogue import WORDS_TO_COME
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,9 +81,8 @@ class Definitions:
             message = f"{name!r} is defined by {other.distribution} already"
             self._problems.add("definition", message, **at_key)
         specs = registry.find(name, self._files)
-        if specs or name in WORDS_TO_COME:
-            owner = specs[0].distribution if specs else "headrace"
-            message = f"{name!r} is the name of a backend of {owner}"
+        if specs:
+            message = f"{name!r} is the name of a backend of {specs[0].distribution}"
             self._problems.add(
                 "definition", message, hint="Choose another name for the definition.", **at_key
             )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace._options import Options
     from headrace._plan.links import Links
     from headrace._registry import BackendSpec
+    from headrace.errors import Problem
 
 __all__ = [
     "Element",
@@ -220,6 +221,8 @@ class PipelinePlan:
         links: How each node is linked to the others.
         probes: The probes that are switched on.
         allow_import: Whether the configuration may bring in code.
+        doubts: What is allowed but hardly meant, as far as planning has seen it; see
+            `headrace._plan.doubts`.
     """
 
     nodes: dict[str, NodePlan]
@@ -232,6 +235,7 @@ class PipelinePlan:
     links: dict[str, Links] = field(default_factory=dict)
     probes: tuple[ProbePlan, ...] = ()
     allow_import: bool = True
+    doubts: tuple[Problem, ...] = ()
 
     @property
     def is_graph(self) -> bool:

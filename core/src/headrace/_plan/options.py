@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from headrace._config.nodekeys import KEYS_ELSEWHERE, NODE_KEYS
 from headrace._config.problems import key_place, shown_value
 from headrace._options import Options
 from headrace._plan.values import nearest_choice, plain_value, replaced
@@ -158,7 +159,7 @@ class OptionsReader:
             inline = inline or own
         elif own is not None:
             definition = definition or own
-        found = self.parameters.find(self.names, key)
+        found = self.parameters.find(self.names, key, wins=inline is None)
         if inline is not None:
             return inline
         return definition if found is None else self._from_parameter(found)
@@ -202,7 +203,7 @@ class OptionsReader:
                     f"{call.name} has no option {key!r}",
                     index,
                     suggestion=self.problems.nearest(key, self.keys),
-                    hint=_known(self.keys),
+                    hint=_of_the_node(key) or _known(self.keys),
                 )
             elif key in values:
                 self._add("twice", f"{key!r} stands there twice", key)
@@ -247,6 +248,12 @@ def _place(layer: Layer, call: Call, which: int | str | None = None) -> dict[str
     if which is not None:
         span = call.args.span_of(which) or span
     return {"file": layer.file, "path": layer.path, "span": span, "text": call.text}
+
+
+def _of_the_node(key: str) -> str | None:
+    """Say where a key of a node stands, that was written as an option."""
+    meant = KEYS_ELSEWHERE.get(key, key)
+    return f"{meant!r} is a key of the node: {meant} = ..." if meant in NODE_KEYS else None
 
 
 def _known(keys: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.nesting import MAX_DEPTH
 from headrace._config.problems import SUGGESTED
+from headrace._containers.call import Call as CallFunction
 from headrace._containers.choice import Fallback, ModelLoader
 from headrace._containers.scheduling import Batching
 from headrace._containers.sequential import Sequential
@@ -14,11 +15,11 @@ from headrace._containers.wiring import Wiring
 from headrace._plan import brackets, choosing, scheduling, wiring
 from headrace._plan.definitions import Definitions, expand
 from headrace._plan.element import Element
+from headrace._plan.functions import check_function
 from headrace._plan.options import OptionsReader
 from headrace._plan.ranges import depending_range, static_range
 from headrace._plan.sizes import MAX_ELEMENTS, Sizes
 from headrace._registry import registry
-from headrace._registry.catalogue import WORDS_TO_COME
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
@@ -147,8 +148,7 @@ class Resolver:
         cls = self._class(specs, call, scope)
         if cls is None:
             self.unresolved += 1
-            if call.part not in WORDS_TO_COME:  # what stands in their brackets may be no backend
-                self._plan_below_unknown(call, scope)
+            self._plan_below_unknown(call, scope)
             return None
         return self._backend(call, specs[0], cls, scope)
 
@@ -356,6 +356,8 @@ class Resolver:
             return False
         if element.cls is Batching:
             return scheduling.check_batching(self, element, scope)
+        if element.cls is CallFunction:
+            return check_function(self, element, scope)
         if not scheduling.check_walker(self, element, scope):
             return False
         return scheduling.check_dispatcher(self, element, scope)

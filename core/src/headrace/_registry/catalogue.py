@@ -1,4 +1,4 @@
-"""Names that core itself knows: its own backends, words to come, and who brings well-known ones."""
+"""Names that core itself knows: its own, and those that well-known distributions bring."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ __all__ = [
     "CORE_BATCH_POLICIES",
     "CORE_DISPATCH_POLICIES",
     "CORE_POLICIES",
+    "KNOWN_COMMANDS",
     "KNOWN_ELSEWHERE",
-    "WORDS_TO_COME",
+    "how_to_install",
 ]
 
 _CONTAINERS = "headrace._containers"
@@ -45,6 +46,7 @@ CORE_BACKENDS = {
     "Restart": f"{_CONTAINERS}.loops:Restart",
     "DagDispatcher": f"{_CONTAINERS}.graph:DagDispatcher",
     "Repost": f"{_CONTAINERS}.graph:Repost",
+    "Call": f"{_CONTAINERS}.call:Call",
 }
 """The backends of core and where each class is."""
 
@@ -53,16 +55,12 @@ CORE_DISPATCH_POLICIES = {"best_fit": "headrace.policies:BestFit"}
 CORE_POLICIES = {**CORE_BATCH_POLICIES, **CORE_DISPATCH_POLICIES}
 """The policies of core and where each class is."""
 
-WORDS_TO_COME = {
-    "Benchmark": "It comes with the command `headrace bench`.",
-}
-"""Names with a meaning that this version refuses, and what they come with."""
-
 _BY_DISTRIBUTION = {
     "headrace-cv": (
         "CropMat CvtColorMat DecodeMat EncodeMat LetterBoxMat Mat2Tensor NMS PerspectiveCropMat "
         "ResizeMat Tensor2Mat TopLeftResizeMat"
     ),
+    "headrace-observe": "Benchmark",
     "headrace-ort": "OnnxTensor",
     "headrace-torch": (
         "ArgMaxTensor CatTensor ContiguousTensor CpuTensor CropTensor CvtColorTensor DecodeTensor "
@@ -75,7 +73,25 @@ _BY_DISTRIBUTION = {
     ),
 }
 
+_FOLDERS = {name: name.replace("headrace-", "plugins/", 1) for name in _BY_DISTRIBUTION}
+
 KNOWN_ELSEWHERE = {
     name: distribution for distribution, names in _BY_DISTRIBUTION.items() for name in names.split()
 }
 """Names of well-known backends and the distribution to install for each."""
+
+KNOWN_COMMANDS = {
+    **dict.fromkeys(
+        ("bench", "gpus", "report", "simulate", "top", "trace", "tune"), "headrace-observe"
+    ),
+    "serve": "headrace-serve",
+    "trt": "headrace-trt",
+}
+"""Commands of ``headrace`` that a distribution brings, and which one."""
+
+
+def how_to_install(*distributions: str) -> str:
+    """Say how to install distributions, ours also from a clone of their repository."""
+    folders = [f"./{_FOLDERS[name]}" for name in distributions if name in _FOLDERS]
+    clone = f", or in a clone of Headrace: pip install {' '.join(folders)}" if folders else ""
+    return f"Install {'them' if len(distributions) > 1 else 'it'}: pip install {' '.join(distributions)}{clone}"

@@ -1,4 +1,4 @@
-"""Running the code that a configuration imports: each file and module once per process."""
+"""Running the code that a configuration imports: modules once, files once per version."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import traceback
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from headrace.errors import PluginLoadError
 __all__ = ["is_file", "run_imports"]
 
 _lock = threading.RLock()
-_files: dict[Path, dict[str, type[Any]]] = {}
+_files: dict[Path, tuple[str, dict[str, type[Any]]]] = {}
+"""Per file the digest of what was run, and what that registered."""
 
 
 def is_file(item: str) -> bool:
@@ -60,9 +62,8 @@ def _import_module(name: str) -> None:
 
 
 def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
+    """Run a file, or give what it has registered if it has not changed since it was run."""
     with _lock:
-        if path in _files:
-            return _files[path]
         if not path.is_file():
             raise PluginLoadError(
                 f"import = [{item!r}]: no such file: {str(path)!r}",
@@ -70,20 +71,31 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
             )
         name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
         spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
+        if spec is None or not isinstance(spec.loader, SourceFileLoader):
             raise PluginLoadError(f"import = [{item!r}]: {str(path)!r} is no Python file")
-        module = importlib.util.module_from_spec(spec)
+        try:
+            source = path.read_bytes()
+        except OSError as error:
+            raise PluginLoadError(f"import = [{item!r}] cannot be read: {error}") from error
+        digest = hashlib.sha256(source).hexdigest()
+        known = _files.get(path)
+        if known is not None and known[0] == digest:
+            return known[1]
+        module, before = importlib.util.module_from_spec(spec), sys.modules.get(name)
         sys.modules[name] = module  # annotations and pickles of its classes are resolved there
         table: dict[str, type[Any]] = {}
         try:
             with registry.recording(name, table):
-                spec.loader.exec_module(module)
+                # Not through the loader, whose cache takes two versions of one second for the same.
+                exec(spec.loader.source_to_code(source, str(path)), vars(module))  # noqa: S102
         except (Exception, SystemExit) as error:
             sys.modules.pop(name, None)
+            if before is not None:
+                sys.modules[name] = before
             raise PluginLoadError(
                 f"import = [{item!r}] failed{_line(error, path)}: {type(error).__name__}: {error}"
             ) from error
-        _files[path] = table
+        _files[path] = digest, table
         return table
 
 

@@ -100,7 +100,10 @@ class OnnxTensor(headrace.Backend):
         self._run_options = session.run_options(log_level)
         self._options = options
         self._signature = signature.read_signature(
-            self._session, outputs=options.outputs, unbatched=options.unbatched
+            self._session,
+            outputs=options.outputs,
+            unbatched=options.unbatched,
+            batch_axis=options.batch_axis,
         )
         self._keys = _keys(self._signature, options.inputs)
         self.reads = tuple(dict.fromkeys(self._keys.values()))
@@ -136,6 +139,8 @@ class OnnxTensor(headrace.Backend):
             return
         (port,), (output,) = signature.inputs, signature.outputs
         dtype = numpy_dtype(port)
+        if port.axis or output.axis:
+            return
         fixed = all(isinstance(n, int) for n in port.shape[1:])
         # What an array of objects holds has to be looked at.
         if port.batched and output.batched and fixed and dtype.kind != "O":

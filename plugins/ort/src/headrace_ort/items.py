@@ -29,7 +29,7 @@ class Item:
     """What one request brings to a run.
 
     Attributes:
-        arrays: An array per input; the batched ones have their batch axis.
+        arrays: An array per input; the batched ones have their batch axis, in front.
         rows: Length of the batch axis.
         sample: True when the request brought one sample without batch axis.
     """
@@ -146,9 +146,9 @@ def _widened(array: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any] | None:
 
 
 def _with_rows(array: NDArray[Any], port: Port, key: str, size: int) -> NDArray[Any]:
-    """Give the array with its batch axis, which must be ``size`` long."""
-    rows = 1 if array.ndim < len(port.shape) else array.shape[0]
-    most = port.shape[0]
+    """Give the array with its batch axis, which must be ``size`` long, in front."""
+    rows = 1 if array.ndim < len(port.shape) else array.shape[port.axis]
+    most = port.shape[port.axis]
     if rows != size:
         raise InputError(
             "the number of rows is not `request_size`",
@@ -160,7 +160,9 @@ def _with_rows(array: NDArray[Any], port: Port, key: str, size: int) -> NDArray[
         raise InputError(
             f"the model takes {most} rows at once", key=key, expected=port.text(), got=f"{rows}"
         )
-    return array if array.ndim == len(port.shape) else array[None]
+    if array.ndim < len(port.shape):
+        return array[None]
+    return np.moveaxis(array, port.axis, 0) if port.axis else array
 
 
 def _check_axes(array: NDArray[Any], port: Port, key: str) -> None:
@@ -168,11 +170,12 @@ def _check_axes(array: NDArray[Any], port: Port, key: str) -> None:
     missing = len(port.shape) - array.ndim
     if missing != 0 and not (port.batched and missing == 1):
         raise InputError("wrong rank", key=key, expected=_accepts(port), got=_text_of(array))
-    first = 1 if port.batched else 0
-    lengths = array.shape[first - missing :]
+    lengths = list(array.shape)
+    if port.batched and not missing:
+        del lengths[port.axis]
+    wanted = port.sample_shape if port.batched else port.shape
     if any(
-        fixed is not None and length != fixed
-        for length, fixed in zip(lengths, port.shape[first:], strict=True)
+        fixed is not None and length != fixed for length, fixed in zip(lengths, wanted, strict=True)
     ):
         raise InputError("wrong shape", key=key, expected=_accepts(port), got=_text_of(array))
 

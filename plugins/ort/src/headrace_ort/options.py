@@ -38,6 +38,11 @@ class OnnxOptions(headrace.Options):
         description="Names of inputs and outputs whose first axis is not the batch axis; requests "
         "are then run one at a time.",
     )
+    batch_axis: dict[str, Annotated[int, Field(ge=0)]] = Field(
+        {},
+        description="Which axis is the batch axis, counted from 0, per input or output where it is "
+        "not the first (the state of a recurrent model).",
+    )
     ragged: Literal["refuse", "pad", "group"] = Field(
         "refuse",
         description="Samples of different shapes in one batch: refuse those unlike the first, pad "

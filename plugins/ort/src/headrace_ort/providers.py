@@ -114,7 +114,10 @@ def _refuse_missing(chosen: Sequence[str]) -> None:
     if not missing:
         return
     if any(name in ON_CUDA for name in missing):
-        install = '`pip install "headrace-ort[gpu]"` brings the CUDA and TensorRT providers'
+        install = (
+            '`pip install "headrace-ort[gpu]"` (in a clone: `./plugins/ort[gpu]`) brings the'
+            " CUDA and TensorRT providers"
+        )
     else:
         install = "Install the build of ONNX Runtime that has it"
     raise MissingDependencyError(

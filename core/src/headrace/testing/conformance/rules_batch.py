@@ -29,6 +29,7 @@ class Spy:
 
     def __init__(self, root: Backend) -> None:
         self._root = root
+        self._own = vars(root).get("forward")  # what core itself has put before it
         self._forward: Callable[[list[Request]], Any] = root.forward
         self.calls: list[tuple[list[Request], list[Request], Any]] = []
 
@@ -44,6 +45,8 @@ class Spy:
 
     def __exit__(self, *error: object) -> None:
         del self._root.forward
+        if self._own is not None:
+            self._root.forward = self._own  # type: ignore[method-assign]
 
 
 @rule("builds", "attributes")
@@ -221,14 +224,14 @@ def called_in_order(subject: Subject) -> None:
 
     A call outside of its life gives a ContractError per item and does not reach `forward`.
     """
-    _must_refuse(subject.cls(), [subject.item(0)], "before init")
-    failed = _failed_init(subject)
-    _must_refuse(failed, [subject.item(0)], "after a failed init")
+    new, failed = subject.cls(), _failed_init(subject)
+    _must_refuse(new, new, [subject.item(0)], "before init")
+    _must_refuse(failed, failed, [subject.item(0)], "after a failed init")
     live = subject.build()
     backend, root = live.backend, live.root
     subject.done(live)
-    _must_refuse(backend, live.filled(subject.item(0)), "after close")
-    _must_refuse(root, live.filled(subject.item(0)), "after close")
+    for called in (backend, root):
+        _must_refuse(called, root, live.filled(subject.item(0)), "after close")
 
 
 def _failed_init(subject: Subject) -> Backend:
@@ -246,8 +249,9 @@ def _failed_init(subject: Subject) -> Backend:
     raise Broken("an init that fails is no SetupError")
 
 
-def _must_refuse(backend: Backend, batch: list[Request], when: str) -> None:
-    with Spy(backend) as spy:
+def _must_refuse(backend: Backend, root: Backend, batch: list[Request], when: str) -> None:
+    """Call a backend, and see whether the one that is judged (``root``, or inside) refuses."""
+    with Spy(root) as spy:
         try:
             found = backend(batch)
         except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace._weights import weight_of
@@ -46,7 +47,7 @@ def finished_when_told(subject: Subject) -> str | None:
     What `forward` leaves unfinished in the memory of a device is finished when the batch is told: by
     a function that `init` has given to `context.at_batch_end`. Results on a device are copied to the
     host by another thread as soon as their batch is told, and again once the same requests have run
-    once more and the backend is closed: both copies are equal.
+    once more, the backend is closed and the device has nothing left to do: both copies are equal.
     """
     try:
         live = subject.build()
@@ -61,6 +62,8 @@ def finished_when_told(subject: Subject) -> str | None:
     live.results(live.take(subject.item))
     with contextlib.suppress(Broken):  # so it does of a close that fails
         subject.done(live)
+    if told:
+        _wait_for_devices()
     for array, copy in told:
         found = subject.differ(array, copy)
         if found is not None:
@@ -69,6 +72,17 @@ def finished_when_told(subject: Subject) -> str | None:
                 f"differs: {found}; finish it in a function given to context.at_batch_end"
             )
     return f"{len(told)} arrays on a device" if told else "no result is on a device"
+
+
+def _wait_for_devices() -> None:
+    """Let devices end all that they were asked for, through the libraries that are loaded."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        for index in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(index)
+    runtime: Any = sys.modules.get("cuda.bindings.runtime") or sys.modules.get("cuda.cudart")
+    if runtime is not None:
+        runtime.cudaDeviceSynchronize()
 
 
 @rule("batch-equals-items", "range")

@@ -7,6 +7,7 @@ nested lists. Those on a device are compared and kept by a copy on the host.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import sys
@@ -134,7 +135,15 @@ def _readable(array: Any) -> Any:
         array = host_copy(array)
     if isinstance(array, HostArray):
         found = array.numpy()
-        array = array if found is None else found
+        return array if found is None else found
+    numpy = sys.modules.get("numpy")
+    if (
+        numpy is not None
+        and hasattr(array, "__dlpack__")
+        and not hasattr(array, "__array_struct__")
+    ):
+        with contextlib.suppress(Exception):  # a dtype that numpy lacks: compared as lists
+            return numpy.from_dlpack(array)
     return array
 
 
