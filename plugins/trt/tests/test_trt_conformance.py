@@ -6,22 +6,12 @@ from headrace_trt import conformance
 
 
 @pytest.mark.gpu
-class TestInfer(conformance.TensorrtInferTensorConformance):
+class Infer(conformance.TensorrtInferTensorConformance):
     """On a device."""
 
 
 @pytest.mark.gpu
-class TestGathered(conformance.TensorrtCatConformance):
-    """On a device."""
-
-
-@pytest.mark.gpu
-class TestLoaded(conformance.LoadTensorrtEngineConformance):
-    """On a device."""
-
-
-@pytest.mark.gpu
-class TestTensorrtTensor(conformance.TensorrtTensorConformance):
+class Whole(conformance.TensorrtTensorConformance):
     """On a device."""
 
 

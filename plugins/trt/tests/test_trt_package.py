@@ -51,7 +51,7 @@ def test_every_word_is_offered_and_certified():
     mine = {p.name for p in found.select(group="headrace.backends") if "headrace_trt" in p.value}
     kits = {p.name for p in found.select(group="headrace.conformance") if "headrace_trt" in p.value}
     assert mine == WORDS
-    assert kits == {*WORDS, "TensorrtTensor"}
+    assert kits == {"TensorrtInferTensor", "TensorrtTensor"}
     for name in WORDS:
         word = getattr(headrace_trt, name)
         assert word.owns_thread
@@ -78,7 +78,7 @@ def test_the_definition_is_the_word_that_is_documented(small_net, tmp_path):
     told = str(headrace.explain({"backend": "TensorrtTensor", "model": str(small_net), "max": 4}))
     for word in ("Onnx2Tensorrt", "TensorrtInferTensor", "TensorrtCat", "TensorrtSplit"):
         assert word in told
-    assert "LoadTensorrtEngine" not in re.sub(r"'text': '[^']*'|'expression': '[^']*'", "", told)
+    assert "'name': 'LoadTensorrtEngine'" not in told
     for suffix in (".trt", ".engine", ".plan"):
         plan = tmp_path / f"model{suffix}"
         plan.write_bytes(b"plan")

@@ -17,7 +17,8 @@ GATHERED = (
     "Identity],TensorrtInferTensor,Reflect[post_processor,Identity]],TensorrtSplit]]"
 )
 ALONE = "IoC[LoadTensorrtEngine,TensorrtInferTensor;TensorrtInferTensor]"
-BOTH = pytest.mark.parametrize("backend", [ALONE, GATHERED], ids=["alone", "gathered"])
+SHORT = "TensorrtInferTensor[LoadTensorrtEngine]"
+BOTH = pytest.mark.parametrize("backend", [SHORT, GATHERED], ids=["alone", "gathered"])
 
 
 @pytest.fixture
@@ -418,9 +419,13 @@ def test_words_in_the_wrong_place_say_where_they_belong(device, plan, pipe, line
     p = pipe(backend="LoadTensorrtEngine", model=made)
     with pytest.raises(BackendError, match="cannot be called"):
         p({"data": 1})
-    twice = "IoC[LoadTensorrtEngine,LoadTensorrtEngine(trust_engine=true);Identity]"
-    with pytest.raises((SetupError, headrace.errors.ConfigError)):
+    twice = f"S[{ALONE},IoC[TensorrtInferTensor,Identity;Identity]]"
+    with pytest.raises(SetupError, match="no engine before it"):
         pipe(backend=twice, model=made)
+    both = "S[TensorrtInferTensor[LoadTensorrtEngine],TensorrtInferTensor[LoadTensorrtEngine({})]]"
+    pipe(backend=both.format("trust_engine=true"), model=made)
+    with pytest.raises(SetupError, match="Identity brings no engine"):
+        pipe(backend="TensorrtInferTensor[Identity]")
     with pytest.raises(SetupError, match="cuda:3"):
         pipe(backend=ALONE, model=made, device="cuda:3")
     with pytest.raises(SetupError, match="no device of TensorRT"):

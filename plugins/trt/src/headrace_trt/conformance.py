@@ -14,22 +14,10 @@ if TYPE_CHECKING:
 
     from headrace.keys import Request
 
-__all__ = [
-    "LoadTensorrtEngineConformance",
-    "Onnx2TensorrtConformance",
-    "TensorrtCatConformance",
-    "TensorrtInferTensorConformance",
-    "TensorrtSplitConformance",
-    "TensorrtTensorConformance",
-]
+__all__ = ["TensorrtInferTensorConformance", "TensorrtTensorConformance"]
 
 MODEL = Path(__file__).with_name("conformance.onnx")
 """``y = relu(x W + b)``: ``x`` is ``float32 [N, 3]``, ``y`` is ``float32 [N, 2]``."""
-
-_ALONE = "IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor]"
-_GATHERED = (
-    "IoC[Onnx2Tensorrt,TensorrtInferTensor;CatSplit[TensorrtCat,TensorrtInferTensor,TensorrtSplit]]"
-)
 
 
 class _OnCuda(BackendConformance):
@@ -60,40 +48,7 @@ class TensorrtInferTensorConformance(_OnCuda):
     """The engine on requests as they come."""
 
     __test__ = True
-    expression = _ALONE
-
-
-class Onnx2TensorrtConformance(_OnCuda):
-    """The builder, through the word that runs its engine."""
-
-    __test__ = True
-    expression = _ALONE
-
-
-class LoadTensorrtEngineConformance(_OnCuda):
-    """The loader, which is judged by its class where no plan is at hand."""
-
-    __test__ = True
-    expression = "IoC[LoadTensorrtEngine,TensorrtInferTensor;TensorrtInferTensor]"
-
-    @property
-    def options(self) -> dict[str, Any]:  # type: ignore[override]
-        """Build a plan for the device of this machine, once."""
-        return {"model": str(_plan()), "max": 8}
-
-
-class TensorrtCatConformance(_OnCuda):
-    """Gathering, running and splitting."""
-
-    __test__ = True
-    expression = _GATHERED
-
-
-class TensorrtSplitConformance(_OnCuda):
-    """Gathering, running and splitting."""
-
-    __test__ = True
-    expression = _GATHERED
+    expression = "TensorrtInferTensor[Onnx2Tensorrt]"
 
 
 class TensorrtTensorConformance(_OnCuda):
@@ -101,12 +56,3 @@ class TensorrtTensorConformance(_OnCuda):
 
     __test__ = True
     expression = "TensorrtTensor"
-
-
-def _plan() -> Path:
-    """Give a plan of `MODEL` in the engine cache."""
-    from headrace_trt.obtaining import build_engine
-    from headrace_trt.settings import BuildSettings
-
-    settings = BuildSettings(model=MODEL, min=1, max=8, optimization_level=0)
-    return build_engine(settings).path

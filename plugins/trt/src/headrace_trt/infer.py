@@ -9,11 +9,11 @@ import headrace
 from headrace.errors import BackendError, SetupError
 from headrace_trt.options import InferOptions
 from headrace_trt.words import (
-    ENGINE,
     GATHERING,
     Held,
     cuda_for,
     device_errors_in_setup,
+    engine_of,
     gathering_of,
     stream_of,
 )
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.keys import Request
-    from headrace_trt.engine import Engine
     from headrace_trt.gathering import Gathering
     from headrace_trt.runner import Runner
     from headrace_trt.signature import Signature
@@ -31,7 +30,10 @@ __all__ = ["TensorrtCat", "TensorrtInferTensor", "TensorrtSplit"]
 
 
 class TensorrtInferTensor(headrace.Backend):
-    """Run the engine that stands before it in the same IoC.
+    """Run the engine that stands before it in the same IoC, or in its brackets.
+
+    ``TensorrtInferTensor[Onnx2Tensorrt]`` is the short form of
+    ``IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor]``.
 
     One execution context with its buffers per instance; the instance's stream. Instance ``i`` takes
     the optimization profile ``i`` modulo their number.
@@ -59,6 +61,7 @@ class TensorrtInferTensor(headrace.Backend):
     """
 
     Options = InferOptions
+    takes = (0, 1)
     owns_thread = True
     rerun = True
     reads: tuple[str, ...] | type = ("{inputs}",)
@@ -74,14 +77,7 @@ class TensorrtInferTensor(headrace.Backend):
         from headrace_trt.signature import read_signature
 
         with device_errors_in_setup():
-            offered = context.scope.get(ENGINE)
-            if offered is None:
-                raise SetupError(
-                    "TensorrtInferTensor has no engine before it",
-                    hint="Write IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor], or"
-                    " TensorrtTensor, which puts the words together.",
-                )
-            engine: Engine = offered.value
+            engine = engine_of(context)
             cuda, ordinal = cuda_for(context)
             profile = context.instance_index % max(engine.profiles, 1)
             signature = read_signature(

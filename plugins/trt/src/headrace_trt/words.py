@@ -60,11 +60,40 @@ class EngineWord(headrace.Backend):
         """Put the engine where the word behind this one looks for it."""
         found = context.scope.get_or_create(ENGINE, lambda: Held(engine))
         if found.value is not engine:
-            raise SetupError(
-                "two words bring an engine into one IoC",
-                hint="Give each engine an IoC of its own.",
-            )
+            found.value = None  # whoever looks here must say which one it means
         self._engine = engine
+
+
+def engine_of(context: headrace.InitContext) -> Engine:
+    """Give the engine of the word in ``[ ]``, else of the one before in the same IoC.
+
+    Raises:
+        SetupError: There is none, or more than one.
+    """
+    if context.children:
+        (child,) = context.children
+        inner = getattr(child, "child", child)  # what a ModelLoader or Fallback has chosen
+        engine: Engine | None = getattr(inner, "_engine", None)
+        if engine is None:
+            raise SetupError(
+                f"{type(inner).__name__} brings no engine",
+                hint="Write TensorrtInferTensor[Onnx2Tensorrt], or [LoadTensorrtEngine].",
+            )
+        return engine
+    held = context.scope.get(ENGINE)
+    if held is None:
+        raise SetupError(
+            "TensorrtInferTensor has no engine before it",
+            hint="Write IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor], or"
+            " TensorrtTensor, which puts the words together.",
+        )
+    if held.value is None:
+        raise SetupError(
+            "two words bring an engine into one IoC",
+            hint="Give each engine an IoC of its own.",
+        )
+    found: Engine = held.value
+    return found
 
 
 class Held:
