@@ -312,15 +312,19 @@ def test_a_stripped_plan_gets_its_weights_from_the_model(pipe, small_net):
     )
 
 
-def test_weights_that_are_streamed(pipe, small_net):
-    p = pipe(
-        backend=ALONE, model=str(small_net), profiles=[PROFILE], max=4, weight_streaming_bytes=0,
-        **QUICK,
-    )  # fmt: skip
-    x = images(4)
-    assert (
-        relative(p({"data": x, "request_size": 4})["result"], expected_of(small_net, x=x)[0]) < 1e-3
+def test_weights_that_are_streamed(pipe, save):
+    random = np.random.default_rng(0)
+    matrix = random.standard_normal((2048, 2048)).astype(np.float32) / 45
+    model = save(
+        [("MatMul", ["x", "w"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 2048])],
+        [("y", T.FLOAT, ["n", 2048])],
+        [("w", matrix)],
+        name="streamed.onnx",
     )
+    p = pipe(backend=ALONE, model=str(model), max=4, weight_streaming_bytes=0, **QUICK)
+    x = random.standard_normal((4, 2048)).astype(np.float32)
+    assert relative(p({"data": x, "request_size": 4})["result"], x @ matrix) < 1e-3
 
 
 @pytest.mark.parametrize("memory", ["on_profile_change", "shared"])
@@ -466,3 +470,154 @@ def test_the_timing_cache_makes_the_second_build_no_slower_and_is_shared(
     assert size > 0
     build_plan(settings.with_(precision="fp16"))
     assert path.stat().st_size >= size
+
+
+def test_the_tools_measure_compare_and_inspect(small_net, tmp_path, cuda):
+    pytest.importorskip("onnxruntime")
+    from headrace_trt.benching import bench_engine
+    from headrace_trt.tools.comparing import compare, run_built
+    from headrace_trt.tools.inspecting import as_page, inspect_engine
+    from headrace_trt.tools.opening import engine_of_settings
+    from headrace_trt.tools.profiling import profile_layers
+
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), **QUICK)
+    told = compare(settings, run=run_built)
+    assert told["same"], told
+    engine, cuda = engine_of_settings(settings)
+    for options in ({}, {"cuda_graph": True}, {"copies": True}, {"streams": 2}):
+        found = bench_engine(engine, cuda, window_s=0.05, most_s=0.3, **options)
+        assert found.rows == 4
+        assert 0 < found.latency_ms["p50"] <= found.latency_ms["p99"]
+    told = profile_layers(engine, cuda, runs=5)
+    assert told["total_ms"] > 0
+    assert sum(layer["share"] for layer in told["layers"]) == pytest.approx(1)
+    about = inspect_engine(engine)
+    assert about["layers_by_type"].get("fp32")
+    assert about["profiles"][0]["x"]["range"]["max"] == [8, 3, 32, 32]
+    times = {layer["name"]: layer["ms"] for layer in told["layers"]}
+    assert "<svg" in as_page({"kind": "plan", "file": "it", **about}, times)
+    engine.close()
+
+
+def test_a_wrong_layer_is_found(small_net, tmp_path):
+    """The engine is built of other weights than the model it is compared with."""
+    pytest.importorskip("onnxruntime")
+    import onnx
+
+    from headrace_trt.tools.comparing import compare, run_built
+
+    model = onnx.load(small_net)
+    values = onnx.numpy_helper.to_array(model.graph.initializer[1]) * np.float32(2)
+    model.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(values, "m"))
+    other = tmp_path / "other.onnx"
+    onnx.save(model, other)
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), **QUICK)
+    told = compare(settings, run=lambda s, feeds: run_built(s.with_(model=other), feeds))
+    assert not told["same"]
+    assert told["first"]["node"] == "matmul_4"
+
+
+def test_a_refitted_plan_is_written(small_net, tmp_path):
+    from headrace_trt.tools.opening import open_engine
+    from headrace_trt.tools.profiling import run_once
+    from headrace_trt.tools.refitting import refit_plan
+
+    other = other_weights(small_net, tmp_path / "other.onnx")
+    plan, target = tmp_path / "it.plan", tmp_path / "new.plan"
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), refit=True, **QUICK)
+    build_engine(settings, engine=plan)
+    assert refit_plan(plan, other, target)["bytes"] == target.stat().st_size
+    engine, cuda = open_engine(target)
+    x = images(4)
+    assert relative(run_once(engine, cuda, {"x": x})["y"], expected_of(other, x=x)[0]) <= 1e-3
+    engine.close()
+
+
+PLUGIN = '''
+"""A plugin that doubles its input, written in Python."""
+
+import numpy as np
+import tensorrt as trt
+import torch
+
+
+class Double(trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
+    def __init__(self):
+        trt.IPluginV3.__init__(self)
+        trt.IPluginV3OneCore.__init__(self)
+        trt.IPluginV3OneBuild.__init__(self)
+        trt.IPluginV3OneRuntime.__init__(self)
+        self.plugin_name, self.plugin_version, self.plugin_namespace = "Double", "1", ""
+        self.num_outputs = 1
+
+    def get_capability_interface(self, kind):
+        return self
+
+    def get_output_data_types(self, types):
+        return [types[0]]
+
+    def get_output_shapes(self, inputs, shape_inputs, builder):
+        return [trt.DimsExprs(inputs[0])]
+
+    def get_fields_to_serialize(self):
+        return trt.PluginFieldCollection([])
+
+    def configure_plugin(self, inputs, outputs):
+        pass
+
+    def on_shape_change(self, inputs, outputs):
+        pass
+
+    def supports_format_combination(self, place, described, inputs):
+        found = described[place].desc
+        return found.type == trt.float32 and found.format == trt.TensorFormat.LINEAR
+
+    def attach_to_context(self, context):
+        return self.clone()
+
+    def clone(self):
+        made = Double()
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def enqueue(self, inputs, outputs, sources, targets, workspace, stream):
+        shape = tuple(inputs[0].dims)
+        about = {"shape": shape, "typestr": "<f4", "version": 3}
+        views = [
+            type("View", (), {"__cuda_array_interface__": {**about, "data": (at, False)}})()
+            for at in (sources[0], targets[0])
+        ]
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+            x, y = (torch.as_tensor(view, device="cuda") for view in views)
+            torch.mul(x, 2, out=y)
+
+
+class DoubleCreator(trt.IPluginCreatorV3One):
+    def __init__(self):
+        trt.IPluginCreatorV3One.__init__(self)
+        self.name, self.plugin_version, self.plugin_namespace = "Double", "1", ""
+        self.field_names = trt.PluginFieldCollection([])
+
+    def create_plugin(self, name, fields, phase):
+        return Double()
+'''
+
+
+def test_a_plugin_in_python(pipe, save, tmp_path, monkeypatch, rtx_or_full):
+    pytest.importorskip("torch")
+    if not rtx_or_full.has("IPluginV3"):
+        pytest.skip(f"{rtx_or_full.text} has no IPluginV3")
+    (tmp_path / "double_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = save(
+        [("Double", ["x"], ["h"], {}), ("Relu", ["h"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 4])],
+        [("y", T.FLOAT, ["n", 4])],
+    )
+    options = {"model": str(model), "max": 4, "plugins": ["double_plugin:DoubleCreator"], **QUICK}
+    p = pipe(backend=ALONE, **options)
+    x = np.float32([[1, -2, 3, 0], [5, 6, -7, 8]])
+    assert p({"data": x, "request_size": 2})["result"].tolist() == np.maximum(2 * x, 0).tolist()
+    config = headrace.PipelineConfig.load({"backend": ALONE, **options}, allow_import=False)
+    with pytest.raises(SetupError, match="imports are refused"):
+        headrace.pipe(config)
