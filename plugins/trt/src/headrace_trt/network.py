@@ -60,13 +60,20 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
     Raises:
         SetupError: What was asked for does not fit the graph.
     """
-    folds = settings.mean is not None or settings.std is not None or settings.image_input
-    if settings.model is None or (settings.precision == "model" and not folds):
+    if settings.model is None:
         return None
     from headrace_trt.image_input import fold_image_input
-    from headrace_trt.onnx_model import load_model
+    from headrace_trt.onnx_model import forget_unknown_axes, load_model
 
+    folds = settings.mean is not None or settings.std is not None or settings.image_input
+    if settings.precision == "model" and not folds:
+        if not forget_unknown_axes(load_model(settings.model, weights=False)):
+            return None
+        model = load_model(settings.model)
+        forget_unknown_axes(model)
+        return model
     model = load_model(settings.model)
+    forget_unknown_axes(model)
     if settings.precision in ("int8", "fp8"):
         from headrace_trt.quantize import quantize
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
     from headrace_trt.library import Library
+    from headrace_trt.settings import BuildSettings
 
 __all__ = ["Onnx2Tensorrt"]
 
@@ -48,24 +49,50 @@ class Onnx2Tensorrt(EngineWord):
         with device_errors_in_setup():
             library = find_library(options.library)
             cuda, ordinal = cuda_for(context)
-            key = ("headrace_trt.engine", ordinal, _identity(options, context))
+            settings = _settings(options, context)
+            key = ("headrace_trt.engine", ordinal, _identity(options, settings))
             engine = context.shared.get_or_create(
-                key, lambda: _engine(options, context, library, cuda, ordinal)
+                key, lambda: _engine(options, settings, context, library, cuda, ordinal)
             )
             self._offer(context, engine)
 
 
-def _identity(options: BuildOptions, context: headrace.InitContext) -> str:
+def _settings(options: BuildOptions, context: headrace.InitContext) -> BuildSettings:
+    """Give what is built: without mean and std where the same are applied before the network.
+
+    Keys of a node reach every element that has them: where Mat2Tensor and this word are both in it,
+    both get ``mean`` and ``std``, and only one may apply them.
+    """
+    settings = options.settings(min=context.min, max=context.max)
+    if settings.image_input or (settings.mean is None and settings.std is None):
+        return settings
+    for mean, std in context.instance.get("normalized", ()):
+        if (_numbers(mean), _numbers(std)) == (settings.mean, settings.std):
+            context.logger.info(
+                "mean and std are applied before the network and not folded into it"
+            )
+            return settings.with_(mean=None, std=None)
+    return settings
+
+
+def _numbers(value: Any) -> tuple[float, ...] | None:
+    if value is None or isinstance(value, tuple):
+        return value
+    return (float(value),)
+
+
+def _identity(options: BuildOptions, settings: BuildSettings) -> str:
     """Give a text that is equal for words that ask for the same engine."""
     file: Any = None
     if options.model is not None:
         about = options.model.stat()
         file = (str(options.model.resolve()), about.st_mtime_ns, about.st_size)
-    return repr((options, file, context.min, context.max))
+    return repr((options, settings, file))
 
 
 def _engine(
     options: BuildOptions,
+    settings: BuildSettings,
     context: headrace.InitContext,
     library: Library,
     cuda: Cuda,
@@ -77,13 +104,6 @@ def _engine(
     from headrace_trt.obtaining import build_engine
     from headrace_trt.plugin_libraries import load_plugins
 
-    settings = options.settings(min=context.min, max=context.max)
-    folds = settings.mean is not None or settings.std is not None
-    if folds and not settings.image_input:
-        context.logger.warning(
-            "mean and std are folded into the network of %s: nothing before it may apply them too",
-            settings.label,
-        )
     device = cuda.describe(ordinal)
     folder = options.cache_dir or default_cache_dir()
     if settings.timing_cache is None and not library.is_rtx:
@@ -122,6 +142,7 @@ def _engine(
         "built_in_s": found.sidecar.get("seconds"),
         "precision": settings.precision,
         "tf32": settings.tf32,
+        "folded": {"mean": settings.mean, "std": settings.std, "image_input": settings.image_input},
         "device": device,
     }
     return engine

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["all_graphs", "content_hash", "external_files", "load_model", "model_summary"]
+__all__ = [
+    "all_graphs",
+    "content_hash",
+    "external_files",
+    "forget_unknown_axes",
+    "load_model",
+    "model_summary",
+]
 
 _CHUNK_BYTES = 1 << 20
 
@@ -45,6 +52,21 @@ def load_model(path: Path, *, weights: bool = True) -> onnx.ModelProto:
     if not model.graph.node and not model.graph.output:
         raise SetupError(f"{path} holds no ONNX graph", hint="Is it of another format, or empty?")
     return model
+
+
+def forget_unknown_axes(model: onnx.ModelProto) -> bool:
+    """Take the name off axes that are called ``?``; tell whether there were any.
+
+    Some exporters call every axis they know nothing of so. To TensorRT axes of one name have one
+    length, and height and width of such a model would have to be equal.
+    """
+    found = False
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param == "?":
+                axis.ClearField("dim_param")
+                found = True
+    return found
 
 
 def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, FiniteFloat, field_validator, model_validator
+from pydantic import AfterValidator, Field, FiniteFloat, field_validator, model_validator
 
 import headrace
 from headrace_trt.settings import BuildSettings
@@ -16,12 +16,14 @@ Names = tuple[Annotated[str, Field(min_length=1)], ...]
 Shapes = str | dict[str, str | list[int]]
 
 
-class ProfileOptions(headrace.Options):
-    """One optimization profile: a text as trtexec writes it, or a table of shapes by input."""
+def _with_max(profile: dict[str, Any]) -> dict[str, Any]:
+    if "max" not in profile:
+        raise ValueError("a profile must have `max`")
+    return profile
 
-    min: Shapes | None = Field(None, description="The smallest shapes; default: max.")
-    opt: Shapes | None = Field(None, description="The shapes to be fastest at; default: max.")
-    max: Shapes = Field(description="The largest shapes.")
+
+ProfileShapes = Annotated[dict[Literal["min", "opt", "max"], Shapes], AfterValidator(_with_max)]
+"""One optimization profile: shapes as trtexec writes them, or tables of shapes by input."""
 
 
 class BuildOptions(headrace.Options):
@@ -57,7 +59,7 @@ class BuildOptions(headrace.Options):
     tf32: bool = Field(
         True, description="Whether float32 layers may multiply with 10 bits of mantissa (TF32)."
     )
-    profiles: Annotated[tuple[ProfileOptions, ...], Field(min_length=1)] | None = Field(
+    profiles: Annotated[tuple[ProfileShapes, ...], Field(min_length=1)] | None = Field(
         None,
         description="Optimization profiles, each {min, opt, max} as trtexec writes shapes; default: "
         "one with the batch axis from the node's `min` to its `max`.",
@@ -145,16 +147,12 @@ class BuildOptions(headrace.Options):
 
     def settings(self, **more: Any) -> BuildSettings:
         """Give what is asked for as the functions of this package take it."""
-        profiles = None
-        if self.profiles is not None:
-            profiles = tuple(p.model_dump(exclude_none=True) for p in self.profiles)
         same = {
             name: getattr(self, name)
             for name in BuildSettings.__dataclass_fields__
             if name in type(self).model_fields
         }
         same |= {
-            "profiles": profiles,
             "weight_streaming": self.weight_streaming_bytes is not None,
             "refit": self.refit or self.strip,
             "verbosity": self.verbosity or "detailed",
