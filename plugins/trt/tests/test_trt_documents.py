@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from headrace_trt.cli import app
+CliRunner = pytest.importorskip("typer.testing").CliRunner
+app = pytest.importorskip("headrace_trt.cli").app
 
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "plugins" / "trt" / "README.md"
