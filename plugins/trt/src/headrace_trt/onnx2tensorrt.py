@@ -149,6 +149,8 @@ def _engine(
         "folded": {"mean": settings.mean, "std": settings.std, "image_input": settings.image_input},
         "device": device,
     }
+    if not engine.layers():
+        engine.about["layers_by_type"] = found.sidecar.get("layers_by_type")
     return engine
 
 
