@@ -101,6 +101,11 @@ def test_overhead_runs(tmp_path):
     assert {cell["cell"] for cell in figures["cells"]} >= wanted
 
 
+def test_main_thread_runs(tmp_path):
+    _, figures = run("benchmarks.scheduling.main_thread", tmp_path)
+    assert {"idle 0 ms", "busy 1.0 ms", "list 0 ms", "submit 0 ms"} <= set(figures["cases"])
+
+
 def test_import_time_runs(tmp_path):
     _, figures = run("benchmarks.import_time", tmp_path)
     assert figures.keys() > {"environment"}

@@ -33,6 +33,7 @@ DOCUMENTS = [
     ROOT / "docs" / "threads_and_streams.md",
     ROOT / "docs" / "functions.md",
     ROOT / "docs" / "production.md",
+    ROOT / "docs" / "signals.md",
     ROOT / "docs" / "instances_and_cores.md",
     ROOT / "examples" / "functions" / "README.md",
 ]

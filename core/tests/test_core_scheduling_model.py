@@ -145,6 +145,7 @@ class Owner:
         self.told = 0
 
     def finished(self, entry):
+        entry.give_back()
         self.told += 1
 
 
@@ -589,7 +590,8 @@ TestModel = Model.TestCase
 
 def _free(scheduler):
     """Give the free instances, the one that is claimed next first."""
-    return [*scheduler._node.rack[0], *scheduler._node.free]
+    (swift,), (other,) = scheduler._node.racks
+    return [*swift, *other, *scheduler._node.free]
 
 
 def one_by_hand(*, most=4, **limits):

@@ -26,10 +26,22 @@ def runners(threads_named):
 def test_a_blocking_caller_runs_its_own_request(gate, client, runners):
     gate.shut = False
     with headrace.pipe({"backend": "Gate"}) as pipe:
-        pipe({"data": 1})
-        one = client(pipe, {"data": 2})
+        one, other = client(pipe, {"data": 1}), client(pipe, {"data": 2})
         one.outcome()
-        assert gate.idents == [threading.get_ident(), one.ident]
+        other.outcome()
+        assert sorted(gate.idents) == sorted([one.ident, other.ident])
+        assert runners() == []
+
+
+def test_the_main_thread_runs_its_own_request_on_an_idle_instance(gate, runners, monkeypatch):
+    monkeypatch.setattr("headrace._pipeline._default_shortcut", True)
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        for mean_s in (1e-3, 1e-6):
+            (instance,) = pipe._core.only.instances
+            instance.mean_s = mean_s
+            pipe({"data": 1})
+        assert set(gate.idents) == {threading.get_ident()}
         assert runners() == []
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace._options import Options as _Options
-from headrace._portable import told, without_locals
+from headrace._portable import forget_earlier, told, without_locals
 from headrace._weights import RANGE_HINT, range_problem, weight_of, wrong_weight
 from headrace.errors import (
     BackendError,
@@ -298,6 +298,7 @@ class Backend:
 
     def _wrap(self, error: Exception) -> Exception:
         """Make an error of its own for one item: a copy of ours, or a BackendError around it."""
+        forget_earlier(error, _CATCHERS)
         if isinstance(error, RequestError):
             if isinstance(error, InstanceLostError):
                 self._lose(error)
@@ -394,3 +395,6 @@ _OWN = frozenset(n for n in vars(Backend) if n.startswith("_") and not n.startsw
 
 def _not_yours(who: str, name: str) -> str:
     return f"{who} sets {name!r}, which headrace.Backend keeps for itself: choose another name"
+
+
+_CATCHERS = (Backend.__call__.__code__, Backend._after_failure.__code__)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from contextlib import ExitStack
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from headrace._build import build_aside, build_pipeline, needed_with_each
@@ -14,7 +14,11 @@ from headrace._describe import describe_node
 from headrace._graph import Graph
 from headrace._process import close_at_exit
 from headrace._retirement import Retirement
+from headrace._scheduling.entry import unreadable
+from headrace._scheduling.helpers import errands
+from headrace._scheduling.reentrant import new_lock, reentrant
 from headrace._scheduling.signal import Signal
+from headrace._teardown import Teardown
 from headrace.errors import ClosedError, DeadlineExceededError, InputError, SetupError
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.scheduler import Scheduler
+    from headrace._teardown import Step
 
 __all__ = ["Core"]
 
@@ -48,8 +53,8 @@ class Core:
         self._building = False
         self.only: Scheduler | None = None
         self.graph: Graph | None = None
-        self._lock = threading.Lock()
-        self._teardown = threading.RLock()
+        self._lock = new_lock(self)
+        self._teardown = Teardown()
         self._closing: ClosedError | None = None
         self._closed = threading.Event()
         self._forked = False
@@ -93,15 +98,19 @@ class Core:
         try:
             scheduler, needs = self._entry_of(entry.request)
             entry.weight = scheduler.checked(entry.request, needs)
+            entry.request.pop("result", None)
         except InputError as error:
             entry.refuse(error)
-            return
-        entry.request.pop("result", None)
+        except Exception as error:  # noqa: BLE001 - anybody's dict: its request alone may suffer
+            self.refuse(entry, unreadable(error))
 
     def refuse(self, entry: Entry, error: InputError) -> None:
         """Refuse a request before it enters, and count it."""
         entry.refuse(error)
-        scheduler, _ = self._entry_of(entry.request)
+        try:
+            scheduler, _ = self._entry_of(entry.request)
+        except Exception:  # noqa: BLE001 - anybody's dict
+            scheduler = self._schedulers[0]
         scheduler.count_refused(entry.request, error)
 
     def _entry_of(self, request: Any) -> tuple[Scheduler, tuple[str, ...]]:
@@ -130,7 +139,14 @@ class Core:
             return self.walked.route_of(entry.request)
         except InputError as error:
             self.refuse(entry, error)
-            return None
+        except Exception as error:  # noqa: BLE001 - anybody's dict: its request alone may suffer
+            self.refuse(entry, unreadable(error))
+        return None
+
+    @property
+    def any_scheduler(self) -> Scheduler:
+        """A scheduler that speaks for the pipeline."""
+        return self.only or self._schedulers[0]
 
     # Looking.
 
@@ -151,8 +167,12 @@ class Core:
             any(i.living for i in s.instances) for s in self._schedulers
         )
 
+    @reentrant(later=lambda core: core._statistics())
     def statistics(self) -> dict[str, Any]:
         """Give what ``Pipeline.stats()`` gives."""
+        return self._statistics()
+
+    def _statistics(self) -> dict[str, Any]:
         nodes = {name: self._built.nodes[name].scheduler.statistics() for name in self._plan.order}
         queues = self._built.commons.queues.statistics()
         found = {"state": self.state, "nodes": nodes, **({"queues": queues} if queues else {})}
@@ -170,9 +190,14 @@ class Core:
         }
         return {"headrace": headrace.__version__, "nodes": nodes}
 
+    @reentrant(later=lambda _: True)
     def busy(self) -> bool:
-        """Tell whether a backend still runs."""
-        return self._building or any(scheduler.busy() for scheduler in self._schedulers)
+        """Tell whether a backend still runs, or hangs in its ``close``."""
+        return (
+            self._building
+            or self._teardown.busy
+            or any(scheduler.busy() for scheduler in self._schedulers)
+        )
 
     def held_by_this_thread(self) -> bool:
         """Tell whether the calling thread runs a batch of this pipeline."""
@@ -283,6 +308,7 @@ class Core:
 
     # The end.
 
+    @reentrant()
     def close(self, *, drain: bool, timeout: float) -> None:
         """Close; see ``Pipeline.close``."""
         if self._forked:
@@ -296,16 +322,14 @@ class Core:
             self.closes.pop()()
         for scheduler in reversed(self._schedulers):
             scheduler.refuse(closing, drain=drain)
-        self._built.commons.queues.close()
         if self.held_by_this_thread():
-            threading.Thread(
-                target=self._finish, args=(until,), name="headrace-close", daemon=True
-            ).start()
-            return
-        self._finish(until)
+            errands.run(self._finish, until)
+        else:
+            self._finish(until)
 
     def _finish(self, until: float) -> None:
         """Wait for what is open, fail what is left, and close what was built."""
+        self._built.commons.queues.close()
         # Callers before those they call: a node is quiet only when nobody hands it requests.
         quiet = self.graph is None or self.graph.wait_ended(until - time.monotonic())
         for scheduler in reversed(self._schedulers):
@@ -314,41 +338,44 @@ class Core:
             late = ClosedError("the pipeline was closed before the request was done")
             for scheduler in self._schedulers:
                 scheduler.fail_open(late, self._retire)
-        with ExitStack() as stack:  # all of it, whatever the close of a backend raises
-            if self._probes is not None:
-                stack.callback(self._probes.close)
-            stack.callback(self._closed.set)
-            for retirement in self._retirements:
-                stack.callback(retirement.close_ended_until, until)
-            self._close_idle()
+        try:
+            self._teardown.run(partial(self._steps, until), until)
+        finally:
+            self._closed.set()
 
-    def _close_idle(self) -> None:
-        with self._teardown, ExitStack() as stack:
-            for close in reversed(self._idle()):
-                stack.callback(close)
+    def _steps(self, until: float) -> list[Step]:
+        """Give what closes all that nothing runs in, in order."""
+        steps = self._idle()
+        for one in reversed(self._retirements):
+            what = f"old instances of node {one.scheduler.name}"
+            steps.append((what, partial(one.close_ended_until, until)))
+        steps.append(("the pipeline", self._closed.set))
+        if self._probes is not None:
+            steps.append(("the probes", self._probes.close))
+        return steps
 
-    def _idle(self) -> list[Callable[[], object]]:
+    def _idle(self) -> list[Step]:
         """Give what closes all that nothing runs in, in order."""
         idle = {id(i) for s in self._schedulers for i in s.idle_instances()}
         all_idle = True
-        found: list[Callable[[], object]] = [self._built.front_parts.close]
-        for node in reversed(self._built.nodes.values()):
+        found: list[Step] = [("the entrypoint", self._built.front_parts.close)]
+        for name, node in reversed(self._built.nodes.items()):
             own = node.scheduler.instances
             for index in reversed(range(len(node.instances))):
                 if index < len(own) and id(own[index]) not in idle:
                     all_idle = False
                 else:
-                    found.append(node.instances[index].close)
-            found.append(node.scheduler.stop_runners)
+                    found.append((f"instance {index} of node {name}", node.instances[index].close))
+            found.append((f"the runners of node {name}", node.scheduler.stop_runners))
             if all_idle:
-                found.append(node.parts.close)
+                found.append((f"node {name}", node.parts.close))
         if self._built.front is not None:
-            found.append(self._built.front.stop_runners)
+            found.append(("the runners of the entrypoint", self._built.front.stop_runners))
         return found
 
     def _retire(self, instance: Instance) -> None:
         """Close an instance whose batch ended after the pipeline was closed."""
-        self._close_idle()
+        errands.run(self._teardown.run, self._idle, inf)
 
     def after_fork(self) -> None:
         """Refuse everything in a child process: the threads of the parent do not run there."""
@@ -362,9 +389,9 @@ class Core:
 
 def _dropped(core: Core) -> None:
     """Close after the last reference is gone: what waits is run, nobody waits for it."""
+    if core.state == "closed":
+        return
     try:
-        threading.Thread(
-            target=core.close, kwargs={"drain": True, "timeout": 30.0}, daemon=True
-        ).start()
+        errands.run(partial(core.close, drain=True, timeout=30.0))
     except RuntimeError:
         return  # the interpreter ends; its own handler closes the pipeline

@@ -4,41 +4,43 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import threading
+import logging
+import time
 import weakref
-from operator import attrgetter
+from collections import deque
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import inside
-from headrace._scheduling.callbacks import run_aside
-from headrace._scheduling.circles import circle_of, noted
+from headrace._scheduling.circles import circle_of, waiting
 from headrace._scheduling.entry import RUNNING, Entry
+from headrace._scheduling.helpers import callbacks, errands
+from headrace._scheduling.reentrant import reentrant
+from headrace._scheduling.signal import Signal
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace._graph import Walk
     from headrace._scheduling.node import Node
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["AsyncOwner", "RequestFuture"]
+__all__ = ["AsyncOwner", "RequestFuture", "forget_result", "give_up_all", "take_back"]
 
+_log = logging.getLogger("headrace.callbacks")
 
-class _Condition(threading.Condition):
-    """A condition that an interrupt cannot leave locked.
-
-    ``with`` enters and leaves the raw lock itself: an interrupt at the begin of an ``__exit__``
-    written in Python would keep the lock, and with it whoever answers the future, for ever.
-    """
-
-    __enter__ = property(attrgetter("_lock.__enter__"))
-    __exit__ = property(attrgetter("_lock.__exit__"))
+_PENDING, _CANCELLED, _FINISHED = "PENDING", "CANCELLED_AND_NOTIFIED", "FINISHED"
+"""The states, as `concurrent.futures` calls them."""
 
 
 class _Waiters(list[Any]):
-    """Those of `concurrent.futures.wait` and `as_completed`, which are to fail as `result` does."""
+    """Those of `concurrent.futures.wait` and `as_completed`, which are to fail as `result` does.
+
+    Who takes one out tells it: the thread that answers the future, or the one that has come too late
+    for that. So each is told once, without a lock.
+    """
 
     def __init__(self, future: RequestFuture) -> None:
         super().__init__()
@@ -50,34 +52,87 @@ class _Waiters(list[Any]):
         if future is not None:
             future.check_wait()
         super().append(waiter)
+        if future is not None and future.done():
+            self.tell(future)
+
+    def remove(self, waiter: Any) -> None:
+        """Take one out, if it has not been told."""
+        with contextlib.suppress(ValueError):
+            super().remove(waiter)
+
+    def tell(self, future: RequestFuture) -> None:
+        """Tell all that wait."""
+        while True:
+            try:
+                waiter = self.pop()
+            except IndexError:
+                return
+            if future.cancelled():
+                waiter.add_cancelled(future)
+            elif future._exception is not None:
+                waiter.add_exception(future)
+            else:
+                waiter.add_result(future)
 
 
 class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     """The answer to one submitted request: its dict, or its error.
 
     ``cancel()`` is True only while the request waits; once a backend runs on it, it ends.
+
+    Whoever answers it takes no lock, nor do these methods: a signal handler may interrupt any of them
+    and wait for what answers the future.
     """
 
+    _state: str
+    _exception: BaseException | None
     _scheduler: Scheduler | Walk | None = None
     _entry: Entry | Walk | None = None
-    _answered = False
 
     def __init__(self) -> None:
         super().__init__()
-        self._condition = _Condition()
         self._waiters = _Waiters(self)
+        self._open = [None]  # who takes it out decides the outcome
+        self._sleepers: deque[Signal] = deque()
+        self._calls: deque[Callable[[Any], object]] = deque()
 
     def attach(self, scheduler: Scheduler | Walk, entry: Entry | Walk) -> None:
         """Say where the request waits: a walk stands for all places on its way."""
         self._scheduler, self._entry = scheduler, entry
 
+    # Asking.
+
+    def done(self) -> bool:
+        """Tell whether there is an outcome."""
+        return self._state != _PENDING
+
+    def cancelled(self) -> bool:
+        """Tell whether it was taken back."""
+        return self._state == _CANCELLED
+
+    def running(self) -> bool:
+        """Tell whether a backend runs on the request."""
+        return self._entry is not None and self._entry.state == RUNNING and not self.done()
+
     def cancel(self) -> bool:
-        """Take the request back; False when it runs or is done."""
-        if self._scheduler is not None and self._entry is not None:
-            taken = self._scheduler.cancel(self._entry)  # type: ignore[arg-type]
-            if taken and super().cancel():
-                self.set_running_or_notify_cancel()
+        """Take the request back; False when it runs or is done.
+
+        In a destructor that runs inside of the scheduler it is False, and done a moment later.
+        """
+        if not self.done() and self._take_back():
+            self._call_all()
         return self.cancelled()
+
+    def _take_back_later(self) -> bool:
+        errands.run(self.cancel)
+        return False
+
+    @reentrant(later=_take_back_later)
+    def _take_back(self) -> bool:
+        if self._scheduler is None or self._entry is None:
+            return False
+        taken: bool = self._scheduler.cancel(self._entry)  # type: ignore[arg-type]
+        return taken and self._decide(_CANCELLED)
 
     def result(self, timeout: float | None = None) -> Request:
         """Wait for the dict.
@@ -86,25 +141,44 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
             ContractError: The calling thread runs a backend that holds the instance which the
                 request waits for.
         """
+        error = self.exception(timeout)
+        if error is None:
+            return self._result  # type: ignore[return-value]
         try:
-            with self._waited_for():
-                return super().result(timeout)
+            raise error
         finally:
-            del self  # the error keeps this frame, which must not keep the error
+            del error, self  # the error keeps this frame, which must not keep the error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the error, None for success; raises as `result` does."""
-        with self._waited_for():
-            return super().exception(timeout)
+        if not self.done():
+            self._wait(timeout)
+        if self.cancelled():
+            raise concurrent.futures.CancelledError
+        return self._exception
 
-    @contextlib.contextmanager
-    def _waited_for(self) -> Iterator[None]:
-        if self.done():
-            yield
-            return
-        with noted(self):
+    def _wait(self, timeout: float | None) -> None:
+        me = get_ident()
+        outer = waiting.get(me)
+        waiting[me] = self
+        signal = Signal()
+        until = None if timeout is None else time.monotonic() + timeout
+        try:
             self.check_wait()
-            yield
+            # First it is noted, then it looks; who answers does both the other way round.
+            self._sleepers.append(signal)
+            while not self.done():
+                if not signal.sleep(None if until is None else until - time.monotonic()):
+                    break
+        finally:
+            with contextlib.suppress(ValueError):
+                self._sleepers.remove(signal)
+            if outer is None:
+                waiting.pop(me, None)
+            else:
+                waiting[me] = outer
+        if not self.done():
+            raise concurrent.futures.TimeoutError
 
     def check_wait(self) -> None:
         """Refuse to let this thread wait while it holds what the request needs.
@@ -126,27 +200,56 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
             return (self._scheduler.place(self._entry),)  # type: ignore[union-attr]
         return self._scheduler.places()  # type: ignore[union-attr]
 
-    def running(self) -> bool:
-        """Tell whether a backend runs on the request."""
-        return self._entry is not None and self._entry.state == RUNNING and not self.done()
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
+        """Call ``fn(self)`` when there is an outcome: in another thread, or at once if there is one."""
+        self._calls.append(fn)
+        if self.done():
+            self._call_all()
+
+    # Answering.
 
     def finished(self, entry: Entry) -> None:
         """Take the outcome of the entry; see `headrace._scheduling.entry.Owner`."""
-        self._answered = True
-        # Cancelled, or told a second time: it has its one outcome.
-        with contextlib.suppress(concurrent.futures.InvalidStateError):
-            if entry.error is not None:
-                self.set_exception(entry.error)
-                entry.error = None  # see `Entry.take_error`
-            else:
-                self.set_result(entry.request)
+        entry.give_back()
+        error = entry.take_error()
+        if self._decide(_FINISHED, entry.request, error) and self._calls:
+            # Aside: they may take any time, and the answering thread has work.
+            try:
+                callbacks.run(self._call_all)
+            except RuntimeError:  # no more threads, or the interpreter ends
+                self._call_all()
 
-    def _invoke_callbacks(self) -> None:
-        """Run the callbacks aside: they may take any time, and the answering thread has work."""
-        if not self._answered:  # a cancellation, in the thread that asked for it
-            super()._invoke_callbacks()  # type: ignore[misc]
-        elif self._done_callbacks:  # type: ignore[attr-defined]
-            run_aside(super()._invoke_callbacks)  # type: ignore[misc]
+    def _decide(self, state: str, result: Any = None, error: BaseException | None = None) -> bool:
+        """Give it its one outcome; False when it has one."""
+        try:
+            self._open.pop()
+        except IndexError:
+            return False
+        self._result, self._exception = result, error
+        self._state = state
+        while self._sleepers:
+            try:
+                self._sleepers.popleft().wake()
+            except IndexError:  # it has gone
+                break
+        self._waiters.tell(self)  # type: ignore[attr-defined]
+        return True
+
+    def _call_all(self) -> None:
+        """Call those who wait for the outcome, each once."""
+        while True:
+            try:
+                call = self._calls.popleft()
+            except IndexError:
+                return
+            try:
+                call(self)
+            except Exception as error:  # noqa: BLE001 - as concurrent.futures does
+                _log.error("a callback of a future raised", exc_info=error)
+            except BaseException:
+                if self._calls:
+                    callbacks.run(self._call_all)
+                raise
 
 
 class AsyncOwner:
@@ -171,3 +274,20 @@ class AsyncOwner:
     def _wake(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
+
+
+def forget_result(data: Any, *, abandoned: bool) -> None:
+    """Take the result out of a cancelled request, which may have ended well a moment before."""
+    if isinstance(data, dict) and not abandoned:
+        data.pop("result", None)
+
+
+@reentrant()
+def give_up_all(waiting: Sequence[tuple[object, Callable[[], bool]]]) -> bool:
+    """Take back what waits; tell whether a backend still runs on anything."""
+    return sum([give_up() for _, give_up in waiting]) > 0
+
+
+def take_back(scheduler: Scheduler, entry: Entry) -> bool:
+    """Take an entry back; tell whether a backend still runs on it."""
+    return not scheduler.cancel(entry) and scheduler.abandon(entry)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import time
+from concurrent.futures import CancelledError
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
+from headrace._arguments import check_seconds, deadline_after, raise_failed
 from headrace._config import PipelineConfig
 from headrace._core import Core
-from headrace._futures import AsyncOwner, RequestFuture
+from headrace._futures import AsyncOwner, RequestFuture, forget_result, give_up_all, take_back
 from headrace._graph import Walk, is_cheap, may_wait, walk_here, walk_together
 from headrace._reload import Reloader
+from headrace._scheduling.calls import call_run_here
+from headrace._scheduling.claiming import refuse_inside
 from headrace._scheduling.entry import DONE, Entry
+from headrace._scheduling.reentrant import reentrant
 from headrace._tracebacks import without_inner_frames
-from headrace.errors import ConfigError, InputError, PluginError, RequestsFailed, SetupError
+from headrace.errors import ConfigError, InputError, PluginError, SetupError
 
 if TYPE_CHECKING:
     import os
@@ -49,6 +52,10 @@ def pipe(
         return Pipeline(PipelineConfig.load(source, allow_import=allow_import))
     except (ConfigError, PluginError, SetupError) as error:
         raise without_inner_frames(error) from error.__cause__
+
+
+def _refuse_inside(pipeline: Pipeline, *_: Any) -> None:
+    refuse_inside(pipeline._core.any_scheduler)
 
 
 class Pipeline:
@@ -104,7 +111,7 @@ class Pipeline:
             self._core.check_open()
             entries = self._entries(data, timeout, priority)
             self._run(entries)
-            _raise_failed(entries)
+            raise_failed(entries)
             return data
         (entry,) = self._entries([data], timeout, priority)
         self._run([entry])
@@ -136,9 +143,19 @@ class Pipeline:
         """
         self._core.check_open()
         single = not isinstance(data, list)
-        futures = []
-        for entry in self._entries([data] if single else data, timeout, priority):
-            future = RequestFuture()
+        entries = self._entries([data] if single else data, timeout, priority)
+        futures = [RequestFuture() for _ in entries]
+        self._submit(entries, futures)
+        return futures[0] if single else futures
+
+    @reentrant()
+    def _submit(self, entries: list[Entry], futures: list[RequestFuture]) -> None:
+        call = call_run_here()
+        if call is not None:
+            call.withdrawn_by(lambda: sum([future.cancel() for future in futures]) < len(futures))
+        for entry, future in zip(entries, futures, strict=True):
+            if call is not None and call.given_up:
+                entry.refuse(CancelledError())
             entry.owner = future
             route = None if self._only or entry.state == DONE else self._core.route_of(entry)
             if entry.state == DONE:
@@ -150,8 +167,6 @@ class Pipeline:
             elif self._only is not None:
                 future.attach(self._only, entry)
                 self._only.submit(entry, waits_for_room=self._only.held_by_this_thread)
-            futures.append(future)
-        return futures[0] if single else futures
 
     @overload
     async def call_async(
@@ -184,12 +199,41 @@ class Pipeline:
         loop = asyncio.get_running_loop()
         entries = self._entries([data] if single else data, timeout, priority)
         waiting: list[tuple[AsyncOwner, Callable[[], bool]]] = []
+        try:
+            self._begin(loop, entries, waiting)
+            for owner, _ in waiting:
+                await owner.future
+        except BaseException as error:
+            abandoned = give_up_all(waiting) is True
+            error.abandoned = abandoned  # type: ignore[attr-defined]
+            forget_result(data, abandoned=abandoned)
+            for entry in entries:
+                if not abandoned:
+                    entry.give_back()
+                entry.error = None  # nobody asks for it; see `Entry.take_error`
+            raise
+        for entry in entries:
+            entry.give_back()
+        if not single:
+            raise_failed(entries)
+        elif entries[0].error is not None:
+            raise entries[0].take_error()  # type: ignore[misc]
+        return data
+
+    @reentrant()
+    def _begin(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        entries: list[Entry],
+        waiting: list[tuple[AsyncOwner, Callable[[], bool]]],
+    ) -> None:
+        """Let the requests of a coroutine run, and note how each is waited for and given up."""
         for entry in entries:
             if entry.state == DONE:
                 continue
             entry.owner = owner = AsyncOwner(loop)
             if self._only is not None:
-                waiting.append((owner, partial(_take_back, self._only, entry)))
+                waiting.append((owner, partial(take_back, self._only, entry)))
                 self._only.submit(entry, waits=True)
                 continue
             route = self._core.route_of(entry)
@@ -197,25 +241,10 @@ class Pipeline:
                 walk = Walk(self._core.walked, route, entry, owner)
                 waiting.append((owner, walk.give_up))
                 walk.start()
-        try:
-            for owner, _ in waiting:
-                await owner.future
-        except asyncio.CancelledError as error:
-            left = [give_up() for _, give_up in waiting]
-            error.abandoned = any(left)  # type: ignore[attr-defined]
-            _forget_result(data, abandoned=any(left))
-            for entry in entries:
-                entry.error = None  # nobody asks for it; see `Entry.take_error`
-            raise
-        if not single:
-            _raise_failed(entries)
-        elif entries[0].error is not None:
-            raise entries[0].take_error()  # type: ignore[misc]
-        return data
 
     def _entries(self, items: list[Any], timeout: float | None, priority: int) -> list[Entry]:
         """Make an entry per item; those that are no requests are done, with their error."""
-        deadline = _deadline(timeout)
+        deadline = deadline_after(timeout)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise TypeError(f"priority is an int, got {priority!r}")
         entries: list[Entry] = []
@@ -234,6 +263,7 @@ class Pipeline:
             entries.append(entry)
         return entries
 
+    @reentrant(later=_refuse_inside)
     def _run(self, entries: list[Entry]) -> None:
         if self._only is not None:
             self._only.call_many(entries)
@@ -255,7 +285,7 @@ class Pipeline:
             walk_here(graph, route, request)
             return
         if route is not None:
-            walk_together(graph, [(route, entry)])
+            self._run([entry])
         if entry.error is not None:
             raise entry.take_error()  # type: ignore[misc]
 
@@ -297,8 +327,11 @@ class Pipeline:
             ClosedError: The pipeline is closed, or was closed meanwhile.
             ContractError: The calling thread runs a batch, or builds a node, of this pipeline.
         """
-        _check_seconds(timeout)
-        self._reloader.reload(node, changes, timeout)
+        check_seconds(timeout)
+        try:
+            self._reloader.reload(node, changes, timeout)
+        except (ConfigError, PluginError, SetupError) as error:
+            raise without_inner_frames(error) from error.__cause__
 
     @property
     def ready(self) -> bool:
@@ -322,7 +355,7 @@ class Pipeline:
                 caller cannot be fetched back: the one whose own thread is inside a ``forward``
                 that hangs.
         """
-        _check_seconds(timeout)
+        check_seconds(timeout)
         self._core.close(drain=drain, timeout=timeout)
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11
@@ -352,36 +385,3 @@ class Pipeline:
 
 _default_shortcut = True
 """Whether a caller that finds a node idle skips the queue; tests run a second time without."""
-
-
-def _check_seconds(timeout: float) -> None:
-    number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-    if not number or math.isnan(timeout) or timeout < 0:
-        raise ValueError(f"timeout is a number of seconds of at least 0, got {timeout!r}")
-
-
-def _deadline(timeout: float | None) -> float | None:
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout):
-        raise TypeError(f"timeout is a number of seconds or None, got {timeout!r}")
-    if math.isinf(timeout) and timeout > 0:
-        return None
-    return time.monotonic() + max(0.0, timeout)
-
-
-def _raise_failed(entries: list[Entry]) -> None:
-    """Raise the errors of a list of requests, if there are any."""
-    if any(entry.error is not None for entry in entries):
-        raise RequestsFailed([entry.take_error() for entry in entries])
-
-
-def _forget_result(data: Any, *, abandoned: bool) -> None:
-    """Take the result out of a cancelled request, which may have ended well a moment before."""
-    if isinstance(data, dict) and not abandoned:
-        data.pop("result", None)
-
-
-def _take_back(scheduler: Scheduler, entry: Entry) -> bool:
-    """Take an entry back; tell whether a backend still runs on it."""
-    return not scheduler.cancel(entry) and scheduler.abandon(entry)

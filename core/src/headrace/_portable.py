@@ -6,9 +6,16 @@ import builtins
 import pickle
 import sys
 import traceback
-from typing import Any, TypeVar
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["portable", "rebuild", "told", "twin_of", "without_locals"]
+if TYPE_CHECKING:
+    from collections.abc import Collection, Generator
+    from types import CodeType
+
+__all__ = ["forget_earlier", "portable", "rebuild", "shown", "told", "twin_of", "without_locals"]
+
+_MOST_SHOWN = 200
 
 Error = TypeVar("Error", bound=BaseException)
 
@@ -83,12 +90,45 @@ def portable(value: Any) -> Any:
     try:
         pickle.loads(pickle.dumps(value))  # noqa: S301 - what was pickled just here
     except Exception:  # noqa: BLE001 - any failure of foreign code means the same here
-        return RuntimeError(told(value)) if isinstance(value, BaseException) else _shown(value)
+        return RuntimeError(told(value)) if isinstance(value, BaseException) else shown(value)
     return value
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Give the text of any value, cut to 200 characters, whatever its ``__repr__`` does."""
     try:
-        return repr(value)
-    except Exception:  # noqa: BLE001 - foreign code
-        return object.__repr__(value)
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - foreign code, or an int of too many digits
+        if isinstance(value, int):
+            return f"an int of {value.bit_length()} bits"
+        text = object.__repr__(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def forget_earlier(error: BaseException, catchers: Collection[CodeType]) -> None:
+    """Let an error object that is raised again and again keep nothing of what it has failed.
+
+    Each time it is raised Python puts the new traceback before the old one, and the frames of all of
+    them hold requests. From the second time on such an error has no traceback but a mark.
+
+    Args:
+        error: It was caught just now.
+        catchers: The functions in which such errors are caught: with one of them a part begins.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+        if last.tb_frame is _FRAME or last.tb_frame.f_code in catchers:
+            error.__traceback__ = TracebackType(None, _FRAME, 0, 1)
+            return
+
+
+def _raised_before() -> Generator[None, None, None]:
+    """Lend its frame, which holds nothing, to the mark."""
+    while True:
+        yield
+
+
+_mark = _raised_before()
+next(_mark)
+_FRAME: FrameType = _mark.gi_frame  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ import time
 import weakref
 from typing import Any, Protocol
 
-from headrace._scheduling import callbacks, timer
+from headrace._scheduling import helpers, reentrant, timer
 
 __all__ = ["EXIT_S", "Closable", "close_at_exit", "usable_cpus"]
 
@@ -94,8 +94,9 @@ def _skip_destructors() -> None:
 
 
 def _in_child() -> None:
+    helpers._after_fork()
+    reentrant._after_fork()
     timer._after_fork()
-    callbacks._after_fork()
     for closable in list(_open):
         closable.after_fork()
     _open.clear()

@@ -13,6 +13,8 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.batch import served_here
+from headrace._scheduling.calls import call_run_here
+from headrace._scheduling.reentrant import reentrant
 from headrace._scheduling.signal import Signal
 from headrace._tracebacks import without_inner_frames
 from headrace.errors import (
@@ -64,7 +66,7 @@ class _Job:
         self._state = _BUILDS
         self._error: BaseException | None = None
         self._cancel: Callable[[], None] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._signal = Signal()
 
     @property
@@ -103,6 +105,11 @@ class _Job:
         if cancel is not None:
             cancel()
         self._signal.wake()
+
+    def give_up(self) -> bool:
+        """End it with nothing changed, for whoever asked waits no more; no backend is left running."""
+        self.fail(_GivenUpError())
+        return False
 
     def begin(self) -> None:
         """Take note that it is its turn; raises when it was given up."""
@@ -143,10 +150,11 @@ class Reloader:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._turn = threading.Lock()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._jobs: set[_Job] = set()
         core.closes.append(self._closed)
 
+    @reentrant()
     def reload(self, node: str, changes: Mapping[str, Any], timeout_s: float) -> None:
         """Exchange the instances of a node; see ``Pipeline.reload``."""
         self._core.check_open()
@@ -160,6 +168,9 @@ class Reloader:
         thread = threading.Thread(
             target=self._work, args=(job,), name=f"headrace-reload-{node}", daemon=True
         )
+        call = call_run_here()
+        if call is not None:
+            call.withdrawn_by(job.give_up)
         try:
             thread.start()
             job.wait()

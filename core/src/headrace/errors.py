@@ -388,9 +388,12 @@ class ClosedError(HeadraceError, RuntimeError):
 
 
 def code_of(error: BaseException) -> str:
-    """Give the stable code of any error, as ``stats()`` counts it."""
+    """Give the stable code of any error, as ``stats()`` counts it; it never raises."""
     if isinstance(error, HeadraceError):
-        return error.code
+        try:
+            return str(error.code)
+        except Exception:  # noqa: BLE001 - a property of a class of somebody else
+            return "backend"
     if type(error).__name__ == "CancelledError":
         return "cancelled"
     return "interrupt" if not isinstance(error, Exception) else "backend"

@@ -12,6 +12,7 @@ from pydantic import Field
 from headrace._backend import Backend
 from headrace._options import Options as _Options
 from headrace._scheduling.batch import Filler, entries_running_here
+from headrace._scheduling.reentrant import new_lock
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class NamedQueue:
         self.max = most
         self.dropped = 0
         self._items: deque[Request] = deque()
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(new_lock(self))
         self._closed = False
 
     def put(self, item: Request, deadline: float | None) -> None:
@@ -103,7 +104,7 @@ class Queues:
     """The queues of one pipeline, by name."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock(self)
         self._queues: dict[str, NamedQueue] = {}
         self._closed = False
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace._graph.handover import Hop, hops_of
+from headrace._portable import shown
 from headrace._scheduling.batch import entries_running_here
 from headrace._scheduling.entry import Entry
 from headrace._scheduling.signal import Signal
@@ -203,10 +204,10 @@ class Graph:
             raise InputError(
                 "the pipeline has several roots, and the request names none"
                 if name is None
-                else f"no node is called {name!r}",
+                else f"no node is called {shown(name)}",
                 key="node_name",
                 expected=f"one of {', '.join(self.roots)}",
-                got=None if name is None else repr(name),
+                got=None if name is None else shown(name),
             )
         return self.route_from(name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace._plan.links import KEPT
+from headrace._portable import shown, told
 from headrace.errors import ContractError, InputError, LimitError, NoResultError
 from headrace.keys import REPOST
 
@@ -26,6 +27,7 @@ __all__ = [
     "passes_by",
     "repost_of",
     "too_often",
+    "unable",
 ]
 
 MOST_REPOSTS = 100
@@ -144,13 +146,24 @@ def repost_of(station: Station, request: Request) -> str | None:
     target = request.pop(REPOST, None)
     if target is None:
         return None
-    if target not in station.links.reposts:
+    if type(target) is not str or target not in station.links.reposts:
         raise ContractError(
-            f"the key {REPOST!r} holds {target!r}: it is written by Repost[node] only",
+            f"the key {REPOST!r} holds {shown(target)}: it is written by Repost[node] only",
             node=station.name,
+        )
+    if "result" not in request:
+        raise NoResultError(
+            f"node {station.name!r} gave no 'result' to repost to {target!r}", node=station.name
         )
     request["data"] = request.pop("result")
     return str(target)
+
+
+def unable(station: Station, error: BaseException) -> ContractError:
+    """Make the error of a request that cannot go on from a node, for its dict or a value raises."""
+    failure = ContractError(f"the request cannot go on: {told(error)}", node=station.name)
+    failure.__cause__ = error
+    return failure
 
 
 def too_often(station: Station, target: str) -> LimitError:

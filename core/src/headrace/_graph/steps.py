@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.errors import OverloadedError
+from headrace._graph.handover import input_of, passes_by, unable
+from headrace.errors import HeadraceError, OverloadedError
 
 if TYPE_CHECKING:
     from headrace._build.each import Elements
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = ["EachStep", "Leg", "Step"]
+
+_Advance = tuple[
+    "list[tuple[Station, Request]]",
+    "list[tuple[Station, Request]]",
+    "tuple[Station, HeadraceError] | None",
+]
 
 
 class Leg:
@@ -33,6 +40,38 @@ class Leg:
         self.ends: Ends = {}
         self.left = {station.name: len(station.before) for station in route.stations}
 
+    def advance(self, station: Station, request: Request) -> _Advance:
+        """Take note of the end of a node.
+
+        Returns:
+            The nodes that may run now, with their dicts; the sinks that have been reached, with
+            theirs; and the node whose dict cannot be made, with the error.
+        """
+        ends, by_name = self.ends, self.route.by_name
+        ready: list[tuple[Station, Request]] = []
+        sinks: list[tuple[Station, Request]] = []
+        ends[station.name] = request
+        ended = [station]
+        while ended:
+            one = ended.pop()
+            if not one.after:
+                sinks.append((one, ends[one.name]))
+            for name in one.after:
+                self.left[name] -= 1
+                if self.left[name]:
+                    continue
+                following = by_name[name]
+                if passes_by(following, ends):
+                    before = ends[one.name]
+                    ends[name] = dict(before) if one.copied else before
+                    ended.append(following)
+                    continue
+                try:
+                    ready.append((following, input_of(following, by_name, ends)))
+                except HeadraceError as error:
+                    return ready, sinks, (following, error)
+        return ready, sinks, None
+
 
 class Step:
     """The owner of the entry of one node of a walk."""
@@ -47,9 +86,7 @@ class Step:
     def finished(self, entry: Entry) -> None:
         """Let the walk go on."""
         self.walk.forget(entry)
-        self.walk.node_done(self.leg, self.station, entry.request, entry.error)
-        if entry is not self.walk._entry:  # that has the outcome of the whole
-            entry.error = None  # see `Entry.take_error`
+        self.walk.node_done(self.leg, self.station, entry.request, entry.error, entry)
 
 
 class EachStep:
@@ -66,13 +103,12 @@ class EachStep:
         self.request = request
         self.elements = elements
         self.entries: list[Entry] = []
-        self.left = len(elements.requests)
+        self.left = list(range(len(elements.requests)))  # who takes out 0 is the last
 
     def finished(self, entry: Entry) -> None:
         """Count one element; with the last, or one that fails the request, let the walk go on."""
-        with self.walk.lock:
-            self.left -= 1
-            last = self.left == 0
+        entry.give_back()
+        last = self.left.pop() == 0
         self.walk.forget(entry)
         error = entry.error
         alone = self.elements.may_fail_alone and not isinstance(error, OverloadedError)
@@ -80,7 +116,10 @@ class EachStep:
             if not last:
                 return
             errors = [one.error for one in self.entries]
-            error = self.elements.gather(errors, self.walk.deadline)
+            try:
+                error = self.elements.gather(errors, self.walk.deadline)
+            except Exception as raised:  # noqa: BLE001 - anybody's dict
+                error = unable(self.station, raised)
             if error is not None and error not in errors:
                 self.station.scheduler.count_late(error)
         self.walk.node_done(self.leg, self.station, self.request, error)

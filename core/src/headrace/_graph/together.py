@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from headrace._graph.walk import Walk
 from headrace._scheduling.admission import inside
+from headrace._scheduling.calls import call_run_here
 from headrace._scheduling.circles import circle_of, noted
 from headrace._scheduling.signal import Signal
 
@@ -22,8 +22,7 @@ class _Waiter:
     """The owner of walks that one thread waits for."""
 
     def __init__(self, pending: int) -> None:
-        self._pending = pending
-        self._lock = threading.Lock()
+        self._pending = list(range(pending))  # who takes out 0 is the last
         self.signal = Signal()
         self.walks: list[Walk] = []
 
@@ -33,10 +32,7 @@ class _Waiter:
 
     def finished(self, entry: Entry) -> None:
         """Count one walk that is over; the last wakes the thread."""
-        with self._lock:
-            self._pending -= 1
-            last = self._pending == 0
-        if last:
+        if self._pending.pop() == 0:
             self.signal.wake()
 
 
@@ -73,7 +69,12 @@ def walk_together(
     waiter = _Waiter(len(fresh))
     begun = [Walk(graph, route, entry, waiter) for route, entry in fresh]
     try:
+        call = call_run_here()
+        if call is not None:
+            call.withdrawn_by(lambda: sum([walk.give_up() for walk in begun]) > 0)
         for walk in begun:
+            if call is not None and call.given_up:
+                return
             walk.start(internal=internal)
         with noted(waiter):
             waiter.walks = begun

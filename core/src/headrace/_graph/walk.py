@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace._build.each import Elements
 from headrace._graph.handover import (
     MOST_REPOSTS,
     finish,
-    input_of,
-    passes_by,
     repost_of,
     too_often,
+    unable,
 )
 from headrace._graph.stations import entry_at
 from headrace._graph.steps import EachStep, Leg, Step
-from headrace._scheduling.admission import inside
-from headrace._scheduling.entry import DONE, ENTERED, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
+from headrace._graph.taking_back import TakingBack
+from headrace._graph.turn import Turn
+from headrace._scheduling.entry import (
+    NOBODY,
+    Entry,
+    refuses_change,
+)
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -25,37 +30,45 @@ if TYPE_CHECKING:
 
     from headrace._graph.graph import Graph, Route, Station
     from headrace._scheduling.entry import Owner
-    from headrace._scheduling.node import Node
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
 __all__ = ["Walk"]
 
-_WAITING = (QUEUED, OUTSIDE, ENTERED)
-
 
 _Begin = tuple[Leg, "Station", "Request"]
 """A node that may run now, with its dict."""
 
-_End = tuple[Leg, "Station", "Request", "BaseException | None"]
-"""A node that has ended, its dict, and its error."""
+_End = tuple[Leg, "Station", "Request", "BaseException | None", "Entry | None"]
+"""A node that has ended, its dict, its error, and its entry, whose error it is, if it had one."""
 
 
-class Walk:
+class _Entered(NamedTuple):
+    """A node with the entries that are to run there."""
+
+    station: Station
+    entries: list[Entry]
+
+
+class Walk(TakingBack):
     """A walk that no thread waits inside: each node's end starts what comes after it.
 
     It stands in for the entry of its first node: its owner is given that when it is over.
 
+    The ends of nodes, which may come at the same time, are seen to one after the other by the thread
+    that has the *turn*. One that comes meanwhile is left to it: nobody waits for the turn but who
+    gives the walk up.
+
     Attributes:
         request: The caller's dict.
         deadline: That of the call, on the clock of ``time.monotonic()``; None for none.
-        lock: Guards what the ends of several nodes change.
     """
 
     def __init__(self, graph: Graph, route: Route, entry: Entry, owner: Owner) -> None:
         self.request = entry.request
         self.deadline = entry.deadline
-        self.lock = threading.Lock()
+        self._turn = Turn()
+        self._ended: deque[_End] = deque()
         self._graph = graph
         self._entry = entry
         self._owner = owner
@@ -86,58 +99,57 @@ class Walk:
             self.request.pop("repost", None)
         stuck = self._held_here if waits_for_room else None
         if not self._is_plain:
-            ended = self._start(leg, station, self.request, stuck, internal=internal)
-            if ended is not None:
+            ended = self._start(leg, station, self.request)
+            if isinstance(ended, _Entered):
+                self._submit(ended, stuck, internal=internal)
+            else:
                 self.node_done(*ended)
             return
         self._entry.owner = Step(self, leg, station)
         self._open[id(self._entry)] = (station.scheduler, self._entry)
         station.scheduler.submit(self._entry, waits_for_room=stuck, internal=internal)
 
-    def _start(
-        self,
-        leg: Leg,
-        station: Station,
-        request: Request,
-        stuck: Callable[[], object] | None = None,
-        *,
-        internal: bool = True,
-    ) -> _End | None:
-        """Let one node run on ``request``; give its end when it has ended at once."""
+    def _start(self, leg: Leg, station: Station, request: Request) -> _Entered | _End:
+        """Make what a node is to run on; give its end when it ends at once."""
         deadline, priority = self.deadline, self._entry.priority
         if station.links.reposts:
             request.pop("repost", None)
         if not station.links.levels:
             owner = Step(self, leg, station)
             entry = entry_at(station, request, owner, deadline=deadline, priority=priority)
-            self._submit(station, [entry], stuck, internal=internal)
-            return None
+            return self._opened(station, [entry])
         try:
             elements = Elements(station.links.levels, request)
         except HeadraceError as error:
             station.scheduler.count_refused(request, error)
-            return leg, station, request, error
+            return leg, station, request, error, None
         step = EachStep(self, leg, station, request, elements)
         step.entries = elements.entries(
             lambda one: entry_at(station, one, step, deadline=deadline, priority=priority),
             station.scheduler,
         )
         if not step.entries:
-            return leg, station, request, elements.gather([])
-        self._submit(station, step.entries, stuck, internal=internal)
-        return None
+            return leg, station, request, elements.gather([]), None
+        return self._opened(station, step.entries)
+
+    def _opened(self, station: Station, entries: list[Entry]) -> _Entered:
+        for entry in entries:
+            self._open[id(entry)] = (station.scheduler, entry)
+        return _Entered(station, entries)
 
     def _submit(
         self,
-        station: Station,
-        entries: list[Entry],
-        stuck: Callable[[], object] | None,
+        entered: _Entered,
+        stuck: Callable[[], object] | None = None,
         *,
-        internal: bool,
+        internal: bool = True,
     ) -> None:
-        with self.lock:
-            for entry in () if self._over else entries:
-                self._open[id(entry)] = (station.scheduler, entry)
+        """Let entries run that are open. Who has the turn does not wait for what happens here.
+
+        Who ends the walk says so first, and then takes back all that is open, also what has not come
+        to its scheduler yet.
+        """
+        station, entries = entered
         for place, entry in enumerate(entries):
             if self._over:  # one of those before has ended it
                 # An owner knows its entries: together they would be garbage.
@@ -152,20 +164,65 @@ class Walk:
 
     def forget(self, entry: Entry) -> None:
         """Take note that an entry has its outcome."""
-        with self.lock:
-            self._open.pop(id(entry), None)
+        self._open.pop(id(entry), None)
 
     def node_done(
-        self, leg: Leg, station: Station, request: Request, error: BaseException | None
+        self,
+        leg: Leg,
+        station: Station,
+        request: Request,
+        error: BaseException | None,
+        entry: Entry | None = None,
     ) -> None:
         """Take note of the end of a node, and start what it was waited for."""
         if self._home.outside:
             self._home.let_in()
-        ended: list[_End] = [(leg, station, request, error)]
-        while ended:  # no recursion: nodes that end at once may follow each other in any number
-            todo = self._after(*ended.pop())
-            starts = [self._start(*one) for one in todo]
-            ended += [end for end in starts if end is not None]
+        self._ended.append((leg, station, request, error, entry))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """See to the nodes that have ended, unless another thread does."""
+        while self._ended and self._turn.take():
+            begun: list[_Entered] = []
+            with self._turn.had():
+                # No recursion: nodes that end at once may follow each other in any number.
+                while self._ended:
+                    begun += self._see_to(*self._ended.popleft())
+            for entered in begun:
+                try:
+                    self._submit(entered)
+                except BaseException as raised:  # noqa: BLE001 - a request must not be lost
+                    self.end(unable(entered.station, raised))
+
+    def _see_to(
+        self,
+        leg: Leg,
+        station: Station,
+        request: Request,
+        error: BaseException | None,
+        entry: Entry | None,
+    ) -> list[_Entered]:
+        """Give what comes after a node; whatever is raised there ends this walk alone."""
+        begun: list[_Entered] = []
+        if self._over:
+            return begun
+        try:
+            if entry is not None:
+                entry.give_back()
+                error = entry.error
+                if entry is not self._entry:
+                    entry.error = None  # see `Entry.take_error`
+            for one in self._after(leg, station, request, error):
+                next_ = self._start(*one)
+                if isinstance(next_, _Entered):
+                    begun.append(next_)
+                else:
+                    self._ended.append(next_)
+        except BaseException as raised:  # noqa: BLE001 - a request must not be lost
+            failure = unable(station, raised)
+            station.scheduler.count_late(failure)
+            self.end(failure)
+        return begun
 
     def _after(
         self, leg: Leg, station: Station, request: Request, error: BaseException | None
@@ -194,167 +251,74 @@ class Walk:
         if target is None:
             return None
         leg = Leg(self._graph.route_from(target))
-        with self.lock:
-            self._reposts += 1
-            if self._reposts > MOST_REPOSTS:
-                raise too_often(station, target)
-            skipped = [name for name in station.skipped if not self._graph.follows(name)]
-            self._sinks_left += len(leg.route.sinks) - len(skipped)
-            self._legs.append(leg)
+        self._reposts += 1
+        if self._reposts > MOST_REPOSTS:
+            raise too_often(station, target)
+        skipped = [name for name in station.skipped if not self._graph.follows(name)]
+        self._sinks_left += len(leg.route.sinks) - len(skipped)
+        self._legs.append(leg)
         return leg
 
     def _ready_after(
         self, leg: Leg, station: Station, request: Request
     ) -> tuple[list[_Begin], BaseException | None]:
         """Give the nodes that may run now, with their dicts, or the error that ends the walk."""
-        todo: list[_Begin] = []
-        by_name, ends = leg.route.by_name, leg.ends
-        ended = [station]
-        failed: tuple[Station, HeadraceError] | None = None
-        with self.lock:
-            if self._over:
-                return [], None
-            ends[station.name] = request
-            while ended and failed is None:
-                one = ended.pop()
-                if not one.after:
-                    self._sinks_left -= 1
-                    self._sinks.append((one, ends[one.name]))
-                for name in one.after:
-                    leg.left[name] -= 1
-                    if leg.left[name]:
-                        continue
-                    following = by_name[name]
-                    if passes_by(following, ends):
-                        before = ends[one.name]
-                        ends[name] = dict(before) if one.copied else before
-                        ended.append(following)
-                        continue
-                    try:
-                        todo.append((leg, following, input_of(following, by_name, ends)))
-                    except HeadraceError as error:
-                        failed = following, error
-            done = not self._sinks_left
+        if self._over:
+            return [], None
+        ready, sinks, failed = leg.advance(station, request)
+        self._sinks_left -= len(sinks)
+        self._sinks += sinks
         if failed is not None:
             failed[0].scheduler.count_refused(request, failed[1])
             return [], failed[1]
-        if done:
+        if not self._sinks_left:
             self.end(None)
-        return todo, None
+        return [(leg, following, made) for following, made in ready], None
 
     def end(self, error: BaseException | None) -> None:
         """Give the owner the outcome, unless it has one."""
-        with self.lock:
+        with self._turn.waited_for():
             if self._over:
                 return
             self._over = True
-            still_open, self._open = list(self._open.values()), {}
-        if error is None:
-            try:
-                order = {name: i for i, name in enumerate(self._graph.names)}
-                sinks = sorted(self._sinks, key=lambda sink: order[sink[0].name])
-                finish(sinks, self.request)
-                self._entry.put_back()
-            except HeadraceError as missing:
-                error = missing
-        if error is not None:
-            for scheduler, entry in still_open:
-                scheduler.cancel(entry)
-            self._abandoned = getattr(error, "abandoned", False) is True
-            if not self._abandoned:
-                self._give_back()
-        self._forget_ends()
-        self._entry.error = error
-        self._owner.finished(self._entry)
-        self._owner = NOBODY
-        self._graph.ended(self)
+            if error is None:
+                error = self._finish()
+            if error is not None:
+                for scheduler, entry in list(self._open.values()):
+                    scheduler.cancel(entry)
+                self._abandoned = getattr(error, "abandoned", False) is True
+                if not self._abandoned:
+                    self._give_back()
+            self._forget()
+            self._entry.error = error
+            owner, self._owner = self._owner, NOBODY
+        try:
+            owner.finished(self._entry)
+        finally:
+            self._graph.ended(self)
+        self._go_on()
 
-    def _forget_ends(self) -> None:
-        """Let go of what the nodes wrote: whoever keeps the future would keep all of it."""
-        with self.lock:
-            for leg in self._legs:
-                leg.ends.clear()
-            self._sinks.clear()
-
-    def _give_back(self) -> None:
-        self._entry.put_back()
-        self.request.pop("result", None)
-
-    # Taking it back.
-
-    @property
-    def state(self) -> str:
-        """QUEUED while all of it that is open waits, RUNNING while a backend runs, DONE."""
-        with self.lock:
-            if self._over:
-                return DONE
-            states = {entry.state for _, entry in self._open.values()}
-        return QUEUED if states and states.issubset(_WAITING) else RUNNING
-
-    def check_wait(self, entry: object = None) -> None:
-        """Refuse to let this thread wait for the walk while it holds what the walk needs.
-
-        Args:
-            entry: Not used, as in `cancel`.
-
-        Raises:
-            ContractError: It would wait for ever.
-        """
-        held = self._held_here()
-        if held is not None:
-            raise inside(held)
-
-    def _held_here(self) -> str | None:
-        """Give a node which the walk has yet to visit and whose instance this thread holds."""
-        with self.lock:
-            legs = [] if self._over else list(self._legs)
-        for leg in legs:
-            for station in leg.route.stations:
-                if station.name not in leg.ends and station.scheduler.held_by_this_thread():
-                    return station.name
+    def _finish(self) -> BaseException | None:
+        """Give the caller's dict what the sinks have; the error where that cannot be."""
+        try:
+            order = {name: i for i, name in enumerate(self._graph.names)}
+            sinks = sorted(self._sinks, key=lambda sink: order[sink[0].name])
+            finish(sinks, self.request)
+            self._entry.put_back()
+        except HeadraceError as missing:
+            return missing
+        except Exception as raised:  # noqa: BLE001 - anybody's dict
+            return refuses_change(raised)
         return None
 
-    def places(self) -> list[tuple[Node, object]]:
-        """Give the nodes at which it is, and those that it has yet to visit."""
-        if self._over:
-            return []
-        found = [scheduler.place(entry) for scheduler, entry in list(self._open.values())]
-        for leg in list(self._legs):
-            stations = [one for one in leg.route.stations if one.name not in leg.ends]
-            found += [station.scheduler.place(None) for station in stations]
-        return found
+    def _forget(self) -> None:
+        """Let go of what the nodes wrote: whoever keeps the future would keep all of it."""
+        self._open = {}
+        for leg in self._legs:
+            leg.ends.clear()
+        self._sinks.clear()
 
-    def cancel(self, entry: object = None) -> bool:
-        """Take the request back where it waits; False while a backend runs on it, or it is done.
-
-        Args:
-            entry: Not used; a walk is cancelled as an entry is.
-        """
-        if self.state != QUEUED:
-            return False
-        with self.lock:
-            waiting = list(self._open.values())
-        if not waiting or not waiting[0][0].cancel(waiting[0][1]):
-            return False
-        self.give_up()
-        return True
-
-    def give_up(self) -> bool:
-        """Cancel what waits; tell whether a backend still runs on something."""
-        with self.lock:
-            over = self._over
-            self._over = True
-            still_open, self._open = list(self._open.values()), {}
-        abandoned = self._abandoned
-        for scheduler, entry in still_open:
-            if not scheduler.cancel(entry):
-                abandoned = scheduler.abandon(entry) or abandoned
-        if not abandoned and not over:
-            self._give_back()
-        self._forget_ends()
-        if self._home.outside:
-            self._home.let_in()
-        if not over:
-            self._owner = NOBODY
-        self._graph.ended(self)
-        return abandoned
+    def _give_back(self) -> None:
+        with suppress(Exception):  # anybody's dict; the request has failed as it is
+            self._entry.put_back()
+            self.request.pop("result", None)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.batch import served_here, waited_for
 from headrace._scheduling.elsewhere import Waits
-from headrace._scheduling.entry import ENTERED, OUTSIDE, QUEUED, checked_weight
+from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, checked_weight
 from headrace._scheduling.node import own
+from headrace._scheduling.reentrant import reentrant
 from headrace.errors import (
+    BackendError,
     BatchRangeError,
     ContractError,
     DeadlineExceededError,
@@ -26,7 +28,16 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.node import Node
 
-__all__ = ["Entrance", "deadline_error", "enter", "held_here", "inside", "refuse", "unfit"]
+__all__ = [
+    "Entrance",
+    "deadline_error",
+    "enter",
+    "held_here",
+    "inside",
+    "interrupted",
+    "refuse",
+    "unfit",
+]
 
 
 def enter(
@@ -50,6 +61,8 @@ def enter(
     if node.refusing is not None or node.lost or (waits and not node.rests):
         refused = _refusal(node, internal=internal, waits=waits)
     for entry in entries:
+        if entry.state == DONE:  # it was taken back before it came here
+            continue
         node.entered += 1
         entry.state = ENTERED
         error = refused
@@ -84,6 +97,11 @@ def deadline_error(node: Node, *, running: bool) -> DeadlineExceededError:
     return DeadlineExceededError(
         f"the time of the request was over {where}", node=node.name, abandoned=running
     )
+
+
+def interrupted(node: Node, *, running: bool) -> BackendError:
+    """Make the error of a request whose caller does not wait for it any more."""
+    return BackendError("the caller was interrupted", node=node.name, abandoned=running)
 
 
 def _refusal(node: Node, *, internal: bool, waits: bool) -> BaseException | None:
@@ -199,19 +217,21 @@ class Entrance:
             self.count_refused(request, error)
             raise
 
+    @reentrant()
     def count_refused(self, request: Any, error: BaseException) -> None:
         """Count a request that was refused before it entered."""
         node = self._node
+        code = code_of(error)
         with node.lock:
             node.entered += 1
-            code = code_of(error)
             node.failures[code] = node.failures.get(code, 0) + 1
 
+    @reentrant()
     def count_late(self, error: BaseException) -> None:
         """Count as failed a request that has ended well here, but cannot go on."""
         node = self._node
+        code = code_of(error)
         with node.lock:
-            code = code_of(error)
             node.failures[code] = node.failures.get(code, 0) + 1
 
     def waits(self, *, entered: bool = True) -> Waits:
@@ -222,6 +242,7 @@ class Entrance:
         """
         return Waits(self._node.elsewhere, entered=entered)
 
+    @reentrant()
     def let_in(self) -> None:
         """Let in who waits for room, once a request that entered here waits elsewhere no more."""
         node = self._node

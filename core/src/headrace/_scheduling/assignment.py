@@ -9,7 +9,6 @@ from headrace._scheduling.entry import RUNNING
 from headrace._scheduling.executors import Caller, Runner, Work
 from headrace._scheduling.instance import BARGE_S, FAST_S, RESTING, SWIFT_S
 from headrace._scheduling.node import own
-from headrace.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,7 +72,7 @@ class Assignment:
             return False
         (oldest,) = self._node.line.head(1)
         owner = oldest.owner
-        if not isinstance(owner, Caller) or not owner.parked or not owner.runs or owner.main:
+        if not isinstance(owner, Caller) or not owner.parked or not owner.runs:
             return False
         if self._node.clock() - oldest.arrival >= BARGE_S:
             return False
@@ -159,13 +158,7 @@ class Assignment:
 
     def give_runner(self, work: Work) -> None:
         """Give ``work`` to a runner."""
-        error = self._crew.give(work)
-        if error is not None:
-            failure = BackendError(
-                f"no thread could be started to run the batch: {error}", node=self._node.name
-            )
-            failure.__cause__ = error
-            self.fail(work, failure)
+        self._crew.give(work)
 
     def fail(self, work: Work, error: BaseException) -> None:
         """Give back an instance and fail its batch, which did not run to its end."""
@@ -193,8 +186,6 @@ def _may_run(me: Caller | Runner, work: Work) -> bool:
     if not me.runs:
         return False
     own = [entry.owner is me for entry in work.entries]
-    if me.main:
-        return all(own)
     if any(own):
         return True
     if work.instance.mean_s >= FAST_S:

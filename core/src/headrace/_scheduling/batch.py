@@ -6,8 +6,8 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._scheduling.calls import served_by, serves
 from headrace._scheduling.executors import Caller
-from headrace._scheduling.thread import served_by, serves
 from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError
 
 if TYPE_CHECKING:

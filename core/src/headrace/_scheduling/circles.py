@@ -16,7 +16,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
 
 from headrace._scheduling.batch import served_here
-from headrace._scheduling.thread import serving
+from headrace._scheduling.calls import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

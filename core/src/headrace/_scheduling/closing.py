@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.entry import RUNNING
-from headrace._scheduling.node import own
+from headrace._scheduling.node import new_racks, own
+from headrace._scheduling.reentrant import new_lock, reentrant
 from headrace._scheduling.signal import Signal
 
 if TYPE_CHECKING:
@@ -31,17 +30,19 @@ class Ending:
     _crew: Crew
     _direct_max: int
     _rack: Rack
-    _lock: threading.Lock
+    _lock: Any
 
+    @reentrant()
     def refuse(self, error: ClosedError, *, drain: bool) -> None:
         """Refuse newcomers from now on; fail those that wait for room, and all without drain."""
         node = self._node
         with node.lock:
-            # Who takes an instance off the old rack looks at this one before and after.
-            rack, node.racks = self._rack, False
-            self._rack = node.rack = (deque(),)
+            # Who takes an instance off an old rack looks at these afterwards.
+            racks, node.lays_out = node.racks, False
+            node.racks = new_racks()
+            self._rack = node.racks[0]
             self._direct_max = 0
-            node.collect(rack)
+            node.collect(racks)
             if node.refusing is None:
                 node.refusing = error
             node.settle_waiting(error, list(node.outside))
@@ -51,6 +52,7 @@ class Ending:
             settled = node.take_settled()
         node.tell(settled)
 
+    @reentrant()
     def wait_quiet(self, timeout_s: float) -> bool:
         """Wait until nothing waits or runs; False when the time was over first."""
         until = time.monotonic() + timeout_s
@@ -66,6 +68,7 @@ class Ending:
                 return False
             signal.sleep(left)
 
+    @reentrant()
     def fail_open(self, error: ClosedError, retire: Callable[[Instance], None]) -> None:
         """Fail all that is still open; those a backend runs on are abandoned.
 
@@ -87,6 +90,7 @@ class Ending:
             settled = node.take_settled()
         node.tell(settled)
 
+    @reentrant()
     def stop_runners(self) -> None:
         """End the runner threads that sleep; the others end with their batch."""
         with self._node.lock:
@@ -94,6 +98,7 @@ class Ending:
 
     def after_fork(self, error: ClosedError) -> None:
         """Refuse everything in a child process; the lock may have been held by another thread."""
-        self._lock = self._node.lock = threading.Lock()
-        self._rack = self._node.rack = (deque(),)
+        self._lock = self._node.lock = new_lock(self._node)
+        self._node.racks = new_racks()
+        self._rack = self._node.racks[0]
         self._node.refusing, self._node.dead, self._direct_max = error, True, 0

@@ -11,6 +11,7 @@ from headrace._scheduling.executors import Runner
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace._scheduling.driving import Driver
     from headrace._scheduling.executors import Work
 
 __all__ = ["Crew"]
@@ -18,6 +19,12 @@ __all__ = ["Crew"]
 
 class Crew:
     """Hands work to runner threads. All but `__init__` is called under the lock of the node.
+
+    Args:
+        name: The node.
+        limit: See below.
+        driver: What the threads run.
+        starts: Takes what starts a thread, to be called once the lock is left.
 
     Attributes:
         parked: The runners that sleep.
@@ -27,44 +34,43 @@ class Crew:
             look here.
     """
 
-    def __init__(self, name: str, limit: int, serve: Callable[[Runner], None]) -> None:
+    def __init__(
+        self, name: str, limit: int, driver: Driver, starts: deque[Callable[[], None]]
+    ) -> None:
         self.parked: list[Runner] = []
         self.backlog: deque[Work] = deque()
         self._name = name
         self.limit = limit
-        self._serve = serve
+        self._driver = driver
+        self._starts = starts
         self._alive = 0
 
-    def give(self, work: Work) -> RuntimeError | None:
-        """Let a runner run ``work``; the error when there is none and none can be started."""
+    def give(self, work: Work) -> None:
+        """Let a runner run ``work``."""
         if self.parked:
-            runner = self.parked[-1]
-            # No call up to the end of these three: an interrupt finds all of it, or nothing.
+            runner = self.parked.pop()
             runner.work = work
             work.instance.holder = runner
-            del self.parked[-1]
             runner.signal.wake()
-            return None
-        if self._alive >= self.limit:
+        elif self._alive >= self.limit:
             work.instance.holder = self.backlog
             self.backlog.append(work)
-            return None
-        return self._start(work)
+        else:
+            runner = Runner()
+            runner.work = work
+            work.instance.holder = runner
+            self._alive += 1
+            self._starts.append(lambda: self._start(runner))
 
-    def _start(self, work: Work) -> RuntimeError | None:
-        runner = Runner()
+    def _start(self, runner: Runner) -> None:
+        """Start the thread of a runner. Without the lock."""
         thread = threading.Thread(
-            target=self._serve, args=(runner,), name=f"headrace-{self._name}", daemon=True
+            target=self._driver.serve, args=(runner,), name=f"headrace-{self._name}", daemon=True
         )
-        runner.work = work
-        work.instance.holder = runner
-        self._alive += 1
         try:
             thread.start()
         except RuntimeError as error:  # no more threads, or the interpreter ends
-            self.disown(runner)
-            return error
-        return None
+            self._driver.not_started(runner, error)
 
     def take_up(self, runner: Runner) -> Work | None:
         """Give a runner that has nothing to do what waits for it."""
@@ -91,11 +97,6 @@ class Crew:
         """Take note that a runner ends."""
         runner.stopped = True
         self._alive -= 1
-
-    def disown(self, runner: Runner) -> None:
-        """Give up a runner whose thread has not begun; should it yet begin, it ends at once."""
-        runner.work = None
-        self.leave(runner)
 
     @property
     def surplus(self) -> bool:

@@ -1,16 +1,19 @@
 """Callers that find an instance free and run their own request, past the queue.
 
-While nobody waits, the free instances of a swift backend lie on the *rack* of the node, where a
-caller takes one without the lock. What keeps that safe:
+While nobody waits, the free instances lie on the *racks* of the node, where a caller takes one
+without the lock: those of swift backends on a rack for all callers, the others on one for the main
+thread, which never takes the lock (see `headrace._scheduling.reentrant`). What keeps that safe:
 
 - Taking one off is a single step of the interpreter, so it is taken once, and whoever took it has it.
 - Who has taken one **announces it, then looks whether the rack still stands**: who takes instances out
-  of service, or closes, puts up another rack first and looks for holders afterwards. One of the two
+  of service, or closes, puts up other racks first and looks for holders afterwards. One of the two
   sees the other.
-- Who puts one back **looks at the line afterwards**, and whoever joins the line looks at the rack
+- Who puts one back **looks at the line afterwards**, and whoever joins the line looks at the racks
   afterwards. One of the two sees the other.
-- Everybody else takes the lock, and first takes what lies on the rack (`Node.collect`); when nobody
+- Everybody else takes the lock, and first takes what lies on the racks (`Node.collect`); when nobody
   waits any more it is laid out again (`Node.lay_out`).
+- Whatever is raised in between, Ctrl-C at any call or the end of the stack, **the first step after it
+  gives the claim to a helper thread**, in one call into C: another interrupt cannot come before it.
 
 The interpreter must show all threads the changes in one order. Where threads run at the same time
 (free-threaded builds) nothing is laid out, and every claim is made under the lock.
@@ -19,27 +22,31 @@ The interpreter must show all threads the changes in one order. Where threads ru
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling import batch as _batch
+from headrace._scheduling.claiming import Claiming, fail, refuse_inside, restore
+from headrace._scheduling.entry import MISSING, refuses_change
 from headrace._scheduling.executors import Caller
-from headrace._scheduling.instance import BARGE_S, RESTING, SWIFT_S
+from headrace._scheduling.helpers import errands
+from headrace._scheduling.instance import RESTING, SWIFT_S
+from headrace._scheduling.reentrant import (
+    errand,
+    holds_a_lock,
+    main_thread,
+    near_stack_end,
+    no_room,
+)
 from headrace.errors import code_of
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Sequence
 
-    from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.driving import Driver
-    from headrace._scheduling.elsewhere import Elsewhere
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.line import WaitingLine
-    from headrace._scheduling.mending import Mender
-    from headrace._scheduling.node import Limits, Node, Rack
+    from headrace._scheduling.node import Rack
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
@@ -51,25 +58,12 @@ ONE_AT_A_TIME: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 """Whether threads take turns in the interpreter, so that all see changes in the same order."""
 
 
-class Direct:
+class Direct(Claiming):
     """The shortcut of a scheduler."""
 
-    name: str
-    limits: Limits
-    instances: list[Instance]
     checked: Callable[..., int]
     needs: Sequence[str]
-    _queue_up: Callable[..., None]
-    _node: Node
-    _dispatcher: Dispatcher
     _driver: Driver
-    _mender: Mender
-    _lock: threading.Lock
-    _line: WaitingLine
-    _elsewhere: Elsewhere
-    _rack: Rack
-    _direct_max: int
-    _linger: bool
 
     def need(self, keys: Sequence[str]) -> None:
         """Say which keys a request must have, where that is not ``data`` alone."""
@@ -95,7 +89,7 @@ class Direct:
             weight = self.checked(request)
             if "data" not in request:  # it brings other keys
                 request.pop("result", None)
-                self._queue_up(request, weight, home, internal=internal)
+                self._call_slowly(request, MISSING, weight, home, internal=internal)
                 return
         data = request["data"]
         if "result" in request:
@@ -109,16 +103,15 @@ class Direct:
             and (home is not None or self._elsewhere.count < self.limits.queue_size)
             and (not self._linger or len(rack[0]) == len(self.instances))
         ):
-            self._call_locked(request, data, weight, home, internal=internal)
+            self._call_slowly(request, data, weight, home, internal=internal)
             return
         try:
             # Off the rack and into the name in one step: an interrupt loses nothing.
             (instance,) = map(_take, rack)
         except IndexError:  # another caller was quicker
-            self._call_locked(request, data, weight, home, internal=internal)
+            self._call_slowly(request, data, weight, home, internal=internal)
             return
         error: BaseException | None = None
-        idle = True
         try:
             # No call up to the count: an interrupt finds the whole claim, and so does `statistics`.
             instance.ident = me
@@ -147,150 +140,181 @@ class Direct:
                 instance.holder = None
                 rack[0].append(instance)
                 # Who came before this look sees the instance, who comes after it is seen.
-                idle = not self._line.count and rack is self._rack
+                if self._line.count or rack is not self._rack:
+                    self._look(instance, rack)
             else:
-                idle = False
-                with self._lock:
-                    if error is not None:
-                        instance.failed(code_of(error))
-                    if live or instance.holder is RESTING:  # else a mender has seen to it
-                        self._node.rest(instance)
-        except BaseException as interrupt:
-            self._interrupted(request, data, interrupt)
-            raise
-        if not idle:
-            self._lead(instance, rack)
-        if not live:
-            self._call_locked(request, data, weight, home, internal=internal)
-        elif error is not None:
-            request.pop("result", None)
+                self._put_back(instance, rack, error)
+        except BaseException as raised:
             try:
-                raise error
+                restore(request, data, raised)
+            finally:
+                if instance.holder is request:
+                    instance.ident = 0  # another thread may get this one's identifier
+                errands.add((self._recover, instance, request, instance.direct))
+            self._recovered(instance, request, raised)
+            raise
+        if not live:
+            self._call_slowly(request, data, weight, home, internal=internal)
+        elif error is not None:
+            try:
+                fail(request, error)
             finally:
                 del error  # see `Entry.take_error`
 
-    def _call_locked(
+    def _call_slowly(
         self, request: Request, data: Any, weight: int, home: Scheduler | None, *, internal: bool
     ) -> None:
-        """Run one request on an instance that is claimed under the lock, or let it wait."""
-        node = self._node
-        error: BaseException | None = None
-        idle = True
-        instance: Instance | None = None
-        if weight <= self._direct_max and node.rests:
+        """Run one request that finds no swift instance on the rack."""
+        if get_ident() != main_thread.ident:
+            if holds_a_lock():
+                refuse_inside(self)
+            if near_stack_end():
+                raise no_room()
+            self._call_locked(request, data, weight, home, internal=internal)
+        elif data is MISSING or not self._call_in_main(request, data, weight, home):
             try:
-                instance = self._claim(request, weight, home)
-                if instance is not None:
-                    error = self._run_alone(instance, request)
-                    request["data"] = data
-                    with self._lock:
-                        if error is not None:
-                            instance.failed(code_of(error))
-                        idle = not node.line.count and not node.refusing and not instance.retired
-                        idle = idle and error is None
-                        node.rest(instance)
-                        if idle:
-                            node.lay_out()
-            except BaseException as interrupt:
-                self._interrupted(request, data, interrupt)
+                errand(self._call_locked, request, data, weight, home, internal=internal)
+            except BaseException as raised:
+                restore(request, data, raised)
                 raise
-        if instance is None:
-            self._queue_up(request, weight, home, internal=internal)
-            return
-        if not idle:
-            self._lead(instance, self._rack)
-        if error is not None:
-            request.pop("result", None)
+
+    def _call_in_main(
+        self, request: Request, data: Any, weight: int, home: Scheduler | None
+    ) -> bool:
+        """Run a request of the main thread if an instance is idle; tell whether it was run."""
+        racks = self._node.racks
+        rack = racks[1]
+        if (
+            rack[0]
+            and not self._line.count
+            and weight <= self._direct_max
+            and (home is not None or self._elsewhere.count < self.limits.queue_size)
+            and (not self._linger or len(racks[0][0]) + len(rack[0]) == len(self.instances))
+        ):
             try:
-                raise error
-            finally:
-                del error  # see `Entry.take_error`
-
-    def _claim(self, request: Request, weight: int, home: Scheduler | None) -> Instance | None:
-        """Claim an instance for a caller's own request, if it may skip the queue."""
-        me = get_ident()
-        node = self._node
-        with self._lock:
-            node.collect()
-            free = node.free
-            if (
-                free
-                and (not node.line.count or self._may_barge())
-                and weight <= self._direct_max
-                and (home is not None or self._elsewhere.count < self.limits.queue_size)
-                and (not self._linger or len(free) == len(self.instances))
-                and (free[0].mean_s < SWIFT_S or self._may_start(free[0]))
-            ):
-                # No call between the claim and the note of it: an interrupt loses nothing.
-                instance = free[0]
-                instance.ident = me
-                instance.direct += 1
-                instance.holder = request
-                del free[0]
-                if free and not node.line.count:
-                    node.lay_out()
-                return instance
-        return None
-
-    def _may_barge(self) -> bool:
-        """Tell whether a newcomer may take a free instance though others wait. Under the lock."""
-        (oldest,) = self._line.head(1)
-        swift = self._node.free[0].mean_s < SWIFT_S
-        return swift and self._node.clock() - oldest.arrival < BARGE_S
-
-    def _may_start(self, instance: Instance) -> bool:
-        """Tell whether a caller may run an instance that is not swift. Under the lock."""
-        return not self._dispatcher.wakes(instance) and not self._dispatcher.crowded(instance)
-
-    def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
-        """Run a caller's own request on the instance it claimed; give its error."""
-        try:
-            if instance.direct & instance.mask:
-                outcomes = instance.run([request])
+                (instance,) = map(_take, rack)
+            except IndexError:
+                pass
             else:
-                begun = time.perf_counter()
-                outcomes = instance.run([request])
-                instance.timed(time.perf_counter() - begun)
-                instance.waited.add(0.0)
-        except Exception as error:  # noqa: BLE001 - raised past the backend's own guard
-            return _batch.wrapped(self.name, instance, error)
-        return self._judged(instance, request, outcomes)
+                error: BaseException | None = None
+                try:
+                    # As in `call`.
+                    instance.ident = main_thread.ident or 0
+                    instance.holder = request
+                    live = racks is self._node.racks
+                    if live:
+                        instance.direct += 1
+                        error = self._run_alone(instance, request)
+                        request["data"] = data
+                    else:
+                        instance.holder = RESTING
+                    self._put_back(instance, rack, error)
+                except BaseException as raised:
+                    try:
+                        restore(request, data, raised)
+                    finally:
+                        errands.add((self._recover, instance, request, instance.direct))
+                    self._recovered(instance, request, raised)
+                    raise
+                if live:
+                    try:
+                        fail(request, error)
+                    finally:
+                        del error  # see `Entry.take_error`
+                    return True
+        return False
 
-    def _judged(
-        self, instance: Instance, request: Request, outcomes: list[Exception | None] | None
-    ) -> BaseException | None:
-        """Give the error of a request that was run alone, if it has one."""
-        if outcomes is not None and outcomes[0] is not None:
-            return _batch.outside(outcomes.pop(0))  # see `Entry.take_error`
-        if "result" in request or not self._node.needs_result:
-            return None
-        return _batch.no_result(self.name, instance)
+    # Giving an instance back.
 
-    def _interrupted(self, request: Request, data: Any, interrupt: BaseException) -> None:
-        abandoned = getattr(interrupt, "abandoned", False) is True
-        interrupt.abandoned = abandoned  # type: ignore[attr-defined]
-        if not abandoned:
-            request["data"] = data
-            request.pop("result", None)
-        self._mender.recover(request)
+    def _put_back(self, instance: Instance, rack: Rack, error: BaseException | None) -> None:
+        """Give an instance back that may not simply be put back on the rack."""
+        code = "" if error is None else code_of(error)
+        if get_ident() != main_thread.ident and not near_stack_end():
+            self._rest(instance, code)
+            self._lead(instance, rack)
+            return
+        if not instance.living:
+            errand(self._rest, instance, code)
+            errand(self._dispatch_after, instance, rack)
+            return
+        swift, other = racks = self._node.racks
+        stands = rack is swift or rack is other
+        if stands:
+            rack = swift if instance.mean_s < SWIFT_S else other
+        failures = instance.failures
+        count = failures.get(code, 0) + 1
+        # No call between these: an interrupt finds the instance held, or counted and free.
+        if error is not None:
+            failures[code] = count
+        instance.ident = 0
+        instance.holder = None
+        rack[0].append(instance)
+        if self._line.count or not stands or racks is not self._node.racks:
+            errands.run(self._dispatch_after, instance, rack)
+
+    def _rest(self, instance: Instance, code: str) -> None:
+        with self._lock:
+            if code:
+                instance.failed(code)
+            self._node.rest(instance)
+
+    def _look(self, instance: Instance, rack: Rack) -> None:
+        """See to those who have come meanwhile, after an instance was put on a rack."""
+        if get_ident() != main_thread.ident and not near_stack_end():
+            self._lead(instance, rack)
+        else:
+            errands.run(self._dispatch_after, instance, rack)
 
     def _lead(self, instance: Instance, rack: Rack) -> None:
-        """See to those who have come meanwhile, after a caller's own request has ended."""
+        """See to those who have come meanwhile, and run their batches for a while."""
         leader = Caller(get_ident())
+        work = self._dispatch_after(instance, rack, leader)
+        self._driver.drive(leader, work)
+        leader.end()
+
+    def _dispatch_after(self, instance: Instance, rack: Rack, leader: Caller | None = None) -> Any:
         node = self._node
+        with node.lock:
+            retire = node.retire
+            if instance.retired is not None:
+                instance.retired.wake()
+            elif not any(rack is one for one in node.racks):
+                node.collect((rack,))
+            else:
+                node.collect()
+            work = self._dispatcher.dispatch(leader)
+            settled = node.take_settled()
+        node.tell(settled)
+        if retire is not None:
+            retire(instance)
+        return work
+
+    # After something was raised that is no outcome of the request.
+
+    def _recover(self, instance: Instance, request: Request, serial: int) -> None:
+        """Give back an instance that a thread left behind with its claim; a second time does nothing.
+
+        Args:
+            instance: The instance.
+            request: For which it was claimed.
+            serial: Which of its requests it was.
+        """
+        node = self._node
+        with node.lock:
+            held = instance.holder is request or instance.holder is RESTING
+            if held and instance.direct == serial:
+                if instance.holder is request:
+                    instance.failed("interrupt")
+                node.rest(instance)
+            node.collect()
+        self._dispatch_after(instance, self._rack)
+
+    def _recovered(self, instance: Instance, request: Request, raised: BaseException) -> None:
+        """Wait until `_recover` has been done, so that whoever looks next finds all in order."""
         try:
-            with node.lock:
-                retire = node.retire
-                if instance.retired is not None:
-                    instance.retired.wake()
-                elif rack is not node.rack:
-                    node.collect(rack)
-                work = self._dispatcher.dispatch(leader)
-                settled = node.take_settled()
-            node.tell(settled)
-            if retire is not None:
-                retire(instance)
-            self._driver.drive(leader, work)
-        except BaseException:
-            self._mender.withdraw(leader, ())
+            errand(self._recover, instance, request, instance.direct)
+        except BaseException as again:
+            again.abandoned = getattr(raised, "abandoned", False)  # type: ignore[attr-defined]
             raise
+        if isinstance(raised, Exception) and not isinstance(raised, (RecursionError, MemoryError)):
+            raise refuses_change(raised)

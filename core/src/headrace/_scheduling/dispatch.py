@@ -24,10 +24,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.timer import Timer
     from headrace.policies import BatchPolicy, DispatchPolicy
 
-__all__ = ["CUT", "Dispatcher"]
-
-CUT = object()
-"""Holder of an instance whose batch is cut and not yet given to a thread."""
+__all__ = ["Dispatcher"]
 
 _SOONEST_S = 0.001
 """A policy that asks to be asked again at once is asked after this, so that it cannot spin."""
@@ -72,12 +69,10 @@ class Dispatcher(Assignment):
         """Decide with the policies of another dispatcher from now on."""
         self._batches, self._dispatches = other._batches, other._dispatches
 
-    def dispatch(self, me: Caller | Runner | None) -> Work | None:  # noqa: C901 - one decision
+    def dispatch(self, me: Caller | Runner | None) -> Work | None:
         """Claim instances for all batches that are due; give back the one that ``me`` runs."""
         node = self._node
         mine: Work | None = None
-        if node.torn:
-            self.mend()
         if node.line.count:
             node.collect()
         if node.line.count and node.free:
@@ -215,22 +210,20 @@ class Dispatcher(Assignment):
         )
 
     def _fits_elsewhere(self, instance: Instance, weight: int) -> bool:
-        """Tell whether an instance that is busy now takes what is too little for this one."""
+        """Tell whether another instance, busy or free, takes what is too little for this one."""
         return any(
             i.min <= weight and (i.max is None or weight <= i.max)
             for i in self._node.instances
-            if i is not instance and i.holder is not None and i.living
+            if i is not instance and i.living
         )
 
     def _claim(self, instance: Instance, entries: list[Entry], weight: int, now: float) -> Work:
         node = self._node
-        # No call between these four: an interrupt finds the whole claim, or none.
-        node.torn = True
         instance.entries = entries
         instance.running_weight = weight
-        instance.holder = CUT
-        self._end_claim(instance)
-        node.torn = False
+        instance.holder = entries  # until a thread is found for them
+        node.free.remove(instance)
+        self._take_along(entries)
         instance.queued += 1
         instance.sizes[len(entries)] = instance.sizes.get(len(entries), 0) + 1
         if not instance.queued & instance.mask:
@@ -238,29 +231,15 @@ class Dispatcher(Assignment):
                 instance.waited.add((now - entry.arrival) * 1000)
         return Work(instance, entries)
 
-    def _end_claim(self, instance: Instance) -> None:
-        """Take a claimed instance and its batch out of what may be claimed."""
-        node = self._node
-        if instance in node.free:
-            node.free.remove(instance)
-        entries = instance.entries or ()
-        node.line.remove_all(entries)
+    def _take_along(self, entries: Sequence[Entry]) -> None:
+        """Take entries out of the line, into a batch."""
+        self._node.line.remove_all(entries)
         for entry in entries:
-            if entry.state != DONE:
-                entry.state = RUNNING
+            entry.state = RUNNING
 
-    def mend(self) -> None:
-        """End the claims, and hand over the batches, that an interrupt cut short."""
-        self._node.torn = False
-        for instance in self._node.every:
-            if instance.holder is CUT and instance.entries is not None:
-                self._end_claim(instance)
-                self.give(Work(instance, instance.entries))
-
-    def begin(self, me: Caller | Runner, work: Work) -> None:
+    def begin(self, work: Work) -> None:
         """Let a thread that has woken up begin a batch; who came meanwhile joins it if it may."""
-        if not (isinstance(me, Caller) and me.main):
-            self.top_up(work)
+        self.top_up(work)
         if self._node.line.count and self._node.rests:
             self.dispatch(None)  # who meant to join and could not
 
@@ -292,7 +271,7 @@ class Dispatcher(Assignment):
         entries += joining
         instance.sizes[len(entries)] = instance.sizes.get(len(entries), 0) + 1
         instance.running_weight = weight
-        self._end_claim(instance)
+        self._take_along(joining)
         node.let_in()
 
     # When to look again.

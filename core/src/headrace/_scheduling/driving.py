@@ -6,10 +6,11 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace._scheduling import batch as _batch
-from headrace._scheduling.admission import deadline_error
+from headrace._scheduling.admission import deadline_error, interrupted
 from headrace._scheduling.entry import DONE, RUNNING
-from headrace._scheduling.executors import Caller, Runner, Work
-from headrace.errors import BackendError
+from headrace._scheduling.executors import Runner, Work
+from headrace._scheduling.helpers import errands
+from headrace.errors import BackendError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.crew import Crew
     from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.entry import Entry
-    from headrace._scheduling.instance import Instance
+    from headrace._scheduling.executors import Caller
     from headrace._scheduling.node import Node
 
 __all__ = ["Driver", "earliest"]
@@ -40,7 +41,7 @@ class Driver:
         """Run ``work`` and what follows for ``me``; raises the interrupt that hit this thread."""
         node = self._node
         while work is not None:
-            errors, interrupt = self._run(work)
+            errors, interrupt = self._safely(work)
             stops = interrupt is not None and any(entry.owner is me for entry in work.entries)
             with node.lock:
                 self._dispatcher.release(work, errors)
@@ -53,6 +54,21 @@ class Driver:
                 retire(instance)
             if stops and interrupt is not None:
                 raise interrupt
+
+    def _safely(self, work: Work) -> _batch.Outcome:
+        """Run a batch, and let none of its outcomes be lost, whatever is raised."""
+        node = self._node
+        try:
+            errors, interrupt = self._run(work)
+        except BaseException as error:  # noqa: BLE001 - past all guards: the stack or memory ends
+            interrupt = None if isinstance(error, Exception) else error
+            errors = [_batch.wrapped(node.name, work.instance, error) for _ in work.entries]
+        if any(errors):
+            _note_codes(work.entries, errors)
+        try:
+            return errors, interrupt
+        finally:
+            del errors, interrupt  # see `Entry.take_error`
 
     def _run(self, work: Work) -> _batch.Outcome:
         node, limits = self._node, work.instance.limits
@@ -109,7 +125,7 @@ class Driver:
         work, caller.work = caller.work, None
         if work is not None:
             work.instance.ident = caller.ident
-            self._dispatcher.begin(caller, work)
+            self._dispatcher.begin(work)
         elif caller.nudged:
             caller.nudged = False
             work = self._dispatcher.dispatch(caller)
@@ -144,55 +160,99 @@ class Driver:
 
     # Runners and own threads.
 
+    def leave(self, caller: Caller) -> None:
+        """Take from a caller, whose thread goes away, all that it has to do for others. Under the lock."""
+        caller.parked = False
+        for instance in self._node.every:
+            if instance.holder is caller and instance.entries is not None:
+                work = Work(instance, instance.entries)
+                if caller.work is not None:  # it was given and not begun: somebody else runs it
+                    self._dispatcher.give_runner(work)
+                else:
+                    self._dispatcher.fail(work, interrupted(self._node, running=False))
+        caller.work = None
+        self._dispatcher.resign(caller)
+
     def serve(self, runner: Runner) -> None:
         """Run batches until the node is closed: the life of a runner's thread."""
         runner.ident = get_ident()
-        node = self._node
-        work: Work | None = None
-        while True:
-            try:
-                with node.lock:
-                    if runner.stopped:
-                        return
-                    runner.begun = True
-                    work = self._crew.take_up(runner)
-                    if work is not None:
-                        self._dispatcher.begin(runner, work)
-                    else:
-                        work = self._dispatcher.dispatch(runner)
-                    ends = work is None and (node.refusing is not None or self._crew.surplus)
-                    if ends:
-                        self._crew.leave(runner)
-                    elif work is None:
-                        self._crew.park(runner)
-                    settled = node.take_settled()
-                node.tell(settled)
-                if ends:
-                    return
-                if work is None:
-                    runner.signal.sleep()
-                else:
-                    self.drive(runner, work)
-            except BaseException as error:  # noqa: BLE001 - a runner goes on, whatever hits it
-                self._rescue(runner, error)
+        try:
+            goes_on = True
+            while goes_on:
+                try:
+                    goes_on = self._serve_once(runner)
+                except BaseException as error:  # noqa: BLE001 - a runner goes on, whatever hits it
+                    self._give_back_all(runner, error)
+        except BaseException as error:  # noqa: BLE001 - the thread ends; another takes its place
+            errands.run(self._died, runner, error)
 
-    def _rescue(self, runner: Runner, error: BaseException) -> None:
+    def _serve_once(self, runner: Runner) -> bool:
+        """Run what there is to run, or sleep; tell whether to go on."""
+        node = self._node
+        with node.lock:
+            if runner.stopped:
+                return False
+            work = self._crew.take_up(runner)
+            if work is not None:
+                self._dispatcher.begin(work)
+            else:
+                work = self._dispatcher.dispatch(runner)
+            ends = work is None and (node.refusing is not None or self._crew.surplus)
+            if ends:
+                self._crew.leave(runner)
+            elif work is None:
+                self._crew.park(runner)
+            settled = node.take_settled()
+        node.tell(settled)
+        if work is not None:
+            self.drive(runner, work)
+        elif not ends:
+            runner.signal.sleep()
+        return not ends
+
+    def _died(self, runner: Runner, error: BaseException) -> None:
+        """Let another take the place of a runner whose thread was killed."""
+        with self._node.lock:
+            if not runner.stopped:
+                self._crew.leave(runner)
+        self._give_back_all(runner, error)
+
+    def _give_back_all(self, runner: Runner, error: BaseException) -> None:
         """Give back what a runner holds after something was raised past its batch."""
         node = self._node
         with node.lock:
             self._crew.unpark(runner)
             for instance in node.every:
-                if instance.holder is runner and runner.work is None:
-                    self._give_back(instance, error)
+                entries = instance.entries
+                if instance.holder is runner and entries is not None:
+                    if runner.work is None:
+                        failure = _batch.wrapped(node.name, instance, error)
+                        self._dispatcher.fail(Work(instance, entries), failure)
+                    elif runner.stopped:
+                        self._dispatcher.give_runner(Work(instance, entries))
+            if runner.stopped:
+                runner.work = None
+                if self._crew.backlog:
+                    self._dispatcher.give_runner(self._crew.backlog.popleft())
             self._dispatcher.dispatch(None)
             settled = node.take_settled()
         node.tell(settled)
 
-    def _give_back(self, instance: Instance, error: BaseException) -> None:
-        entries = instance.entries
-        if entries is not None:
-            failure = _batch.wrapped(self._node.name, instance, error)
-            self._dispatcher.fail(Work(instance, entries), failure)
+    def not_started(self, runner: Runner, error: RuntimeError) -> None:
+        """Fail what a runner was to run whose thread cannot be started."""
+        node = self._node
+        with node.lock:
+            self._crew.leave(runner)
+            work, runner.work = runner.work, None
+            if work is not None:
+                failure = BackendError(
+                    f"no thread could be started to run the batch: {error}", node=node.name
+                )
+                failure.__cause__ = error
+                self._dispatcher.fail(work, failure)
+            self._dispatcher.dispatch(None)
+            settled = node.take_settled()
+        node.tell(settled)
 
     def drive_owned(self, work: Work) -> None:
         """Run one batch in the thread that owns its instance."""
@@ -207,10 +267,7 @@ class Driver:
                 self._dispatcher.top_up(work)
                 settled = node.take_settled()
             node.tell(settled)
-        try:
-            errors, _ = self._run(work)
-        except BaseException as error:  # noqa: BLE001 - the thread goes on
-            errors = [_batch.wrapped(node.name, instance, error) for _ in work.entries]
+        errors, _ = self._safely(work)
         with node.lock:
             self._dispatcher.release(work, errors)
             del errors  # see `Entry.take_error`
@@ -237,6 +294,13 @@ class Driver:
             self._dispatcher.dispatch(None)
             settled = node.take_settled()
         node.tell(settled)
+
+
+def _note_codes(entries: Sequence[Entry], errors: Sequence[BaseException | None]) -> None:
+    """Find out, before the lock is taken, as what each failure is counted."""
+    for entry, error in zip(entries, errors, strict=True):
+        if error is not None:
+            entry.code = code_of(error)
 
 
 def earliest(entries: Sequence[Entry]) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headrace._portable import shown, told
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ __all__ = [
     "Entry",
     "Owner",
     "checked_weight",
+    "refuses_change",
+    "unreadable",
 ]
 
 NEW = "new"
@@ -41,13 +44,21 @@ MISSING = object()
 """Stands for the ``data`` of a request that has none."""
 
 
+_MOST_WEIGHT = 2**63 - 1
+
+
+_UNTOUCHED = object()
+"""Stands for the ``data`` of a request that never entered: its dict is left as it came."""
+
+
 class Owner(Protocol):
     """Whoever waits for the outcome of an entry."""
 
     def finished(self, entry: Entry) -> None:
         """Take note of the outcome, without any lock held; a second time changes nothing.
 
-        It must be short: code of the user belongs in `headrace._scheduling.callbacks.run_aside`.
+        Whoever hands the request on gives the dict back first, see `Entry.give_back`. It must be
+        short: code of the user is run by `headrace._scheduling.helpers.callbacks`.
         """
 
 
@@ -64,12 +75,14 @@ class Entry:
         room: Wakes a thread that waits until the entry is let into the queue, or is done.
         waits: Counts the wait against the node at which the request entered; None for a request that
             enters here, which the line itself counts.
+        code: As what its failure is counted; set before the lock is taken, for an error of others.
         alarm: The timer that ends the wait of an entry whose owner does not wait itself.
     """
 
     __slots__ = (
         "alarm",
         "arrival",
+        "code",
         "data",
         "deadline",
         "error",
@@ -93,7 +106,7 @@ class Entry:
         priority: int = 0,
     ) -> None:
         self.request = request
-        self.data: Any = request.get("data", MISSING) if isinstance(request, dict) else None
+        self.data: Any = dict.get(request, "data", MISSING) if isinstance(request, dict) else None
         self.owner: Owner = owner or NOBODY
         self.weight = weight
         self.arrival = arrival
@@ -101,6 +114,7 @@ class Entry:
         self.priority = priority
         self.state = NEW
         self.error: BaseException | None = None
+        self.code: str | None = None
         self.alarm: Alarm | None = None
         self.room: Signal | None = None
         self.waits: Waits | Handed | None = None
@@ -109,6 +123,24 @@ class Entry:
         """Give an entry that never entered its outcome."""
         self.state = DONE
         self.error = error
+        self.data = _UNTOUCHED
+
+    def give_back(self) -> None:
+        """Give the caller its object back, and no result of a failure; never under a lock.
+
+        Not while a backend runs on it. A dict that refuses it has failed, whatever it was before.
+        """
+        error = self.error
+        if self.data is _UNTOUCHED:
+            return
+        try:
+            if error is not None and getattr(error, "abandoned", False) is True:
+                return
+            self.put_back()
+            if error is not None:
+                self.request.pop("result", None)
+        except Exception as refusal:  # noqa: BLE001 - anybody's dict, anybody's error
+            self.error = error or refuses_change(refusal)
 
     def put_back(self) -> None:
         """Let the request have the caller's object under ``data`` again, or nothing."""
@@ -125,6 +157,24 @@ class Entry:
         """
         error, self.error = self.error, None
         return error
+
+
+def refuses_change(error: Exception) -> InputError:
+    """Make the error of a request whose own dict raised when it was to be answered."""
+    failure = InputError(
+        f"the request cannot be answered: its dict raised {type(error).__name__}",
+        key="data",
+        expected="a dict that lets 'data' and 'result' be written and removed",
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def unreadable(error: Exception) -> InputError:
+    """Make the error of a request whose dict, or what is in it, raises when it is looked at."""
+    failure = InputError(f"the request cannot be read: {told(error)}")
+    failure.__cause__ = error
+    return failure
 
 
 class Nobody:
@@ -159,12 +209,14 @@ def checked_weight(request: Any, node: str, needs: Sequence[str]) -> int:
         if key not in request:
             raise InputError(f"the request has no {key!r}", key=key, node=node)
     weight: Any = request.get("request_size", 1)
-    if type(weight) is not int or weight < 1:
+    if type(weight) is not int or not 1 <= weight <= _MOST_WEIGHT:
         raise InputError(
             "the weight of the request is wrong",
             key="request_size",
-            expected="an int of at least 1",
-            got=repr(weight),
+            expected="an int of at least 1"
+            if type(weight) is not int or weight < 1
+            else "an int below 2**63",
+            got=shown(weight),
             node=node,
         )
     return weight

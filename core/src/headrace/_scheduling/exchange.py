@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import unfit
+from headrace._scheduling.node import new_racks
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Sequence
 
     from headrace._scheduling.crew import Crew
@@ -23,17 +22,14 @@ __all__ = ["Exchange"]
 
 
 class Exchange:
-    """Exchanging the instances of a scheduler.
-
-    It is called by threads that no interrupt hits, so never by the main thread.
-    """
+    """Exchanging the instances of a scheduler. It is never called by the main thread."""
 
     instances: list[Instance]
     limits: Limits
     _node: Node
     _dispatcher: Dispatcher
     _crew: Crew
-    _lock: threading.Lock
+    _lock: Any
     _rack: Rack
     _direct_max: int
     _linger: bool
@@ -57,17 +53,16 @@ class Exchange:
         """
         node = self._node
         with node.lock:
-            if node.torn:
-                self._dispatcher.mend()
             old = node.instances
             for instance in old:
                 instance.retired = retired
             node.retiring = [*node.retiring, *old]
             node.instances = self.instances = list(new.instances)
             node.every = [*node.instances, *node.retiring]
-            # A new rack first: who takes an old instance off the old one sees it, and gives it back.
-            self._rack = node.rack = (deque(),)
-            node.free, node.racks = list(new.instances), new._node.racks
+            # New racks first: who takes an old instance off an old one sees it, and gives it back.
+            node.racks = new_racks()
+            self._rack = node.racks[0]
+            node.free, node.lays_out = list(new.instances), new._node.lays_out
             node.limits = self.limits = new.limits
             node.lost = False
             node.measure(node.instances)

@@ -28,12 +28,10 @@ _kept = threading.local()
 
 
 def _signal_of_this_thread() -> Signal:
-    """Give the one signal on which the calling thread sleeps, whatever it waits for."""
-    try:
-        signal: Signal = _kept.signal
-    except AttributeError:
-        signal = _kept.signal = Signal()
-    return signal
+    """Give the signal that the calling thread keeps to sleep on, whatever it waits for."""
+    signal: Signal | None = getattr(_kept, "signal", None)
+    _kept.signal = None  # a wait inside the wait has a signal of its own
+    return signal or Signal()
 
 
 class Caller:
@@ -86,10 +84,9 @@ class Caller:
         asleep = self.parked and self.pending and self.work is None
         return ((self.node, self),) if asleep else ()
 
-    @property
-    def main(self) -> bool:
-        """Whether it is the main thread, which runs batches of its own requests only."""
-        return self.ident == threading.main_thread().ident
+    def end(self) -> None:
+        """Keep the signal for the next time that this thread waits."""
+        _kept.signal = self.signal
 
     @property
     def done(self) -> bool:
@@ -128,18 +125,16 @@ class Runner:
     Attributes:
         ident: Identifier of the thread; 0 until it runs.
         work: Work that it was given and has not taken up.
-        begun: Whether the thread runs.
         stopped: Whether it is to end.
         signal: Wakes it.
 
     Changed under the lock of the node.
     """
 
-    __slots__ = ("begun", "ident", "signal", "stopped", "work")
+    __slots__ = ("ident", "signal", "stopped", "work")
 
     def __init__(self) -> None:
         self.ident = 0
         self.work: Work | None = None
-        self.begun = False
         self.stopped = False
         self.signal = Signal()

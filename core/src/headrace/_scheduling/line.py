@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
+from heapq import heappop, heappush, heapreplace
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ __all__ = ["QueueView", "WaitingLine"]
 class WaitingLine:
     """Entries that wait; every operation costs O(1) per entry, however many wait.
 
+    The number of different priorities costs its logarithm.
+
     Args:
         node: The node at which they wait.
 
@@ -27,25 +31,40 @@ class WaitingLine:
         weight: Sum of their weights.
     """
 
-    __slots__ = ("_levels", "_node", "_priorities", "count", "guests", "weight")
+    __slots__ = (
+        "_first",
+        "_firsts",
+        "_levels",
+        "_node",
+        "_priorities",
+        "count",
+        "guests",
+        "weight",
+    )
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._levels: dict[int, OrderedDict[Entry, None]] = {}
-        self._priorities: list[int] = []  # descending, only those with entries
+        self._priorities: list[int] = []  # ascending, only those with entries
+        # When the first of each priority arrived: a heap whose values may lie in the past, and what it
+        # holds of each. They are put right when they come to the top.
+        self._firsts: list[tuple[float, int]] = []
+        self._first: dict[int, float] = {}
         self.count = 0
         self.guests = 0
         self.weight = 0
 
     def push(self, entry: Entry) -> None:
         """Put ``entry`` behind all of its priority."""
-        level = self._levels.get(entry.priority)
+        priority = entry.priority
+        level = self._levels.get(priority)
         if level is None:
-            priorities = sorted([*self._levels, entry.priority], reverse=True)
-            level = OrderedDict()
-            # No call and no branch in what follows: an interrupt finds all of it, or nothing.
-            self._levels[entry.priority] = level
-            self._priorities = priorities
+            level = self._levels[priority] = OrderedDict()
+            insort(self._priorities, priority)
+            known = self._first.get(priority)
+            if known is None or entry.arrival < known:
+                self._first[priority] = entry.arrival
+                heappush(self._firsts, (entry.arrival, priority))
         level[entry] = None
         self.count += 1
         self.guests += entry.waits is not None
@@ -63,9 +82,8 @@ class WaitingLine:
         self.guests -= entry.waits is not None
         self.weight -= entry.weight
         if not level:
-            priorities = [p for p in self._priorities if p != entry.priority]
             del self._levels[entry.priority]
-            self._priorities = priorities
+            del self._priorities[bisect_left(self._priorities, entry.priority)]
         if entry.waits is not None:
             entry.waits.ended(entry)
 
@@ -76,7 +94,6 @@ class WaitingLine:
             if level is None or len(level) == 1 or entry.waits is not None:
                 self.remove(entry)
             elif entry in level:
-                # No call between these three.
                 del level[entry]
                 self.count -= 1
                 self.weight -= entry.weight
@@ -91,7 +108,7 @@ class WaitingLine:
             return None
         own = (
             entry
-            for priority in reversed(self._priorities)
+            for priority in self._priorities
             for entry in self._levels[priority]
             if entry.waits is None
         )
@@ -99,12 +116,27 @@ class WaitingLine:
 
     def oldest(self) -> float:
         """Give when the oldest that waits arrived: equals stand in order of arrival."""
-        return min(next(iter(level)).arrival for level in self._levels.values() if level)
+        if len(self._priorities) == 1:
+            return next(iter(self._levels[self._priorities[0]])).arrival
+        while True:
+            arrival, priority = self._firsts[0]
+            level = self._levels.get(priority)
+            if self._first.get(priority) != arrival:
+                heappop(self._firsts)
+            elif not level:
+                heappop(self._firsts)
+                del self._first[priority]
+            else:
+                actual = next(iter(level)).arrival
+                if actual == arrival:
+                    return arrival
+                self._first[priority] = actual
+                heapreplace(self._firsts, (actual, priority))
 
     def __iter__(self) -> Iterator[Entry]:
         if len(self._priorities) == 1:
             return iter(self._levels[self._priorities[0]])
-        return chain.from_iterable(self._levels[p] for p in self._priorities)
+        return chain.from_iterable(self._levels[p] for p in reversed(self._priorities))
 
     def __contains__(self, entry: Entry) -> bool:
         return entry in self._levels.get(entry.priority, ())

@@ -1,23 +1,19 @@
-"""What the parts of a node's scheduler share: the line, the instances, the open requests.
-
-An interrupt (Ctrl-C) can hit the main thread at any call, also under the lock. So what belongs
-together is written without a call in between, in an order from which `headrace._scheduling.mending`
-can tell how far it came.
-"""
+"""What the parts of a node's scheduler share: the line, the instances, the open requests."""
 
 from __future__ import annotations
 
-import threading
+import logging
 from collections import OrderedDict, deque
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.elsewhere import Elsewhere
-from headrace._scheduling.entry import DONE, MISSING, NOBODY, OUTSIDE, QUEUED, Entry
+from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, Entry
 from headrace._scheduling.executors import Caller, CallerOfGroups
+from headrace._scheduling.helpers import errands
 from headrace._scheduling.instance import SWIFT_S
 from headrace._scheduling.line import WaitingLine
+from headrace._scheduling.reentrant import new_lock
 from headrace._scheduling.statistics import Past
 from headrace.errors import ClosedError, InstanceLostError, OverloadedError, code_of
 
@@ -27,12 +23,22 @@ if TYPE_CHECKING:
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.signal import Signal
 
-__all__ = ["Limits", "Node", "Rack", "own"]
+__all__ = ["Limits", "Node", "Rack", "Racks", "new_racks", "own"]
+
+_log = logging.getLogger("headrace.scheduling")
 
 Rack = tuple["deque[Instance]"]
 """Free instances that a caller may take without the lock: they lie in the deque of this tuple, and
-who takes one out of it has it. A rack serves one set of instances, and is never used again once
-another stands in its place."""
+who takes one out of it has it."""
+
+Racks = tuple[Rack, Rack]
+"""The rack of swift backends, for all callers, and that of the others, for the main thread. They serve
+one set of instances, and are never used again once others stand in their place."""
+
+
+def new_racks() -> Racks:
+    """Make racks on which nothing lies."""
+    return (deque(),), (deque(),)
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,9 @@ class Node:
         every: Both.
         past: The counts of instances that are gone.
         free: The instances in service that nobody holds, the one that rested longest first. Those
-            on the rack are not among them until `collect` has been called.
-        rack: Where they are while nobody waits and their backend is swift.
-        racks: Whether any may lie there.
+            on the racks are not among them until `collect` has been called.
+        racks: Where they are while nobody waits.
+        lays_out: Whether any may lie there.
         line: The requests that wait.
         outside: The requests that wait for room in the line, first come first served.
         elsewhere: Counts the requests that entered here and wait at other nodes.
@@ -84,9 +90,9 @@ class Node:
         waker: The caller who will; None for the timer.
         min, max: Weights that some living instance takes.
         needs_result: Whether a request that ends without a ``result`` has failed.
-        torn: Whether a claim has begun and not ended; seen by others only after an interrupt.
         shed: Entries at other nodes whose requests make way here, until `shed_elsewhere` fails them.
         lost: Whether no instance lives.
+        starts: Threads to start as soon as the lock is left.
         tells_callers: Whether callers that wait are told their outcome, as all other owners are; else
             `settle` takes note of it.
     """
@@ -99,14 +105,14 @@ class Node:
         self.name = name
         self.limits = limits
         self.clock = clock
-        self.lock = threading.Lock()
+        self.lock = new_lock(self)
         self.instances = list(instances)
         self.retiring: list[Instance] = []
         self.every = self.instances
         self.past = Past()
         self.free = list(instances)
-        self.rack: Rack = (deque(),)
-        self.racks = False
+        self.racks = new_racks()
+        self.lays_out = False
         self.line = WaitingLine(self)
         self.outside: OrderedDict[Entry, None] = OrderedDict()
         self.elsewhere = Elsewhere()
@@ -119,8 +125,8 @@ class Node:
         self.wake_at: float | None = None
         self.waker: Caller | None = None
         self.needs_result = True
-        self.torn = False
         self.lost = False
+        self.starts: deque[Callable[[], None]] = deque()
         self.shed: list[tuple[Entry, Node, OverloadedError]] = []
         self._settled: list[Entry] = []  # by this turn under the lock, not told yet
         self._untold: dict[Entry, None] = {}  # all that is settled and not told
@@ -176,45 +182,29 @@ class Node:
                 entry.room.wake()
 
     def settle(self, entry: Entry, error: BaseException | None, at: Instance | None = None) -> None:
-        """Give an entry its one outcome.
+        """Give an entry its one outcome. Whoever is told of it gives the dict back first.
 
         Args:
             entry: An entry that is not DONE.
             error: None for success.
             at: The instance that ran it, which counts the failure.
         """
-        request = entry.request
         owner = entry.owner
-        waiter = owner if isinstance(owner, Caller) and not self.tells_callers else None
-        plain = entry.data is not MISSING and not (entry.alarm or entry.room)
-        if error is None and waiter is not None and plain:
-            request["data"] = entry.data
-            # No call up to the state: an interrupt finds the entry either open or settled.
-            waiter.pending -= 1
-            entry.state = DONE
-            if not waiter.pending:
-                self._release(waiter)
-            return
-        _give_back(entry, error)
+        entry.error = error
+        entry.state = DONE
         if entry.alarm is not None:
             entry.alarm.cancel()
-        code = "" if error is None else code_of(error)
-        failures = self.failures if at is None else at.failures
-        count = failures.get(code, 0) + 1
-        # No call up to the state: an interrupt finds the entry either open or settled.
         if error is not None:
-            failures[code] = count
-        entry.error = error
-        if waiter is not None:
-            waiter.pending -= 1
-        else:
-            self._untold[entry] = None
-        entry.state = DONE
+            failures = self.failures if at is None else at.failures
+            code = entry.code or code_of(error)
+            failures[code] = failures.get(code, 0) + 1
         if entry.room is not None:
             entry.room.wake()
-        if waiter is not None:
-            self._release(waiter)
+        if isinstance(owner, Caller) and not self.tells_callers:
+            owner.pending -= 1
+            self._release(owner)
         else:
+            self._untold[entry] = None
             self._settled.append(entry)
         if error is not None and isinstance(owner, CallerOfGroups):
             self._cancel_group(entry, owner)
@@ -238,7 +228,6 @@ class Node:
     def settle_waiting(self, error: BaseException, entries: Sequence[Entry]) -> None:
         """Fail entries that wait, each with an error of its own."""
         for entry in entries:
-            # In this order an interrupt leaves a settled entry in the line, which is passed over.
             if entry.state != DONE:
                 self.settle(entry, own(error))
             self.take_out(entry)
@@ -264,22 +253,35 @@ class Node:
         self._settled = []
         return settled
 
-    def take_untold(self) -> list[Entry]:
-        """Give all that may not have been told, after an interrupt."""
-        self._settled = []
-        return list(self._untold)
-
     def tell(self, settled: Sequence[Entry]) -> None:
-        """Tell the owners of entries their outcome. Without the lock."""
-        if not settled:
-            return
+        """Start threads that are due, and tell the owners of entries their outcome. Without the lock.
+
+        Whatever goes wrong while one is told, the others are told.
+        """
+        errands.attend()
+        if self.starts:
+            self._start_threads()
         for entry in settled:
-            entry.owner.finished(entry)
-            entry.owner = NOBODY  # an owner knows its entry: together they would be garbage
-            self._untold.pop(entry, None)
-        if self.refusing is not None:
+            self._tell_one(entry)
+        if settled and self.refusing is not None:
             with self.lock:
                 self.look_if_quiet()
+
+    def _start_threads(self) -> None:
+        while self.starts:
+            try:
+                start = self.starts.popleft()
+            except IndexError:  # another thread was quicker
+                break
+            start()
+
+    def _tell_one(self, entry: Entry) -> None:
+        try:
+            entry.owner.finished(entry)
+        except BaseException as error:  # noqa: BLE001 - the others must be told
+            _log.error("node %s: an outcome could not be told", self.name, exc_info=error)
+        entry.owner = NOBODY  # an owner knows its entry: together they would be garbage
+        self._untold.pop(entry, None)
 
     # Instances.
 
@@ -292,32 +294,38 @@ class Node:
         elif instance.lost is not None and instance.lost.is_set():
             self.lose(instance)
         else:
-            # No call between these three: an interrupt finds the instance held, or free.
             instance.ident = 0
             instance.holder = None
             self.free.append(instance)
 
     @property
     def rests(self) -> bool:
-        """Whether an instance is free, on the rack or not."""
-        return bool(self.free or self.rack[0])
+        """Whether an instance is free, on a rack or not."""
+        if self.free:
+            return True
+        (swift,), (other,) = self.racks
+        return bool(swift or other)
 
-    def collect(self, rack: Rack | None = None) -> None:
-        """Take what lies on the rack among the free ones, in one step that nothing interrupts."""
-        rack = rack or self.rack
-        if rack[0]:
-            with suppress(IndexError):  # callers take some meanwhile
-                self.free.extend(map(deque.popleft, rack * len(rack[0])))
+    def collect(self, racks: Sequence[Rack] | None = None) -> None:
+        """Take what lies on the racks among the free ones."""
+        if racks is None:
+            (swift,), (other,) = racks = self.racks
+            if not (swift or other):
+                return
+        for (rack,) in racks:
+            while rack:
+                try:
+                    self.free.append(rack.popleft())
+                except IndexError:  # a caller was quicker
+                    break
 
     def lay_out(self) -> None:
         """Let callers take the free instances without the lock, since nobody waits."""
-        free = self.free
-        if self.racks:
-            for instance in free:
-                if instance.mean_s >= SWIFT_S:
-                    return
-            # In one step that nothing interrupts, too.
-            self.rack[0].extend(map(free.pop, (0,) * len(free)))
+        if self.lays_out:
+            (swift,), (other,) = self.racks
+            for instance in self.free:
+                (swift if instance.mean_s < SWIFT_S else other).append(instance)
+            self.free.clear()
 
     # The end.
 
@@ -368,14 +376,6 @@ class Node:
             node=self.name,
             hint=f"Pipeline.reload({self.name!r}, {{}}) brings new instances.",
         )
-
-
-def _give_back(entry: Entry, error: BaseException | None) -> None:
-    """Give the caller its object back, and no result of a failure; not while a backend runs on it."""
-    if not getattr(error, "abandoned", False):
-        entry.put_back()
-        if error is not None:
-            entry.request.pop("result", None)
 
 
 def own(error: BaseException) -> BaseException:

@@ -12,9 +12,11 @@ from concurrent.futures import CancelledError
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._scheduling.calls import served_by
 from headrace._scheduling.driving import Driver
 from headrace._scheduling.executors import Caller
 from headrace._scheduling.node import Node
+from headrace._scheduling.reentrant import main_thread
 from headrace._scheduling.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -42,11 +44,11 @@ class _Guarded:
         self._lock = threading.Lock()
 
     def call(self, method: Callable[..., Any], *args: Any) -> None:
-        """Call a method of the probe; only Ctrl-C in the main thread is raised."""
+        """Call a method of the probe; only Ctrl-C, where the main thread waits, is raised."""
         try:
             method(*args)
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and _in_main_thread():
+            if isinstance(error, KeyboardInterrupt) and _for_main_thread():
                 raise
             self._failed(error)
 
@@ -116,8 +118,9 @@ def _with(probes: list[_Guarded], name: str) -> list[tuple[_Guarded, Callable[..
     return [(one, method) for one, method in methods if callable(method)]
 
 
-def _in_main_thread() -> bool:
-    return get_ident() == threading.main_thread().ident
+def _for_main_thread() -> bool:
+    """Tell whether the calling thread is the main thread, or one that it waits for."""
+    return main_thread.ident in served_by(get_ident())
 
 
 class ProbedNode(Node):
@@ -144,12 +147,14 @@ class ProbedNode(Node):
     def tell(self, settled: Sequence[Entry]) -> None:
         """Tell the probes, then the owners. Without the lock."""
         if not settled:
+            super().tell(settled)
             return
         interrupt: BaseException | None = None
         ended = self.clock()
         for entry in settled:
             # After an interrupt two threads may tell the same: the first to take it is the one.
             if self._unheard.pop(entry, entry) is None:
+                entry.give_back()
                 try:
                     self.hear(entry.request, entry.arrival, ended, entry.error)
                 except KeyboardInterrupt as raised:
@@ -269,4 +274,5 @@ class ProbedScheduler(Scheduler):
 
     def held_by_this_thread(self) -> bool:
         """Tell whether the calling thread runs a batch of this node, or is inside a probe of it."""
-        return get_ident() in self._node.telling or super().held_by_this_thread()
+        telling = not served_by(get_ident()).isdisjoint(self._node.telling)
+        return telling or super().held_by_this_thread()

@@ -1,40 +1,41 @@
 """The scheduler of one node: how requests come in, and how their owners take them back.
 
 One lock per node guards the waiting line, the instances and the states of the requests; only free
-instances on a rack are taken without it. The parts:
+instances on a rack are taken without it. The main thread never takes it. The parts:
 
-- `direct`: callers that find an instance free and run their own request;
+- `direct`, `claiming`: callers that find an instance free and run their own request;
 - `admission`: who is let into the line; `circles`: who would wait there for ever;
 - `submission`: owners that do not wait in the calling thread;
 - `dispatch`: which batch is due, on which instance; `assignment`: which thread runs it;
 - `driving`, `crew`: those threads;
 - `exchange`: new instances in place of the old ones;
-- `closing`, `mending`: the end, and interrupts;
+- `closing`: the end;
+- `reentrant`, `helpers`: what is asked for in the main thread, or where a lock is held;
 - `node`: what they share, and the one outcome of every request.
 """
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling import closing
-from headrace._scheduling.admission import Entrance, enter, held_here, refuse
+from headrace._scheduling.admission import Entrance, enter, held_here, interrupted, refuse
+from headrace._scheduling.calls import call_run_here
 from headrace._scheduling.circles import circle_of, waiting
+from headrace._scheduling.claiming import refuse_inside
 from headrace._scheduling.crew import Crew
 from headrace._scheduling.direct import ONE_AT_A_TIME, Direct
 from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.driving import Driver, earliest
-from headrace._scheduling.entry import (
-    NEW,
-    Entry,
-)
+from headrace._scheduling.entry import DONE, NEW, RUNNING, Entry
 from headrace._scheduling.exchange import Exchange
 from headrace._scheduling.executors import Caller, CallerOfGroups
-from headrace._scheduling.mending import Mender
 from headrace._scheduling.node import Limits, Node
-from headrace._scheduling.statistics import statistics
+from headrace._scheduling.reentrant import reentrant
+from headrace._scheduling.statistics import statistics, statistics_anyhow
 from headrace._scheduling.submission import Submission
 from headrace._scheduling.timer import shared_timer
 
@@ -82,7 +83,7 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
         self._timer = timer or shared_timer()
         self._node = node = self._node_type(name, instances, limits, clock)
         self._driver = driver = self._driver_type(node)
-        self._crew = Crew(name, len(instances), driver.serve)
+        self._crew = Crew(name, len(instances), driver, node.starts)
         self._dispatcher = Dispatcher(
             node,
             batch_policy,
@@ -94,16 +95,16 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
             self._on_wake,
         )
         driver.attach(self._dispatcher, self._crew)
-        self._mender = Mender(node, self._dispatcher, self._crew)
         # What `call` needs, one attribute away.
         self._lock = node.lock
-        self._rack = node.rack
+        self._rack = node.racks[0]
         self._line = node.line
         self._elsewhere = node.elsewhere
         self.outside = node.outside
         self._linger = limits.batching_timeout_ms > 0 and self.max != 1
         self._direct_max = self._weight_for_shortcut(batch_policy)
-        node.racks = ONE_AT_A_TIME and self._direct_max > 0 and self._uses_rack
+        node.lays_out = ONE_AT_A_TIME and self._direct_max > 0 and self._uses_rack
+        node.lay_out()
 
     @property
     def min(self) -> int:
@@ -149,9 +150,11 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
             deadline = self._set_times(entry, now)
             caller.runs = False
         self._wait(caller, (entry,), deadline, internal=internal)
+        entry.give_back()
         if entry.error is not None:
             raise entry.take_error()  # type: ignore[misc]
 
+    @reentrant(later=refuse_inside)
     def call_many(
         self,
         entries: Sequence[Entry],
@@ -180,6 +183,8 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
         for entry in fresh:
             entry.owner = caller
         self._wait(caller, fresh, deadline, internal=internal)
+        for entry in fresh:
+            entry.give_back()
         if isinstance(caller, CallerOfGroups):
             caller.groups.clear()  # its entries know it: together they would be garbage
 
@@ -197,22 +202,26 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
         outer = waiting.get(me)
         waiting[me] = caller
         try:
+            call = call_run_here()
+            if call is not None:
+                call.withdrawn_by(partial(self._withdraw, caller, entries))
             with node.lock:
                 node.callers.add(caller)
                 enter(node, entries, self._make_room, internal=internal, waits=True)
-                work = self._dispatcher.dispatch(caller) if node.rests or node.torn else None
+                work = self._dispatcher.dispatch(caller) if node.rests else None
                 parks = caller.parked = work is None and caller.pending > 0
                 if parks and not node.rests and circle_of(caller) is not None:
                     refuse(node, entries)
                     parks = caller.parked = caller.pending > 0
                 settled = node.take_settled()
-            if settled:
-                node.tell(settled)
+            node.tell(settled)
             if node.shed:
                 node.shed_elsewhere()
             self._driver.wait(caller, entries, work, parks=parks, deadline=deadline)
         except BaseException as interrupt:
-            abandoned = self._mender.withdraw(caller, entries)
+            with node.lock:
+                self._driver.leave(caller)
+            abandoned = self._withdraw(caller, entries)
             interrupt.abandoned = abandoned  # type: ignore[attr-defined]
             raise
         finally:
@@ -220,7 +229,27 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
                 del waiting[me]
             else:
                 waiting[me] = outer
-        node.callers.discard(caller)
+            node.callers.discard(caller)
+            caller.end()
+
+    def _withdraw(self, caller: Caller, entries: Sequence[Entry]) -> bool:
+        """Take back what a caller waits for no more; True if a backend runs on any."""
+        node = self._node
+        abandoned = False
+        with node.lock:
+            for entry in entries:
+                if entry.state != DONE:
+                    running = entry.state == RUNNING
+                    abandoned = abandoned or running
+                    if entry.state == NEW:
+                        node.entered += 1
+                    node.take_out(entry)
+                    node.settle(entry, interrupted(node, running=running))
+            node.let_in()
+            self._dispatcher.dispatch(None)
+            settled = node.take_settled()
+        node.tell(settled)
+        return abandoned
 
     # What the timer calls.
 
@@ -234,19 +263,24 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
 
     def held_by_this_thread(self) -> bool:
         """Tell whether the calling thread, or one that waits for it, runs a batch of this node."""
-        with self._node.lock:
-            return held_here(self._node)
+        return held_here(self._node)
 
+    @reentrant()
     def idle_instances(self) -> list[Instance]:
         """Give the instances in service on which nothing runs."""
         with self._node.lock:
             return [instance for instance in self.instances if instance.holder is None]
 
+    @reentrant(later=lambda scheduler: scheduler._busy())
     def busy(self) -> bool:
         """Tell whether a batch runs."""
         with self._node.lock:
-            return any(instance.holder is not None for instance in self._node.every)
+            return self._busy()
 
+    def _busy(self) -> bool:
+        return any(instance.holder is not None for instance in self._node.every)
+
+    @reentrant(later=lambda scheduler: statistics_anyhow(scheduler._node))
     def statistics(self) -> dict[str, Any]:
         """Give what ``stats()`` shows of the node."""
         with self._node.lock:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
 
-__all__ = ["Past", "statistics"]
+__all__ = ["Past", "statistics", "statistics_anyhow"]
 
 
 class Past:
@@ -74,6 +74,15 @@ def statistics(node: Node) -> dict[str, Any]:
         "forward_ms": total.forward.summary(),
         "instances": [instance.statistics() for instance in node.instances],
     }
+
+
+def statistics_anyhow(node: Node) -> dict[str, Any]:
+    """Give the counts as they are at some moment in between: the calling thread holds a lock."""
+    while True:
+        try:
+            return statistics(node)
+        except RuntimeError:  # another thread has changed a dict meanwhile
+            continue
 
 
 def _running(holder: object, entries: Sequence[Entry] | None) -> int:

@@ -7,40 +7,16 @@ from _thread import start_new_thread
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from headrace._scheduling.calls import Call
+from headrace._scheduling.helpers import errands
 from headrace._scheduling.signal import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OwnThread", "served_by", "serves", "serving"]
+__all__ = ["OwnThread"]
 
 T = TypeVar("T")
-
-_serving: dict[int, int] = {}
-"""Identifier of a thread to that of the thread which waits for its current job."""
-
-
-def serves(ident: int) -> bool:
-    """Tell whether another thread waits for what thread ``ident`` does now, through `call`."""
-    return ident in _serving
-
-
-def served_by(ident: int) -> set[int]:
-    """Give thread ``ident`` and all threads that wait for what it does now, through `call`."""
-    found = {ident}
-    waiting = _serving.get(ident)
-    while waiting is not None and waiting not in found:
-        found.add(waiting)
-        waiting = _serving.get(waiting)
-    return found
-
-
-def serving(ident: int) -> set[int]:
-    """Give the threads for which thread ``ident`` waits now, through `call`."""
-    found: set[int] = set()
-    if _serving:
-        found = {one for one in list(_serving) if one != ident and ident in served_by(one)}
-    return found
 
 
 class _Job(NamedTuple):
@@ -52,13 +28,13 @@ class OwnThread:
     """A daemon thread with an inbox.
 
     A job that the thread cannot end because something kills it is told so: nobody waits in vain.
+    The inbox has no lock that code interrupted by a signal handler could hold.
 
     Attributes:
         cause: What killed it, None while nothing has.
     """
 
     def __init__(self, name: str) -> None:
-        self._lock = threading.Lock()
         self._jobs: deque[_Job | None] = deque()
         self._signal = Signal()
         self._started = False
@@ -112,11 +88,13 @@ class OwnThread:
         Returns:
             False when the thread has ended already; then neither is called.
         """
-        with self._lock:
-            if self._ended:
-                return False
-            self._jobs.append(_Job(run, lost))
+        if self._ended:
+            return False
+        self._jobs.append(_Job(run, lost))
         self._signal.wake()
+        # The thread first ends and then looks for jobs: one of the two sees the other.
+        if self._ended:
+            errands.run(self._lose)  # not here: whoever gives a job may hold a lock
         return True
 
     def call(self, function: Callable[..., T], *args: Any, look_s: float | None = None) -> T:
@@ -130,33 +108,20 @@ class OwnThread:
 
         Raises:
             RuntimeError: The thread has ended.
-            BaseException: What the function raised. An interrupt of the calling thread that leaves
-                the function running has ``abandoned`` set.
+            BaseException: What the function raised. An interrupt of the calling thread has
+                ``abandoned`` set, which tells whether it leaves the function running.
         """
         if self.current:
             return function(*args)
-        call = _Call(function, args)
+        call = Call(function, args)
         if not self.post(call.run, call.lost):
             raise RuntimeError(f"the thread {self._thread.name} has ended")
-        try:
-            while not call.done.sleep(look_s):
-                pass
-        except BaseException as interrupt:
-            if call.give_up():
-                interrupt.abandoned = True  # type: ignore[attr-defined]
-            raise
-        if call.error is not None:
-            try:
-                raise call.error
-            finally:
-                del call
-        result: T = call.result
+        result: T = call.wait(look_s)
         return result
 
     def stop(self) -> None:
         """End the thread after what it has been given; does not wait."""
-        with self._lock:
-            self._jobs.append(None)
+        self._jobs.append(None)
         self._signal.wake()
 
     def _run(self) -> None:
@@ -175,50 +140,15 @@ class OwnThread:
         except BaseException as error:  # noqa: BLE001 - it ends the thread; those who wait are told
             self.cause = error
         finally:
-            with self._lock:
-                self._ended = True
-                left = [job for job in jobs if job is not None]
-                jobs.clear()
-            for job in left:
-                job.lost()
+            self._ended = True
+            self._lose()
 
-
-class _Call:
-    """A function that one thread runs while another waits for it."""
-
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.function = function
-        self.args = args
-        self.caller = threading.get_ident()
-        self.done = Signal()
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.state = "waits"
-        self._lock = threading.Lock()
-
-    def run(self) -> None:
-        with self._lock:
-            if self.state != "waits":
+    def _lose(self) -> None:
+        """Tell the jobs that are left, each once, that nobody runs them."""
+        while True:
+            try:
+                job = self._jobs.popleft()
+            except IndexError:
                 return
-            self.state = "runs"
-        me = threading.get_ident()
-        _serving[me] = self.caller
-        try:
-            self.result = self.function(*self.args)
-        except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
-            self.error = error
-        _serving.pop(me, None)
-        self.state = "done"
-        self.done.wake()
-
-    def lost(self) -> None:
-        if self.state != "done":
-            self.error = RuntimeError("the thread that owns the backend has died")
-            self.done.wake()
-
-    def give_up(self) -> bool:
-        """Take the call back; True when it has begun and goes on without its caller."""
-        with self._lock:
-            if self.state == "waits":
-                self.state = "given up"
-            return self.state == "runs"
+            if job is not None:
+                job.lost()

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING
 
+from headrace._scheduling.helpers import errands
+from headrace._scheduling.reentrant import new_lock
 from headrace._scheduling.signal import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Alarm", "Timer", "shared_timer"]
+
+_log = logging.getLogger("headrace.threads")
 
 
 class Alarm:
@@ -36,16 +41,15 @@ class Alarm:
 class Timer:
     """Calls functions at times on the monotonic clock, one after the other, in its own thread.
 
-    The functions must be short and must not raise.
+    The functions must be short. The thread is replaced when something kills it.
     """
 
     def __init__(self) -> None:
-        # A raw lock: an interrupt cannot leave it locked, as it can a Condition.
-        self._lock = threading.Lock()
+        self._lock = new_lock(self)
         self._changed = Signal()
         self._heap: list[tuple[float, int, Alarm]] = []
         self._order = itertools.count()
-        self._thread: threading.Thread | None = None
+        self._starts = False
         self._dead = 0
 
     def call_at(self, at: float, action: Callable[[], None]) -> Alarm:
@@ -54,11 +58,15 @@ class Timer:
         with self._lock:
             heapq.heappush(self._heap, (at, next(self._order), alarm))
             first = self._heap[0][2] is alarm
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="headrace-timer", daemon=True)
-                thread.start()
-                self._thread = thread
-        if first:
+            starts, self._starts = not self._starts, True
+        if starts:
+            # By a thread that holds no lock, as whoever calls here may.
+            try:
+                errands.run(self._start)
+            except RuntimeError as error:
+                self._starts = False
+                _log.error("no thread can be started to watch deadlines", exc_info=error)
+        elif first:
             self._changed.wake()
         return alarm
 
@@ -71,14 +79,31 @@ class Timer:
                 heapq.heapify(self._heap)
                 self._dead = 0
 
+    def _start(self) -> None:
+        """Start the thread; where there can be none, this one takes its place."""
+        thread = threading.Thread(target=self._run, name="headrace-timer", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads, or the interpreter ends
+            self._run()
+
     def _run(self) -> None:
-        while True:
-            action, left = self._next()
-            if action is not None:
-                action()
-                del action  # it may hold the last reference to a pipeline
-            else:
-                self._changed.sleep(left)
+        try:
+            while True:
+                try:
+                    self._call_due()
+                except BaseException as error:  # noqa: BLE001 - the others are to be called in time
+                    _log.error("an alarm raised", exc_info=error)
+        finally:  # something has killed this thread all the same
+            errands.run(self._start)
+
+    def _call_due(self) -> None:
+        """Call what is due, or sleep until something is."""
+        action, left = self._next()
+        if action is not None:
+            action()
+        else:
+            self._changed.sleep(left)
 
     def _next(self) -> tuple[Callable[[], None] | None, float | None]:
         """Give what is due now, or how long nothing will be: None for ever."""

@@ -1,0 +1,116 @@
+"""Closing what was built, one after the other, for somebody who waits no longer than his time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from headrace._scheduling.helpers import errands
+from headrace._scheduling.reentrant import new_lock
+from headrace._scheduling.signal import Signal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    Step: TypeAlias = "tuple[str, Callable[[], object]]"
+    """What is closed, for the log, and the function that closes it."""
+
+__all__ = ["Teardown"]
+
+_log = logging.getLogger("headrace.close")
+
+_AT_LEAST_S = 0.2
+"""How long closing may take at least, where all the time has gone into waiting for batches."""
+
+
+class _Pass:
+    """The steps that close what can be closed now, in their order."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.left_behind = False
+        self.over = False
+        self.interrupt: BaseException | None = None
+        self._steps = deque(steps)
+        self._current: str | None = None
+        self._waiting: deque[Signal] = deque()
+
+    def run(self) -> None:
+        """Take one step after the other, whatever each raises."""
+        while True:
+            try:
+                self._current, close = self._steps.popleft()
+            except IndexError:
+                break
+            try:
+                close()
+            except Exception as error:  # noqa: BLE001 - the others must be closed as well
+                _log.warning("closing %s failed", self._current, exc_info=error)
+            except BaseException as error:  # noqa: BLE001 - so they must here
+                self.interrupt = self.interrupt or error
+        self.over = True
+        while self._waiting:
+            self._waiting.popleft().wake()
+
+    def wait(self, until: float) -> bool:
+        """Wait for the last step; False when the time was over first."""
+        signal = Signal()
+        # First it is noted, then it looks; `run` does both the other way round.
+        self._waiting.append(signal)
+        while not self.over:
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            signal.sleep(left)
+        return True
+
+    def leave_behind(self) -> None:
+        """Name the step that hangs, and let the others be taken without it."""
+        if self.left_behind:
+            return
+        self.left_behind = True
+        _log.warning(
+            "closing %s has not ended in time; it is left behind, the rest is closed without it",
+            self._current or "the pipeline",
+        )
+        errands.run(self.run)
+
+
+class Teardown:
+    """The passes of one pipeline, one at a time; each in a thread where it may hang."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock(self)
+        self._pass: _Pass | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being closed, or hangs."""
+        return self._pass is not None and (self._pass.left_behind or not self._pass.over)
+
+    def run(self, steps: Callable[[], Sequence[Step]], until: float) -> None:
+        """Close what ``steps()`` gives, after what is being closed; wait until ``until`` for it.
+
+        Called by a thread that may wait, never by the main thread.
+
+        Raises:
+            BaseException: What is no Exception and was raised by a step, once all is closed.
+        """
+        until = max(until, time.monotonic() + _AT_LEAST_S)
+        own: _Pass | None = None
+        while own is None:
+            wanted = _Pass(steps())
+            with self._lock:
+                before = self._pass
+                if before is None or before.over or before.left_behind:
+                    own = self._pass = wanted
+            if own is not None:
+                errands.run(own.run)
+            current = own or before
+            if current is not None and not current.wait(until):
+                current.leave_behind()
+                return
+        if own.interrupt is not None:
+            raise own.interrupt

@@ -1,0 +1,361 @@
+"""Ctrl-C, signal handlers, destructors and the end of the stack: at any moment, and nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace._scheduling.node import Node
+from headrace._scheduling.reentrant import holds_a_lock
+from headrace.errors import ClosedError, ContractError, HeadraceError
+
+LATE_S = 60.0
+
+PROGRAM = """
+import faulthandler, random, sys, threading
+sys.path.insert(0, {here!r})
+faulthandler.dump_traceback_later({late}, exit=True)
+import headrace
+from headrace.errors import HeadraceError
+from interrupting import Interrupts
+
+@headrace.register("Hook")
+class Hook:
+    def forward(self, batch):
+        for request in batch:
+            if "hook" in request:
+                request["hook"]()
+            request["result"] = request["data"]
+
+def later(pipe, *waiting):
+    thread = threading.Thread(target=pipe, args=waiting, daemon=True)
+    thread.start()
+    return thread
+
+def waiting(pipe):
+    return pipe.stats()["nodes"][next(iter(pipe.config.nodes))]["waiting"]
+
+def all_right(pipe, others):
+    '''Nobody is left waiting, nothing is busy, the counts add up, and requests go through.'''
+    for one in others:
+        one.join({late})
+        assert not one.is_alive(), "somebody waits for ever"
+    assert pipe.submit({{"data": 5}}).result({late})["result"] == 5
+    pipe.close()
+    for node in pipe.stats()["nodes"].values():
+        assert not node["waiting"] and not any(one["busy"] for one in node["instances"]), node
+        assert node["submitted"] == node["ok"] + sum(node["failed"].values()), node
+"""
+
+from_python_3_11 = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="the handlers of an instruction are not listed"
+)
+
+
+def run(program):
+    """Run a program, which ends with status 0, and give what it prints."""
+    text = PROGRAM.format(here=str(Path(__file__).parent), late=LATE_S)
+    done = subprocess.run(
+        [sys.executable, "-c", text + textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=3 * LATE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+CONFIGS = {
+    "idle": {"backend": "Hook"},
+    "own thread": {"backend": "S[Hook,BackgroundThread[Hook]]"},
+    "queue": {"backend": "Hook", "min": 1, "max": 2, "timeout_ms": 60_000},
+    "graph": {
+        "a": {"backend": "Hook", "next": "b,c", "max": 4},
+        "b": {"backend": "Hook", "next": "d"},
+        "c": {"backend": "Hook", "next": "d"},
+        "d": {"backend": "Hook", "map": "b[result:data],c[result:x]"},
+    },
+}
+
+
+@from_python_3_11
+@pytest.mark.parametrize("name", CONFIGS)
+def test_ctrl_c_at_any_point_and_a_second_one_lose_nothing(name):
+    """One thread's request is interrupted, everywhere; then again at some point of what follows."""
+    out = run(
+        f"""
+        def interrupt():
+            raise KeyboardInterrupt
+
+        def once(points):
+            pipe = headrace.pipe({CONFIGS[name]!r})
+            for k in range(3):
+                pipe({{"data": k}})
+            others = []
+            def hook():
+                def come():
+                    others.append(later(pipe, {{"data": 7}}))
+                interrupts.pause(come)
+            interrupts = Interrupts(interrupt, *points)
+            interrupts.run(lambda: pipe({{"data": 3, "hook": hook}}))
+            all_right(pipe, others)
+            return interrupts
+
+        points = once(()).count
+        hit = [bool(once((point,)).where) for point in range(1, points + 1)]
+        assert sum(hit) > points / 2  # there are fewer where no errand was needed
+        seed = random.Random(7)
+        for _ in range(30):
+            first = seed.randint(1, points)
+            once((first, first + seed.randint(1, 12)))
+        print(points)
+        """
+    )
+    assert int(out) > 5
+
+
+@from_python_3_11
+@pytest.mark.parametrize("way", ["submit", "list", "timeout", "cancel", "close", "future"])
+def test_ctrl_c_in_other_calls_loses_nothing(way):
+    out = run(
+        f"""
+        def interrupt():
+            raise KeyboardInterrupt
+
+        ways = {{
+            "submit": lambda pipe: pipe.submit([{{"data": 1}}, {{"data": 2}}]),
+            "list": lambda pipe: pipe([{{"data": 1}}, {{"data": 2}}]),
+            "timeout": lambda pipe: pipe({{"data": 1}}, timeout=60),
+            "cancel": lambda pipe: pipe.submit({{"data": 1}}).cancel(),
+            "close": lambda pipe: pipe.close(),
+            "future": lambda pipe: pipe.submit({{"data": 1}}).result(60),
+        }}
+
+        def once(points):
+            pipe = headrace.pipe({{"backend": "Hook", "max": 2}})
+            inside, go = threading.Event(), threading.Event()
+            def hook():
+                inside.set()
+                go.wait({LATE_S})
+            others = [later(pipe, {{"data": 0, "hook": hook}})]
+            inside.wait({LATE_S})
+            if {way!r} in ("submit", "cancel"):
+                others.append(later(pipe, {{"data": 7}}))
+            else:
+                go.set()
+            interrupts = Interrupts(interrupt, *points)
+            interrupts.run(lambda: ways[{way!r}](pipe))
+            go.set()
+            if {way!r} == "close":
+                pipe.close()
+                for one in others:
+                    one.join({LATE_S})
+                    assert not one.is_alive()
+                assert pipe.stats()["state"] == "closed"
+            else:
+                all_right(pipe, others)
+            return interrupts
+
+        points = once(()).count
+        seed = random.Random(7)
+        for point in range(1, points + 1):
+            once((point, point + seed.randint(1, 12)))
+        print(points)
+        """
+    )
+    assert int(out) > 5
+
+
+@from_python_3_11
+def test_a_signal_handler_may_call_the_pipeline_at_any_point():
+    out = run(
+        f"""
+        others = {{
+            "stats": lambda pipe: pipe.stats(),
+            "submit": lambda pipe: futures.append(pipe.submit({{"data": 1}})),
+            "cancel": lambda pipe: pipe.submit({{"data": 1}}).cancel(),
+            "reload": lambda pipe: pipe.reload("main", {{}}, timeout=0.05),
+            "call": lambda pipe: pipe({{"data": 1}}),
+            "close": lambda pipe: pipe.close(),
+        }}
+
+        def call(action, pipe):
+            try:
+                action(pipe)
+            except HeadraceError:
+                pass  # such as the refusal to wait for what the interrupted code holds
+
+        for name, action in others.items():
+            for busy in (False, True):
+                point = points = 1
+                while point <= points:
+                    futures = []
+                    pipe = headrace.pipe({{"backend": "Hook", "max": 4}})
+                    for k in range(3):
+                        pipe({{"data": k}})
+                    inside, go = threading.Event(), threading.Event()
+                    def hook():
+                        inside.set()
+                        go.wait({LATE_S})
+                    if busy:
+                        other = later(pipe, {{"data": 0, "hook": hook}})
+                        inside.wait({LATE_S})
+                    def act():
+                        go.set()
+                        call(action, pipe)
+                    interrupts = Interrupts(act, point)
+                    interrupts._paused = False
+                    waker = threading.Timer(0.05, go.set) if busy else None
+                    if waker is not None:
+                        waker.start()
+                    interrupts.run(lambda: pipe({{"data": 3}}))
+                    points = max(points, interrupts.count)
+                    for future in futures:
+                        future.exception({LATE_S})
+                    pipe.close()
+                    point += 4 if name == "reload" else 1
+            print(name, points)
+        """
+    )
+    assert len(out.splitlines()) == 6
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_the_handler_that_everybody_writes_closes_in_the_midst_of_calls():
+    out = run(
+        """
+        import os, signal
+        pipe = headrace.pipe({"backend": "Hook", "max": 4})
+        signal.signal(signal.SIGTERM, lambda *_: pipe.close(timeout=30))
+        threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+        try:
+            while True:
+                pipe([{"data": 1}, {"data": 2}, {"data": 3}])
+        except HeadraceError:
+            print(pipe.stats()["state"])
+        """
+    )
+    assert out == "closed\n"
+
+
+# Destructors, which the collector runs in any thread, also inside of the lock.
+
+
+@pytest.fixture
+def inside(monkeypatch):
+    """Give a function that has another called once, by the next thread that is inside of the lock."""
+    take_settled = Node.take_settled
+    waiting = []
+
+    def hooked(node):
+        while waiting and threading.current_thread() is not threading.main_thread():
+            waiting.pop()()
+        return take_settled(node)
+
+    monkeypatch.setattr(Node, "take_settled", hooked)
+    return waiting.append
+
+
+def test_what_a_destructor_asks_for_inside_of_the_lock_is_done_afterwards(gate, client, inside):
+    gate.open()
+    seen = {}
+
+    def destructor():
+        assert holds_a_lock()
+        seen["stats"] = pipe.stats()["nodes"]["main"]
+        seen["future"] = pipe.submit({"data": "from inside"})
+        gone = pipe.submit({"data": "gone"})
+        seen["cancelled"] = gone.cancel()
+        gone.add_done_callback(lambda _: called.set())
+        try:
+            pipe({"data": 1}, timeout=1)
+        except ContractError as error:
+            seen["error"] = error
+        pipe.reload("main", {"max": 3})
+        done.set()
+
+    called, done = threading.Event(), threading.Event()
+    with headrace.pipe({"backend": "Gate", "max": 4}) as pipe:
+        inside(destructor)
+        assert client(pipe, {"data": 1}, timeout=LATE_S).outcome()["result"] == 1
+        assert done.wait(LATE_S)
+        assert seen["future"].result(LATE_S)["result"] == "from inside"
+        assert called.wait(LATE_S)
+        assert set(seen["stats"]) == set(pipe.stats()["nodes"]["main"])
+        assert "submit" in str(seen["error"])
+
+
+def test_a_destructor_may_close_the_pipeline_inside_of_its_lock(gate, client, inside):
+    gate.open()
+    pipe = headrace.pipe({"backend": "Gate"})
+    inside(pipe.close)
+    assert client(pipe, {"data": 1}, timeout=LATE_S).outcome()["result"] == 1
+    pipe.close()
+    assert gate.closed == 1
+    with pytest.raises(ClosedError):
+        pipe({"data": 1})
+
+
+def test_no_thread_is_started_while_a_lock_is_held(gate, monkeypatch):
+    start, held = threading.Thread.start, []
+
+    def noted(thread):
+        held.append(holds_a_lock())
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", noted)
+    gate.open()
+    with headrace.pipe({"backend": "Gate", "instance_num": 3}) as pipe:
+        for future in pipe.submit([{"data": k} for k in range(9)], timeout=LATE_S):
+            future.result(LATE_S)
+    assert held
+    assert not any(held)
+
+
+# The end of the stack.
+
+
+def deep(calls, function):
+    return function() if calls <= 0 else deep(calls - 1, function)
+
+
+def depth():
+    frame, count = sys._getframe(), 0
+    while frame is not None:
+        frame, count = frame.f_back, count + 1
+    return count
+
+
+@pytest.mark.usefixtures("shortcut")
+@pytest.mark.parametrize("way", ["call", "list", "submit", "stats"])
+def test_near_the_end_of_the_stack_nothing_is_lost(gate, client, way):
+    gate.open()
+    ways = {
+        "call": lambda pipe: pipe({"data": 1}),
+        "list": lambda pipe: pipe([{"data": 1}, {"data": 2}]),
+        "submit": lambda pipe: pipe.submit({"data": 1}).result(LATE_S),
+        "stats": lambda pipe: pipe.stats(),
+    }
+    with headrace.pipe({"backend": "Gate", "max": 2}) as pipe:
+        pipe({"data": 1})
+
+        def call(room):
+            with contextlib.suppress(RecursionError, HeadraceError):
+                deep(sys.getrecursionlimit() - depth() - room, lambda: ways[way](pipe))
+
+        for room in [*range(1, 24), *range(24, 140, 9)]:
+            client(call, room).outcome()
+            assert client(pipe, {"data": 2}).outcome()["result"] == 2
+        pipe.close()
+        stats = pipe.stats()["nodes"]["main"]
+        assert not stats["instances"][0]["busy"]
+        assert stats["submitted"] == stats["ok"] + sum(stats["failed"].values())

@@ -1,0 +1,471 @@
+"""One request that cannot be answered, read or closed costs nothing but itself."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gc
+import logging
+import threading
+import weakref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headrace
+from headrace._scheduling.entry import Entry
+from headrace._scheduling.line import WaitingLine
+from headrace._scheduling.timer import shared_timer
+from headrace.errors import (
+    BackendError,
+    ContractError,
+    DeadlineExceededError,
+    InputError,
+    NoResultError,
+    RequestsFailed,
+)
+
+LATE_S = 60.0
+
+
+def node(pipe, name="main"):
+    return pipe.stats()["nodes"][name]
+
+
+def settled(stats):
+    return stats["waiting"] == 0 and stats["submitted"] == stats["ok"] + sum(
+        stats["failed"].values()
+    )
+
+
+# What cannot be answered.
+
+
+class WriteOnce(dict):
+    """Refuses to change a key that is there."""
+
+    def __setitem__(self, key, value):
+        if key in self:
+            raise TypeError("write once")
+        super().__setitem__(key, value)
+
+
+class Sticky(dict):
+    """Refuses to let go of a key."""
+
+    def pop(self, key, default):
+        if key in self:
+            raise TypeError("no")
+        return default
+
+
+class NoCodeError(InputError):
+    """An error of somebody else, with a bug."""
+
+    @property
+    def code(self):
+        raise LookupError("code")
+
+
+class NoAttributesError(InputError):
+    """One that raises whatever is asked for."""
+
+    def __getattribute__(self, name):
+        if name in ("abandoned", "code"):
+            raise MemoryError(name)
+        return super().__getattribute__(name)
+
+
+@pytest.fixture
+def judge(gate):
+    """Register a backend that fails with what a request brings, once the gate lets it."""
+
+    class Judge(headrace.Backend):
+        max = 8
+
+        def forward(self, batch):
+            gate.run(batch)
+            return [request.get("error") for request in batch]
+
+    headrace.register("Judge", Judge, replace=True)
+    return gate
+
+
+@pytest.mark.parametrize("backend", ["Judge", "BackgroundThread[Judge]"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: WriteOnce(data=1),
+        lambda: Sticky(data=1, error=ValueError("no")),
+        lambda: {"data": 1, "error": NoCodeError("no")},
+        lambda: {"data": 1, "error": NoAttributesError("no")},
+    ],
+)
+def test_an_outcome_that_cannot_be_delivered_costs_its_neighbours_nothing(
+    judge, client, until, backend, bad
+):
+    with headrace.pipe({"backend": backend, "max": 8}) as pipe:
+        first = pipe.submit({"data": 0})
+        judge.wait_entered()
+        futures = [pipe.submit(one) for one in ({"data": 2}, bad(), {"data": 3})]
+        callers = [client(pipe, one) for one in ({"data": 4}, bad(), {"data": 5})]
+        until(lambda: node(pipe)["waiting"] == 6)
+        judge.open()
+        assert first.result(LATE_S)["result"] == 0
+        assert [futures[k].result(LATE_S)["result"] for k in (0, 2)] == [2, 3]
+        assert [callers[k].outcome()["result"] for k in (0, 2)] == [4, 5]
+        futures[1].exception(LATE_S)
+        callers[1].join(LATE_S)
+        assert not callers[1].is_alive()
+        assert pipe.submit({"data": 9}).result(LATE_S)["result"] == 9
+        until(lambda: settled(node(pipe)))
+        assert not node(pipe)["instances"][0]["busy"]
+
+
+def test_an_idle_instance_outlives_a_dict_that_refuses_its_answer(gate):
+    gate.open()
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        with pytest.raises(InputError, match="cannot be answered"):
+            pipe(WriteOnce(data=1))
+        assert pipe({"data": 2})["result"] == 2
+        assert settled(node(pipe))
+
+
+def test_a_deadline_that_cannot_be_told_stops_no_other_deadline(gate, expire):
+    with headrace.pipe({"backend": "Gate"}) as pipe, headrace.pipe({"backend": "Gate"}) as other:
+        pipe.submit({"data": 0})
+        other.submit({"data": 0})
+        gate.wait_entered(2)
+        bad = pipe.submit(WriteOnce(data=1), timeout=LATE_S)
+        good = other.submit({"data": 1}, timeout=LATE_S)
+        expire(pipe, 1)
+        expire(other, 1)
+        assert bad.exception(LATE_S) is not None
+        assert isinstance(good.exception(LATE_S), DeadlineExceededError)
+        gate.open()
+
+
+def test_an_alarm_that_raises_stops_no_other(caplog):
+    called = threading.Event()
+    with caplog.at_level(logging.ERROR, "headrace.threads"):
+        for raised in (ValueError, SystemExit):
+
+            def action(raised=raised):
+                raise raised("alarm")
+
+            shared_timer().call_at(0.0, action)
+        shared_timer().call_at(0.0, called.set)
+        assert called.wait(LATE_S)
+
+
+# What cannot be read.
+
+
+class NoRepr:
+    def __repr__(self):
+        raise RuntimeError("repr")
+
+
+class Unreadable(dict):
+    def get(self, *_):
+        raise RuntimeError("get")
+
+
+BAD = {
+    "weight": lambda: {"data": 1, "request_size": 10**5000},
+    "weight without repr": lambda: {"data": 1, "request_size": NoRepr()},
+    "node without repr": lambda: {"data": 1, "node_name": NoRepr()},
+    "long node": lambda: {"data": 1, "node_name": 10**5000},
+    "dict": lambda: Unreadable(data=1, request_size=1),
+}
+GRAPH = {"a": {"backend": "Gate", "next": "b"}, "b": {"backend": "Gate"}}
+
+
+@pytest.mark.parametrize("config", [{"backend": "Gate"}, GRAPH], ids=["one", "graph"])
+@pytest.mark.parametrize("name", BAD)
+def test_one_bad_item_fails_alone(gate, config, name):
+    if config is not GRAPH and "node" in name:
+        pytest.skip("one node asks for no name")
+    gate.open()
+    with headrace.pipe(config) as pipe:
+        items = [{"data": 1}, BAD[name](), {"data": 2}]
+        with pytest.raises(RequestsFailed) as caught:
+            pipe(items)
+        assert isinstance(caught.value.errors[1], InputError)
+        assert caught.value.errors[0] is caught.value.errors[2] is None
+        assert [items[0]["result"], items[2]["result"]] == [1, 2]
+
+        futures = pipe.submit([{"data": 1}, BAD[name](), {"data": 2}])
+        assert isinstance(futures[1].exception(LATE_S), InputError)
+        assert [futures[k].result(LATE_S)["result"] for k in (0, 2)] == [1, 2]
+
+        items = [{"data": 1}, BAD[name](), {"data": 2}]
+        with pytest.raises(RequestsFailed) as caught:
+            asyncio.run(pipe.call_async(items))
+        assert isinstance(caught.value.errors[1], InputError)
+        assert [items[0]["result"], items[2]["result"]] == [1, 2]
+        assert len(str(caught.value)) < 5000
+
+
+# Between two nodes.
+
+
+class Odd:
+    """Equal to nothing, and says so by raising."""
+
+    def __eq__(self, other):
+        raise ValueError("truth value")
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize("how", ["call", "submit", "timeout", "async"])
+@pytest.mark.parametrize("value", ["b", "nowhere", [], Odd()], ids=["b", "nowhere", "list", "odd"])
+def test_what_is_raised_between_two_nodes_ends_the_request(how, value):
+    class Writes(headrace.Backend):
+        def forward(self, batch):
+            for request in batch:
+                request["repost"] = request["value"]
+
+    class Copies(headrace.Backend):
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("Writes", Writes)
+    headrace.register("Copies", Copies)
+    config = {
+        "a": {"backend": "S[Writes,(or)HasKey(never)[Repost[b],Writes]]", "next": "c"},
+        "b": {"backend": "Copies"},
+        "c": {"backend": "Copies", "or": True},
+    }
+    ways = {
+        "call": lambda pipe, request: pipe(request),
+        "submit": lambda pipe, request: pipe.submit(request).result(LATE_S),
+        "timeout": lambda pipe, request: pipe(request, timeout=LATE_S),
+        "async": lambda pipe, request: asyncio.run(pipe.call_async(request)),
+    }
+    with headrace.pipe(config) as pipe:
+        refused = pytest.raises((NoResultError, ContractError))
+        with refused:
+            ways[how](pipe, {"data": 1, "value": value})
+
+
+def test_a_coroutine_cancelled_between_two_nodes_has_its_dict_back(gate, monkeypatch):
+    """The second node is about to be asked; from then on no backend may touch the dict."""
+    gate.open()
+    between, cancelled = threading.Event(), threading.Event()
+    with headrace.pipe(GRAPH) as pipe:
+        second = pipe._core._built.nodes["b"].scheduler
+        submit = second.submit
+
+        def late(*args, **kwargs):
+            between.set()
+            assert cancelled.wait(LATE_S)
+            submit(*args, **kwargs)
+            done.set()
+
+        done = threading.Event()
+        monkeypatch.setattr(second, "submit", late)
+
+        async def main():
+            request = {"data": "mine"}
+            task = asyncio.ensure_future(pipe.call_async(request))
+            await asyncio.to_thread(between.wait, LATE_S)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await task
+            cancelled.set()
+            await asyncio.to_thread(done.wait, LATE_S)
+            return request, caught.value
+
+        request, error = asyncio.run(main())
+        assert not error.abandoned
+        assert request == {"data": "mine"}
+        assert len(gate.batches) == 1
+        assert node(pipe, "b")["failed"] == {"cancelled": 1}
+
+
+def test_cancel_is_true_for_all_branches_or_for_none(gate, until):
+    config = {"a": {"backend": "Identity", "next": "b,c"}}
+    config.update({name: {"backend": "Gate"} for name in "bc"})
+    with headrace.pipe(config) as pipe:
+        blockers = [pipe.submit({"data": name, "node_name": name}) for name in "bc"]
+        gate.wait_entered(2)
+        future = pipe.submit({"data": "both"})
+        until(lambda: node(pipe, "b")["waiting"] == node(pipe, "c")["waiting"] == 1)
+        assert future.cancel()
+        half = pipe.submit({"data": "half"})
+        until(lambda: node(pipe, "b")["waiting"] == node(pipe, "c")["waiting"] == 1)
+        gate.let_go()
+        gate.wait_entered()  # one branch of it runs
+        assert not half.cancel()
+        gate.open()
+        assert half.result(LATE_S)["result"] == {"b": "half", "c": "half"}
+        for one in blockers:
+            one.result(LATE_S)
+        assert ["both"] not in gate.batches
+
+
+# Futures.
+
+
+def test_a_callback_that_never_ends_or_exits_starves_no_other(gate, caplog):
+    caplog.set_level(logging.CRITICAL)
+    go, called = threading.Event(), threading.Semaphore(0)
+    with headrace.pipe({"backend": "Gate", "max": 8}) as pipe:
+        futures = pipe.submit([{"data": k} for k in range(6)])
+
+        def leave(_):
+            raise SystemExit
+
+        futures[0].add_done_callback(lambda _: go.wait(LATE_S))
+        futures[1].add_done_callback(leave)
+        futures[1].add_done_callback(lambda _: called.release())
+        for one in futures[2:]:
+            one.add_done_callback(lambda _: called.release())
+        gate.open()
+        for _ in range(5):
+            assert called.acquire(timeout=LATE_S)
+        go.set()
+
+
+def test_wait_and_as_completed_tell_each_future_once(gate, client):
+    with headrace.pipe({"backend": "Gate", "max": 2}) as pipe:
+        futures = pipe.submit([{"data": k} for k in range(9)])
+        waiting = client(concurrent.futures.wait, futures, LATE_S)
+        listed = client(lambda: list(concurrent.futures.as_completed(futures, LATE_S)))
+        gate.wait_entered()
+        assert futures[8].cancel()
+        gate.open()
+        done, not_done = waiting.outcome()
+        assert (len(done), len(not_done)) == (9, 0)
+        assert sorted(map(id, listed.outcome())) == sorted(map(id, futures))
+        late = list(concurrent.futures.as_completed(futures, LATE_S))
+        assert len(late) == 9
+
+
+# Closing.
+
+
+@pytest.fixture
+def hangs():
+    """Register a backend of which the first instance hangs in its ``close``; give what lets it go."""
+    go, closed = threading.Event(), []
+
+    class Hangs(headrace.Backend):
+        def init(self, options, context):
+            self.index = context.instance_index
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+        def close(self):
+            if self.index == 1:
+                go.wait(LATE_S)
+            closed.append(self.index)
+            done[self.index].set()
+
+    done = [threading.Event() for _ in range(3)]
+    headrace.register("Hangs", Hangs)
+    yield go, closed, done
+    go.set()
+
+
+@pytest.mark.parametrize("backend", ["Hangs", "BackgroundThread[Hangs]"])
+def test_a_close_that_hangs_is_left_behind_and_named(hangs, caplog, backend):
+    go, closed, done = hangs
+    pipe = headrace.pipe({"backend": backend, "instance_num": 3})
+    pipe({"data": 1})
+    with caplog.at_level(logging.WARNING, "headrace.close"):
+        pipe.close(timeout=0)
+    assert "instance 1 of node main" in caplog.text
+    assert done[0].wait(LATE_S)
+    assert done[2].wait(LATE_S)
+    assert 1 not in closed
+    assert pipe.stats()["state"] == "closed"
+    pipe.close(timeout=0)  # a second one waits no longer
+    go.set()
+    assert done[1].wait(LATE_S)
+    assert sorted(closed) == [0, 1, 2]
+
+
+# Policies and lines.
+
+
+def test_what_is_too_light_for_the_free_instance_waits_for_the_other(gate):
+    ranges = iter([(1, 4), (3, 8)])
+
+    class Ranged(headrace.Backend):
+        def init(self, options, context):
+            self.min, self.max = next(ranges)
+
+        def forward(self, batch):
+            gate.run(batch)
+
+    headrace.register("Ranged", Ranged)
+    with headrace.pipe({"backend": "Ranged", "instance_num": 2}) as pipe:
+        held = pipe.submit({"data": "held"})
+        gate.wait_entered()
+        light, heavy = pipe.submit([{"data": "light"}, {"data": "heavy", "request_size": 8}])
+        gate.open()
+        for future in (held, light, heavy):
+            assert future.exception(LATE_S) is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["push", "remove"]), st.integers(-3, 3), st.integers(0, 40)),
+        max_size=60,
+    )
+)
+def test_a_line_knows_its_order_and_its_oldest(steps):
+    """Beside a plain list that is sorted each time."""
+    line, model, arrival = WaitingLine(None), [], 0.0
+    for what, priority, place in steps:
+        if what == "push":
+            arrival += 1.0
+            entry = Entry({"data": 1}, None, priority=priority, arrival=arrival)
+            line.push(entry)
+            model.append(entry)
+        elif model:
+            line.remove(model.pop(place % len(model)))
+        ordered = sorted(model, key=lambda entry: (-entry.priority, entry.arrival))
+        assert list(line) == ordered
+        assert line.count == len(model)
+        if model:
+            assert line.oldest() == min(entry.arrival for entry in model)
+            assert line.oldest_of_lowest() is min(
+                model, key=lambda entry: (entry.priority, entry.arrival)
+            )
+
+
+# Memory.
+
+
+def test_an_exception_that_is_raised_again_and_again_keeps_no_request():
+    constant = ValueError("the same each time")
+
+    class Heavy:
+        pass
+
+    class Same(headrace.Backend):
+        max = 4
+
+        def forward(self, batch):
+            raise constant
+
+    headrace.register("Same", Same)
+    gone = []
+    with headrace.pipe({"backend": "Same"}) as pipe:
+        for _ in range(5):
+            heavy = Heavy()
+            gone.append(weakref.ref(heavy))
+            with pytest.raises(BackendError) as caught:
+                pipe({"data": heavy})
+            assert caught.value.__cause__ is constant
+            del heavy, caught
+        gc.collect()
+        assert [ref for ref in gone if ref() is not None] == []
