@@ -64,6 +64,7 @@ class Direct(Claiming):
     checked: Callable[..., int]
     needs: Sequence[str]
     _driver: Driver
+    _sorts = False  # a helper is about to lay swift instances on their rack
 
     def need(self, keys: Sequence[str]) -> None:
         """Say which keys a request must have, where that is not ``data`` alone."""
@@ -239,8 +240,13 @@ class Direct(Claiming):
             return
         swift, other = racks = self._node.racks
         stands = rack is swift or rack is other
+        sorts = False
         if stands:
-            rack = swift if instance.mean_s < SWIFT_S else other
+            is_swift = instance.mean_s < SWIFT_S
+            rack = other if other[0] or not is_swift else swift
+            # The last that has become swift: all of them go to the other rack.
+            sorts = is_swift and rack is other and not self._sorts and self._all_swift(other)
+            self._sorts = self._sorts or sorts
         failures = instance.failures
         count = failures.get(code, 0) + 1
         # No call between these: an interrupt finds the instance held, or counted and free.
@@ -249,8 +255,11 @@ class Direct(Claiming):
         instance.ident = 0
         instance.holder = None
         rack[0].append(instance)
-        if self._line.count or not stands or racks is not self._node.racks:
+        if self._line.count or sorts or not stands or racks is not self._node.racks:
             errands.run(self._dispatch_after, instance, rack)
+
+    def _all_swift(self, rack: Rack) -> bool:
+        return max([instance.mean_s for instance in list(rack[0])], default=0.0) < SWIFT_S
 
     def _rest(self, instance: Instance, code: str) -> None:
         with self._lock:
@@ -274,6 +283,7 @@ class Direct(Claiming):
 
     def _dispatch_after(self, instance: Instance, rack: Rack, leader: Caller | None = None) -> Any:
         node = self._node
+        self._sorts = False
         with node.lock:
             retire = node.retire
             if instance.retired is not None:
