@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.helpers import errands
@@ -107,7 +108,10 @@ class Teardown:
                 if before is None or before.over or before.left_behind:
                     own = self._pass = wanted
             if own is not None:
-                errands.run(own.run)
+                with suppress(RuntimeError):
+                    errands.run(own.run)
+                if not errands.ready:  # no more threads, or the interpreter ends
+                    own.run()
             current = own or before
             if current is not None and not current.wait(until):
                 current.leave_behind()

@@ -67,6 +67,11 @@ class Helpers:
         self.add((function, *args))
         self.watch()
 
+    @property
+    def ready(self) -> bool:
+        """Whether a thread is idle, or being started."""
+        return bool(self._idle) or self._starting_since is not None
+
     def attend(self) -> None:
         """See to jobs that were given by a thread which could do no more than that."""
         if not self._jobs.empty():
