@@ -25,6 +25,7 @@ DOCUMENTS = [
     ROOT / "docs" / "rules" / "README.md",
     ROOT / "benchmarks" / "README.md",
     ROOT / "examples" / "ocr" / "README.md",
+    ROOT / "examples" / "detect" / "README.md",
     ROOT / "examples" / "third_party" / "README.md",
     ROOT / "templates" / "README.md",
     ROOT / "docs" / "README.md",
@@ -55,6 +56,25 @@ RUN_ELSEWHERE = {
     "examples/ocr/made/pages.jsonl": "test_example_ocr_page",
     "python examples/ocr/draw.py examples/ocr/made/pages.jsonl": "test_example_ocr_page",
     "python examples/ocr/compare_pages.py --rounds 1 --passes 1": "test_example_ocr_page",
+    **dict.fromkeys(
+        (
+            "python examples/ocr/prepare.py --into examples/detect/made",
+            "headrace trt build examples/detect/made/models/det.onnx "
+            "-o examples/detect/made/det.plan --image-input --mean 127.5 --std 127.5 "
+            "--min-shapes x:1x32x32x3 --opt-shapes x:1x992x992x3 --max-shapes x:1x2944x2944x3",
+            "headrace trt inspect examples/detect/made/det.plan",
+            "headrace check examples/detect/detect.toml",
+            "headrace explain examples/detect/detect.toml",
+            "headrace run --json examples/detect/detect.toml examples/detect/made/pages > "
+            "examples/detect/made/boxes.jsonl",
+            "python examples/detect/draw.py examples/detect/made/boxes.jsonl",
+            "python examples/detect/compare_boxes.py",
+            "headrace check examples/ocr/page_trt.toml",
+            "python examples/ocr/compare_pages.py --config examples/ocr/page_trt.toml "
+            "--against examples/ocr/page.toml",
+        ),
+        "test_example_detect; what runs the engine, on a device",
+    ),
     "python examples/functions/prepare.py": "test_example_functions",
     "headrace run examples/functions/digits.toml examples/functions/made": "test_example_functions",
     "headrace new backend Scale": "test_packaging",
@@ -214,6 +234,10 @@ def test_every_word_of_core_stands_in_the_documentation():
 def test_the_table_of_plugins_lists_their_backends():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for point in entry_points(group="headrace.backends"):
-        if point.dist is not None and point.dist.name in ("headrace-cv", "headrace-ort"):
+        if point.dist is not None and point.dist.name in (
+            "headrace-cv",
+            "headrace-ort",
+            "headrace-trt",
+        ):
             (row,) = [line for line in text.splitlines() if f"[`{point.dist.name}`]" in line]
             assert f"`{point.name}`" in row
