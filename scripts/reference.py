@@ -45,6 +45,7 @@ ORDER = [
     "InstancesRegister",
     "List",
     "BackgroundThread",
+    "Process",
     "Batching",
     "InstanceDispatcher",
     "CatSplit",

@@ -730,7 +730,7 @@ def test_schema_prints_a_json_schema_that_accepts_a_configuration():
     schema = json.loads(done.stdout)
     line = headrace_says("schema", "--json").stdout
     assert line.count("\n") == 1
-    assert set(json.loads(line)) == set(schema)
+    jsonschema.validate({"backend": "Identity", "max": 4}, json.loads(line))
     jsonschema.validate({"backend": "Identity", "max": 4}, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"backend": "Identity", "max": "many"}, schema)

@@ -107,6 +107,8 @@ class Deaf(headrace.Backend):
                 threading.Event().wait()
             except KeyboardInterrupt:
                 pass
+
+    forward = Text.forward
 '''
 
 

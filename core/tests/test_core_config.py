@@ -901,6 +901,8 @@ def test_the_nearest_choice_is_suggested():
             mode: Literal["fast", "exact"] | None = Field(None, description="How.")
             number: Literal[1, 2] = Field(1, description="Which.")
 
+        forward = Show.forward
+
     registry.local["Choosy"] = Choosy
     found = problems({"backend": "Choosy", "mode": "fats", "queue_full": "rejct"})
     assert [(p.code, p.suggestion) for p in found] == [("key", "reject"), ("option", "fast")]

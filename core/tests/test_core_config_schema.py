@@ -20,6 +20,9 @@ class Sized(headrace.Backend):
         width: int = Field(ge=1, description="Width in pixels.")
         file: headrace.FilePath | None = Field(None, description="A file.")
 
+    def forward(self, batch):
+        """Never called."""
+
 
 @pytest.fixture(scope="module")
 def validator():
@@ -126,6 +129,9 @@ def test_an_option_that_has_no_json_form_takes_nothing_else_from_the_schema():
     class Curved(headrace.Backend):
         class Options(headrace.Options, arbitrary_types_allowed=True):
             curve: Curve | None = Field(None, description="A curve.")
+
+        def forward(self, batch):
+            """Never called."""
 
     headrace.register("Curved", Curved, replace=True)
     schema = json_schema()

@@ -289,6 +289,9 @@ def test_probes_are_closed_when_a_backend_cannot_be_built(probes):
         def init(self, options, context):
             raise OSError("no model")
 
+        def forward(self, batch):
+            """Never called."""
+
     headrace.register("Unbuilt", Unbuilt)
     with pytest.raises(SetupError):
         piped({"backend": "Unbuilt"})

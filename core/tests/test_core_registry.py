@@ -343,6 +343,7 @@ def test_only_the_modules_of_named_backends_are_imported(site):
         "class Base(headrace.Backend):\n"
         "    class Options(headrace.Options):\n"
         "        a: int = Field(0, description='Nothing.')\n"
+        "    def forward(self, batch): ...\n"
         "for i in range(1000):\n    globals()[f'B{i}'] = type(f'B{i}', (Base,), {})\n"
     )
     modules = {f"hrt_many_{i}": code for i in range(10)} | {"hrt_unused": "1 / 0"}

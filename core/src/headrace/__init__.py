@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace import errors, hookspecs, keys, policies, testing
+    from headrace import errors, hookspecs, keys, plugins, policies
     from headrace._backend import Backend
     from headrace._config import PipelineConfig
     from headrace._context import InitContext
@@ -39,9 +39,9 @@ __all__ = [
     "keys",
     "parse",
     "pipe",
+    "plugins",
     "policies",
     "register",
-    "testing",
 ]
 
 _HOME = {
@@ -58,7 +58,7 @@ _HOME = {
     "pipe": "headrace._pipeline",
     "register": "headrace._registry",
 }
-_MODULES = ("errors", "hookspecs", "keys", "policies", "testing")
+_MODULES = ("errors", "hookspecs", "keys", "plugins", "policies", "testing")
 
 # What is logged goes where the application says, and nowhere by itself.
 logging.getLogger("headrace").addHandler(logging.NullHandler())

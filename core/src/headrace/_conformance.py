@@ -21,6 +21,7 @@ __all__ = [
     "IdentityConformance",
     "ModelLoaderConformance",
     "NotHasKeyConformance",
+    "ProcessConformance",
     "SequentialConformance",
 ]
 
@@ -41,6 +42,12 @@ class CallConformance(IdentityConformance):
     """`Call`: a function that is named."""
 
     expression = "Call(copy:copy)"
+
+
+class ProcessConformance(IdentityConformance):
+    """`Process`: what is inside lives in a process of its own."""
+
+    expression = "Process[Identity]"
 
 
 class SequentialConformance(IdentityConformance):

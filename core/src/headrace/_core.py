@@ -17,7 +17,7 @@ from headrace.errors import ClosedError, DeadlineExceededError, InputError, Setu
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._build import Aside, BuiltNode
+    from headrace._build import Aside, Built, BuiltNode
     from headrace._config import PipelineConfig
     from headrace._graph import Route
     from headrace._plan import PipelinePlan
@@ -34,21 +34,36 @@ class Core:
     Attributes:
         config: What it is built from now.
         closes: Called, in any order, when the pipeline begins to close.
+        in_service: Whether it is built.
     """
 
     def __init__(self, config: PipelineConfig, *, shortcut: bool) -> None:
-        plan = config._plan
         self.config = config
         self.closes: list[Callable[[], None]] = []
-        self._plan = plan
+        self.in_service = False
+        self._plan = config._plan
         self._shortcut = shortcut
-        self._built = build_pipeline(plan, shortcut=shortcut)
-        self._probes = self._built.commons.probes
+        self._built: Built
         self._retirements: list[Retirement] = []
         self._building = False
-        self._schedulers = self._in_order()
-        self.only: Scheduler | None = self._built.front
+        self.only: Scheduler | None = None
         self.graph: Graph | None = None
+        self._lock = threading.Lock()
+        self._teardown = threading.RLock()
+        self._closing: ClosedError | None = None
+        self._closed = threading.Event()
+        self._forked = False
+
+    def build(self) -> None:
+        """Build all; what was built is closed again when something fails."""
+        build_pipeline(self._plan, shortcut=self._shortcut, use=self._use)
+
+    def _use(self, built: Built) -> None:
+        plan = self._plan
+        self._built = built
+        self._probes = built.commons.probes
+        self._schedulers = self._in_order()
+        self.only = built.front
         if plan.is_graph or self._built.commons.dispatchers:
             schedulers = {name: self._built.nodes[name].scheduler for name in plan.order}
             self.graph = Graph(plan.links, schedulers, plan.door_timeouts_ms)
@@ -56,12 +71,8 @@ class Core:
                 dispatcher.walk = self.graph.walk
         elif self.only is None:
             self.only = self._schedulers[0]
-        self._lock = threading.Lock()
-        self._teardown = threading.RLock()
-        self._closing: ClosedError | None = None
-        self._closed = threading.Event()
-        self._forked = False
         close_at_exit(self)
+        self.in_service = True
 
     def _in_order(self) -> list[Scheduler]:
         """Give all schedulers, those that call others after them."""

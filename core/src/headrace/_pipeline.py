@@ -64,13 +64,20 @@ class Pipeline:
     """
 
     def __init__(self, config: PipelineConfig, *, _shortcut: bool | None = None) -> None:
-        self._core = Core(config, shortcut=_default_shortcut if _shortcut is None else _shortcut)
-        self._reloader = Reloader(self._core)
-        self._only: Scheduler | None = self._core.only
-        self._call = None if self._only is None else self._only.call
-        self._graph = self._core.graph
-        self._finalizer = weakref.finalize(self, _dropped, self._core)
+        core = Core(config, shortcut=_default_shortcut if _shortcut is None else _shortcut)
+        self._core = core
+        self._reloader = Reloader(core)
+        # Before there is anything to close, so that an interrupt leaves nothing open.
+        self._finalizer = weakref.finalize(self, _dropped, core)
         self._finalizer.atexit = False
+        try:
+            core.build()
+        except BaseException:
+            self._finalizer.detach()
+            raise
+        self._only: Scheduler | None = core.only
+        self._call = None if self._only is None else self._only.call
+        self._graph = core.graph
 
     @overload
     def __call__(
@@ -391,6 +398,8 @@ def _take_back(scheduler: Scheduler, entry: Entry) -> bool:
 
 def _dropped(core: Core) -> None:
     """Close after the last reference is gone: what waits is run, nobody waits for it."""
+    if not core.in_service:
+        return
     try:
         threading.Thread(
             target=core.close, kwargs={"drain": True, "timeout": 30.0}, daemon=True

@@ -37,8 +37,8 @@ class RerunIsAText(Perfect):
 
 
 @breaks("attributes")
-class PrefixesAreAText(Perfect):
-    prefixes = "or"
+class PrefixesAreAList(Perfect):
+    prefixes = ["or"]  # noqa: RUF012
 
 
 # options

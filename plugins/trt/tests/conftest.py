@@ -1,5 +1,6 @@
 """Small models made on the spot, the real builder, and a device of host memory."""
 
+import importlib
 import importlib.util
 import json
 import sys
@@ -145,6 +146,6 @@ def pipe():
 def rtx():
     """The real builder of TensorRT for RTX, which needs no device."""
     pytest.importorskip("tensorrt_rtx")
-    from headrace_trt import find_library
+    from headrace_trt.library import load_library
 
-    return find_library("tensorrt_rtx")
+    return load_library(("tensorrt_rtx",), importlib.import_module)

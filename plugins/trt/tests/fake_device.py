@@ -10,7 +10,6 @@ import itertools
 from types import SimpleNamespace
 
 import numpy as np
-import onnxruntime
 
 from headrace_trt.cuda import CudaError
 
@@ -177,6 +176,8 @@ class FakeEngine:
     """
 
     def __init__(self, cuda, model, profiles=({},), data_dependent=()):
+        import onnxruntime
+
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         self.session = onnxruntime.InferenceSession(str(model), options)

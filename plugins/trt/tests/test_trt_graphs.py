@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto as T
 from onnx import helper
@@ -11,6 +10,8 @@ from headrace.errors import SetupError
 from headrace_trt import convert_precision, fold_image_input, quantize
 from headrace_trt.onnx_model import content_hash, load_model, model_summary
 from headrace_trt.quantize import read_samples
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 
 def run(model, **feeds):

@@ -6,20 +6,21 @@ from types import SimpleNamespace
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto as T
-from typer.testing import CliRunner
 
 from headrace.errors import SetupError
 from headrace_trt import BuildSettings, build_engine
-from headrace_trt.cli import app
 from headrace_trt.tactics import TacticFile, read_tactics, using_tactics
 from headrace_trt.tools.capability import capability, save_parts
 from headrace_trt.tools.comparing import compare, differences, random_inputs, reference
 from headrace_trt.tools.extracting import extract_model
 from headrace_trt.tools.inspecting import as_page, inspect_file
 from headrace_trt.tools.tactic_tools import bisect_tactics, exclude_tactics, show_tactics
+
+onnxruntime = pytest.importorskip("onnxruntime")
+CliRunner = pytest.importorskip("typer.testing").CliRunner
+app = pytest.importorskip("headrace_trt.cli").app
 
 SHAPES = ["--min-shapes", "x:1x3x16x16", "--max-shapes", "x:4x3x16x16"]
 PROFILE = {"min": "x:1x3x16x16", "max": "x:4x3x16x16"}

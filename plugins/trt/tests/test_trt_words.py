@@ -4,7 +4,6 @@ import gc
 import threading
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto as T
 
@@ -16,6 +15,8 @@ GATHERED = (
     "IoC[LoadTensorrtEngine,TensorrtInferTensor;CatSplit[TensorrtCat,S[Reflect[pre_processor,"
     "Identity],TensorrtInferTensor,Reflect[post_processor,Identity]],TensorrtSplit]]"
 )
+
+onnxruntime = pytest.importorskip("onnxruntime")
 ALONE = "IoC[LoadTensorrtEngine,TensorrtInferTensor;TensorrtInferTensor]"
 SHORT = "TensorrtInferTensor[LoadTensorrtEngine]"
 BOTH = pytest.mark.parametrize("backend", [SHORT, GATHERED], ids=["alone", "gathered"])

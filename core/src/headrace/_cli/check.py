@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace._cli.building import building
-from headrace._cli.findings import missing_libraries
 from headrace._cli.printing import as_json
 from headrace._cli.reporting import OK, WRONG, counted, refusal, say, tell
 from headrace._cli.source import read_as, source_of
 from headrace._config import PipelineConfig
+from headrace._doctor.findings import missing_libraries
 from headrace.errors import HeadraceError, Problem
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ __all__ = ["Document", "Table", "Written", "plain_copy", "read_document", "with_
 
 _SCOPED = re.compile(r"\s*([\w.:-]+::[\w-]+)\s*=")
 _MANY_DIGITS = re.compile(rf"[0-9](?:_?[0-9]){{{MAX_DIGITS},}}")
-_MOST_BITS = (10**MAX_DIGITS).bit_length() - 1
+_TOO_BIG = 10**MAX_DIGITS
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
@@ -215,7 +215,7 @@ class _Reader:
             path, part = todo.pop()
             if isinstance(part, (list, tuple)):
                 todo.extend((path, item) for item in part)
-            if isinstance(part, int) and int.bit_length(part) > _MOST_BITS:
+            if isinstance(part, int) and int.__abs__(part) >= _TOO_BIG:
                 message = f"a number has at most {MAX_DIGITS} digits"
                 self.problems.add("number", message, file=file, path=path or None)
                 good = False

@@ -11,7 +11,7 @@ from headrace._config.document import Document, Written, plain_copy, read_docume
 from headrace._config.nesting import with_room
 from headrace._config.problems import Problems, key_place
 from headrace._config.shape import Shape, read_shape
-from headrace._registry import run_imports
+from headrace._registry import refused, run_imports
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class PipelineConfig:
             base: The folder that relative paths in a dict start from, also those under ``extends``
                 and ``import``; default: the working directory.
             allow_import: Whether the code under ``import`` may run. The environment variable
-                ``HEADRACE_IMPORT=0`` refuses it as well.
+                ``HEADRACE_IMPORT=0`` refuses it as well, and so does what is not clearly a yes.
 
         Raises:
             ConfigError: Something is wrong; its ``problems`` are all that is.
@@ -72,13 +72,15 @@ class PipelineConfig:
         from headrace._plan import plan_pipeline
 
         problems = Problems()
-        allowed = allow_import and os.environ.get("HEADRACE_IMPORT") != "0"
-        files = _run_imports(document, allowed, problems)
+        why = (
+            refused(os.environ) if allow_import else "allow_import=False or --no-import refuses it"
+        )
+        files = _run_imports(document, why, problems)
         all_names = not len(problems)
         shape = read_shape(document, problems)
-        plan = plan_pipeline(shape, files, problems, all_names=all_names, allow_import=allowed)
+        plan = plan_pipeline(shape, files, problems, all_names=all_names, allow_import=why is None)
         problems.raise_if_any()
-        plan.allow_import = allowed
+        plan.allow_import = why is None
         config = object.__new__(cls)
         for name, value in (
             ("_document", document),
@@ -162,16 +164,24 @@ def _plain(value: Any) -> Any:
 
 
 def _run_imports(
-    document: Document, may_import: bool, problems: Problems
+    document: Document, why: str | None, problems: Problems
 ) -> tuple[tuple[str, dict[str, type[Any]]], ...]:
-    """Run what the configuration imports; what fails is reported, the rest still runs."""
+    """Run what the configuration imports; what fails is reported, the rest still runs.
+
+    Args:
+        document: The configuration.
+        why: Why nothing may run, None when it may.
+        problems: Where what is wrong goes.
+    """
     items = [item for item, _ in document.imports]
     place = key_place(document.file, "import", "import", items)
-    if items and not may_import:
+    if items and why is not None:
         problems.add(
             "import_refused",
-            f"the configuration imports {', '.join(items)}, and running its code is not allowed",
-            hint="Allow it with allow_import=True, without --no-import and HEADRACE_IMPORT=0.",
+            f"the configuration imports {', '.join(items)}, and running its code is not allowed: "
+            f"{why}",
+            hint="Allow it with allow_import=True, without --no-import, and with HEADRACE_IMPORT=1 or "
+            "without that variable.",
             **place,
         )
         return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import Problems, key_place
-from headrace._containers.background import BackgroundThread
+from headrace._plan.brackets import owns_its_thread
 from headrace._plan.ranges import narrowed
 from headrace._process import usable_cpus
 
@@ -172,7 +172,7 @@ def _computing(root: Element, *, threads: bool = True) -> Iterator[Element]:
     todo = [root]
     while todo:
         element = todo.pop()
-        if element.cls is BackgroundThread and not threads:
+        if owns_its_thread(element.cls) and not threads:
             continue
         todo.extend(reversed(element.children))
         if element.named is None and not element.children and element.spec.distribution != _CORE:

@@ -16,6 +16,7 @@ from headrace._containers.choice import Fallback, ModelLoader
 from headrace._containers.conditions import Branches
 from headrace._containers.graph import Repost
 from headrace._containers.loops import Again
+from headrace._containers.process import Process
 from headrace._containers.sequential import Sequential
 from headrace._containers.wiring import Wiring
 from headrace._plan.calls import doors
@@ -137,7 +138,7 @@ class _Reader:
         self.told: set[str] = set()
         self._ways: tuple[tuple[Any, Callable[..., set[str] | None]], ...] = (
             (Wiring, self._word),
-            ((Sequential, BackgroundThread, Again), self._in_turn),
+            ((Sequential, BackgroundThread, Process, Again), self._in_turn),
             ((Branches, Fallback, ModelLoader), self._branches),
             (CatSplit, self._cat_split),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "CORE_BACKENDS",
     "CORE_BATCH_POLICIES",
+    "CORE_COMMANDS",
     "CORE_DISPATCH_POLICIES",
     "CORE_POLICIES",
     "KNOWN_COMMANDS",
@@ -30,6 +31,7 @@ CORE_BACKENDS = {
     "InstancesRegister": f"{_CONTAINERS}.wiring:InstancesRegister",
     "List": f"{_CONTAINERS}.wiring:List",
     "BackgroundThread": f"{_CONTAINERS}.background:BackgroundThread",
+    "Process": f"{_CONTAINERS}.process:Process",
     "Batching": f"{_CONTAINERS}.scheduling:Batching",
     "InstanceDispatcher": f"{_CONTAINERS}.scheduling:InstanceDispatcher",
     "CatSplit": f"{_CONTAINERS}.cat_split:CatSplit",
@@ -54,6 +56,9 @@ CORE_BATCH_POLICIES = {"greedy": "headrace.policies:Greedy"}
 CORE_DISPATCH_POLICIES = {"best_fit": "headrace.policies:BestFit"}
 CORE_POLICIES = {**CORE_BATCH_POLICIES, **CORE_DISPATCH_POLICIES}
 """The policies of core and where each class is."""
+
+CORE_COMMANDS = ("check", "conformance", "explain", "new", "plugins", "run", "schema")
+"""The commands of ``headrace`` itself, which no plugin can replace."""
 
 _BY_DISTRIBUTION = {
     "headrace-cv": (

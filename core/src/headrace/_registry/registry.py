@@ -18,6 +18,7 @@ from headrace._registry.catalogue import (
     KNOWN_ELSEWHERE,
     how_to_install,
 )
+from headrace._registry.contract import check_class
 from headrace._registry.discovery import PluginRecord, discover
 from headrace._registry.hooks import Offer, call_hook, find_offer, offers
 from headrace._registry.loading import load
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["BackendSpec", "Registry", "register", "registry"]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
-_LONGEST = 200
-"""Longest name that a suggestion is looked for, in characters."""
 C = TypeVar("C", bound="Callable[..., Any]")
 
 
@@ -66,11 +65,16 @@ class BackendSpec:
         Raises:
             PluginLoadError: Its module cannot be imported, or has no such class.
             MissingDependencyError: Its module needs a library that is not installed.
+            PluginError: It is no class that could be a backend.
         """
         if self.cls is not None:
             return as_backend(self.cls)
         found = load(self.path, self.distribution, f"the backend {self.name!r}")
-        return as_backend(found)
+        try:
+            return as_backend(found)
+        except PluginError as error:
+            error.what = f"{self.name!r} of {self.distribution}: {error.what}"
+            raise
 
 
 def is_policy(cls: Any) -> bool:
@@ -85,15 +89,12 @@ def as_backend(cls: Any) -> type[Backend]:
     """Give ``cls`` if it is a Backend, else a Backend made of a plain class with ``forward``."""
     from headrace._backend import Backend
 
-    if isinstance(cls, type) and issubclass(cls, Backend):
+    if not isinstance(cls, type):
+        hint = "A backend is a class with forward(self, batch), or a function of data."
+        raise PluginError(f"{cls!r} is no backend", hint=hint)
+    check_class(cls)
+    if issubclass(cls, Backend):
         return cls
-    if not isinstance(cls, type) or not (
-        callable(getattr(cls, "forward", None)) or callable(getattr(cls, "forward_with_dep", None))
-    ):
-        raise PluginError(
-            f"{cls!r} is no backend",
-            hint="A backend is a class with forward(self, batch), or a function of data.",
-        )
     with _lock:
         made = _made.get(cls)
         if made is None:
@@ -336,7 +337,7 @@ class Registry:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Give the known name that is most like ``name``, or None when none is like it."""
-    if len(name) > _LONGEST:
+    if len(name) > 200:
         return None  # comparing takes the square of the length
     by_lower: dict[str, str] = {}
     for one in known:

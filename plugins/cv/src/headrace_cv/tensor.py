@@ -82,7 +82,8 @@ class Mat2Tensor(PerImage):
         if options.mean is not None or options.std is not None:
             # The keys ``mean`` and ``std`` of a node may reach a word that folds them into its
             # network as well: it finds here that it need not.
-            context.instance.get_or_create("normalized", list).append((options.mean, options.std))
+            applied: list[Any] = context.instance.get_or_create("normalized", list)
+            applied.append((options.mean, options.std))
 
     def build(self, options: Any) -> Callable[[Any], Any]:
         """Give `headrace_cv.image_to_tensor` with the options filled in."""

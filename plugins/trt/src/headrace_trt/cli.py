@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from headrace.errors import SetupError
-from headrace_trt.cli_options import settings_from, with_build_options
+from headrace_trt.cli_options import File, Json, settings_from, with_build_options
+from headrace_trt.cli_printing import phases, show, table
+from headrace_trt.cli_tactics import tactics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
@@ -25,17 +23,14 @@ __all__ = ["app"]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 app.info.help = "Build, inspect, measure and compare TensorRT engines."
-tactics = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 app.add_typer(tactics, name="tactics", help="Files that fix the choice of tactics.")
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Device = Annotated[str | None, typer.Option(help="The device; default: cuda:0.")]
 Library = Annotated[str, typer.Option(help="auto, tensorrt, tensorrt_rtx or tensorrt_lean.")]
 Trust = Annotated[bool, typer.Option(help="Allow plans that hold code for the host.")]
 ShapesOption = Annotated[str | None, typer.Option(help="Shapes to run at, as x:1x3x224x224.")]
 ProfileOption = Annotated[int, typer.Option(help="Index of the optimization profile.")]
 Page = Annotated[Path | None, typer.Option(help="Write one HTML page that is whole by itself.")]
-File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The file.")]
 ModelOrPlan = Annotated[
     Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX file or a plan.")
 ]
@@ -61,7 +56,7 @@ def build_command(
 
     options, rows = settings_from(None if model is None else str(model), build)
     found = options.settings(**rows)
-    with _phases() as progress:
+    with phases() as progress:
         kept = build_engine(
             found,
             engine=engine,
@@ -81,7 +76,7 @@ def build_command(
     }
     if found.network is not None and engine is None:
         told["engine"] = None
-    _show(told, as_json=as_json)
+    show(told, as_json=as_json)
 
 
 @app.command("inspect")
@@ -100,9 +95,9 @@ def inspect_command(
     if html is not None:
         html.write_text(as_page(told), encoding="utf-8")
     layers = told["layers"]
-    _show(told if as_json else {k: v for k, v in told.items() if k != "layers"}, as_json=as_json)
+    show(told if as_json else {k: v for k, v in told.items() if k != "layers"}, as_json=as_json)
     if not as_json:
-        _table(layers, ("name", "kind", "precision", "tactic", "outputs"))
+        table(layers, ("name", "kind", "precision", "tactic", "outputs"))
 
 
 @app.command("bench")
@@ -134,7 +129,7 @@ def bench_command(  # noqa: PLR0913, PLR0917 - options of the command line
             copies=copies,
             most_s=seconds,
         )
-    _show(found.as_dict(), as_json=as_json)
+    show(found.as_dict(), as_json=as_json)
 
 
 @app.command("profile")
@@ -163,9 +158,9 @@ def profile_command(  # noqa: PLR0913, PLR0917 - options of the command line
             about = {"kind": "plan", "file": str(file), **inspect_engine(engine)}
             times = {layer["name"]: layer["ms"] for layer in told["layers"]}
             html.write_text(as_page(about, times), encoding="utf-8")
-    _show(told if as_json else {k: v for k, v in told.items() if k != "layers"}, as_json=as_json)
+    show(told if as_json else {k: v for k, v in told.items() if k != "layers"}, as_json=as_json)
     if not as_json:
-        _table(told["layers"], ("name", "ms", "share"))
+        table(told["layers"], ("name", "ms", "share"))
 
 
 @app.command("compare")
@@ -194,7 +189,7 @@ def compare_command(
         with np.load(inputs, allow_pickle=False) as loaded:
             feeds = {name: loaded[name] for name in loaded.files}
     told = compare(options.settings(**rows), run=run_built, feeds=feeds, limit=limit, seed=seed)
-    _show(told if as_json else {k: v for k, v in told.items() if k != "inner"}, as_json=as_json)
+    show(told if as_json else {k: v for k, v in told.items() if k != "inner"}, as_json=as_json)
     if not told["same"]:
         raise typer.Exit(_DIFFERENT)
 
@@ -214,9 +209,9 @@ def capability_command(
     told = capability(model, library=library)
     if save is not None:
         told["saved"] = [str(path) for path in save_parts(model, save, told["parts"])]
-    _show(told if as_json else {k: v for k, v in told.items() if k != "refused"}, as_json=as_json)
+    show(told if as_json else {k: v for k, v in told.items() if k != "refused"}, as_json=as_json)
     if not as_json:
-        _table(told["refused"], ("node", "operator", "reason"))
+        table(told["refused"], ("node", "operator", "reason"))
     if not told["supported"]:
         raise typer.Exit(_DIFFERENT)
 
@@ -239,7 +234,7 @@ def extract_command(
     from headrace_trt.tools.extracting import extract_model
 
     part = extract_model(model, target, inputs=inputs or (), outputs=outputs or (), fold=fold)
-    _show({"file": str(target), **model_summary(part)}, as_json=as_json)
+    show({"file": str(target), **model_summary(part)}, as_json=as_json)
 
 
 @app.command("refit")
@@ -256,78 +251,7 @@ def refit_command(
     from headrace_trt.tools.refitting import refit_plan
 
     told = refit_plan(plan, model, target, library=library, device=device, trust=trust_engine)
-    _show(told, as_json=as_json)
-
-
-@tactics.command("show")
-def tactics_show(file: File, as_json: Json = False) -> None:
-    """Show what a file of tactics has chosen and excludes."""
-    from headrace_trt.tools.tactic_tools import show_tactics
-
-    _show(show_tactics(file), as_json=as_json)
-
-
-@tactics.command("fix")
-@with_build_options
-def tactics_fix(
-    model: File,
-    file: Annotated[Path, typer.Argument(help="The file of tactics.")],
-    as_json: Json = False,
-    build: Any = None,
-) -> None:
-    """Build a model and record the choice of tactics, or replay the one that is there."""
-    from headrace_trt.building import build_plan
-
-    options, rows = settings_from(str(model), {**build, "tactics": str(file)})
-    with _phases() as progress:
-        built = build_plan(options.settings(**rows), progress=progress)
-    _show({"tactics": str(file), **built.describe()}, as_json=as_json)
-
-
-@tactics.command("exclude")
-def tactics_exclude(
-    file: Annotated[Path, typer.Argument(help="The file of tactics.")],
-    choices: Annotated[list[str], typer.Argument(help="Layers, or implementation:tactic.")],
-    as_json: Json = False,
-) -> None:
-    """Exclude choices from what builds with this file may take."""
-    from headrace_trt.tools.tactic_tools import exclude_tactics
-
-    _show(exclude_tactics(file, choices), as_json=as_json)
-
-
-@tactics.command("bisect")
-@with_build_options
-def tactics_bisect(
-    model: File,
-    good: Annotated[Path, typer.Argument(exists=True, help="Tactics with right answers.")],
-    bad: Annotated[Path, typer.Argument(exists=True, help="Tactics with wrong answers.")],
-    limit: Annotated[float, typer.Option(help="Largest difference over the largest value.")] = 1e-3,
-    as_json: Json = False,
-    build: Any = None,
-) -> None:
-    """Find the layers whose tactic gives wrong numbers, by building with mixtures of two files."""
-    import tempfile
-
-    from headrace_trt.tactics import TacticFile, read_tactics
-    from headrace_trt.tools.comparing import compare, run_built
-    from headrace_trt.tools.tactic_tools import bisect_tactics
-
-    options, rows = settings_from(str(model), build)
-    files = [read_tactics(path) for path in (good, bad)]
-    if files[0] is None or files[1] is None:
-        raise SetupError("both files of tactics must be there")
-    with tempfile.TemporaryDirectory(prefix="headrace-trt-") as folder:
-        path = Path(folder, "mixed.json")
-
-        def is_wrong(mixed: TacticFile) -> bool:
-            mixed.write(path)
-            settings = options.settings(**rows).with_(tactics=path)
-            return not compare(settings, run=run_built, limit=limit)["same"]
-
-        layers = bisect_tactics(files[0], files[1], is_wrong)
-    chosen = {layer: files[1].chosen[layer] for layer in layers}
-    _show({"wrong": chosen}, as_json=as_json)
+    show(told, as_json=as_json)
 
 
 @contextlib.contextmanager
@@ -349,7 +273,7 @@ def _engine(
         engine, cuda = open_engine(file, library=library, device=device, trust=trust)
     else:
         options, rows = settings_from(str(file), build)
-        with _phases() as progress:
+        with phases() as progress:
             engine, cuda = engine_of_settings(
                 options.settings(**rows),
                 device=device,
@@ -379,54 +303,3 @@ def _shapes(text: str | None) -> dict[str, tuple[int, ...]] | None:
     from headrace_trt.profiles import parse_shapes
 
     return None if text is None else parse_shapes(text)
-
-
-@contextlib.contextmanager
-def _phases() -> Iterator[Any]:
-    """Show a bar with its time for every phase of a build, on stderr where that is a terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
-
-        @contextlib.contextmanager
-        def phase(total: int | None, unit: str) -> Iterator[Any]:
-            task = bars.add_task(unit, total=total)
-            try:
-                yield lambda done: bars.advance(task, done)
-            finally:
-                bars.remove_task(task)
-
-        yield phase
-
-
-def _show(told: Mapping[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(json.dumps(told, indent=1, default=str) + "\n")
-        return
-    table = Table(show_header=False, box=None)
-    for key, value in told.items():
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
-        table.add_row(key, text)
-    _console().print(table)
-
-
-def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    if not rows:
-        return
-    table = Table(*columns)
-    for row in rows:
-        cells = [row.get(column, "") for column in columns]
-        table.add_row(*(_cell(cell) for cell in cells))
-    _console().print(table)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def _console() -> Console:
-    return Console(markup=False, emoji=False, highlight=False, soft_wrap=True)

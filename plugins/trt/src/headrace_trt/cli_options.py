@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Optional
 
 import pydantic
@@ -15,7 +16,10 @@ from headrace_trt.options import BuildOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["settings_from", "with_build_options"]
+__all__ = ["File", "Json", "settings_from", "with_build_options"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The file.")]
 
 _OWN: Final = ("model", "profiles", "engine")
 """Fields that a command has an argument or options of another form for."""

@@ -72,6 +72,10 @@ def _settings(options: BuildOptions, context: headrace.InitContext) -> BuildSett
                 "mean and std are applied before the network and not folded into it"
             )
             return settings.with_(mean=None, std=None)
+    context.logger.warning(
+        "mean and std are folded into the network of %s: nothing before it may apply them too",
+        settings.label,
+    )
     return settings
 
 

@@ -79,6 +79,12 @@ class BuildSettings:
     verbosity: str = "detailed"
     timing_cache: Path | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("model", "calibration", "tactics", "timing_cache"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, Path(value))
+
     @property
     def label(self) -> str:
         """What is built, for messages."""

@@ -6,9 +6,9 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any
 
-from headrace._cli.importable import Lookup
+from headrace._doctor.importable import Lookup
 from headrace._registry.hooks import given
-from headrace.errors import MissingDependencyError, PluginError, Problem
+from headrace.errors import MissingDependencyError, PluginError, PluginLoadError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,7 +56,7 @@ def all_findings(
 def _all(
     records: Sequence[PluginRecord], among: Sequence[PluginRecord], *, load: bool
 ) -> list[dict[str, Any]]:
-    from headrace._cli.offers import call_hooks, wrong_offers
+    from headrace._doctor.offers import call_hooks, wrong_offers
 
     # A plugin whose hooks fail becomes broken, which is reported with the others.
     call_hooks([record for record in records if record.state == "ok"])
@@ -230,6 +230,8 @@ def _not_importable(record: PluginRecord) -> Iterator[dict[str, Any]]:
             yield _finding(record, "missing_dependency", error.what, error.hint, name)
         except PluginError as error:
             remedy = f"Install it again: pip install --force-reinstall {record.distribution}"
+            if not isinstance(error, PluginLoadError):
+                remedy = f"Ask its author for a fix. {error.hint or ''}".rstrip()
             if isinstance(error.__cause__, SystemExit):
                 remedy = "Ask its author for a fix: its module ends the program."
             yield _finding(record, "broken", error.what, remedy, name)
