@@ -260,7 +260,7 @@ class Bench:
         runner.close()
         pool.close()
 
-    def _served(self, part: str, model: Path, size: int, most: int) -> None:
+    def _served(self, part: str, model: Path, size: int, most: int, **more: Any) -> None:
         """Measure decoding alone, the engine alone, and both as a pipeline of two nodes."""
         import cv2
 
@@ -271,7 +271,7 @@ class Bench:
         }  # fmt: skip
         engine = self.built(
             model, profiles=tuple(profiles), precision="fp16", image_input=True,
-            mean=(127.5,), std=(64.0,), max=most,
+            mean=(127.5,), std=(64.0,), max=most, **more,
         )  # fmt: skip
         alone = self.alone(engine, most, streams=2)
         del engine
@@ -284,7 +284,7 @@ class Bench:
                 lambda i: pipe({"data": pictures[i % len(pictures)]}), CLIENTS, self.seconds
             )
         infer = self.common(
-            model, backend=GATHERED, profiles=profiles, max=most, instance_num=2, **built
+            model, backend=GATHERED, profiles=profiles, max=most, instance_num=2, **built, **more
         )
         config = {"decode": {**decode, "next": "infer"}, "infer": infer}
         with headrace.pipe(config) as pipe:
@@ -324,7 +324,8 @@ class Bench:
     def limit(self) -> None:
         """JPEG to a wide network: the engine is the limit."""
         model = resnet(self.folder, width=2, name="wide")
-        self._served("limit", model, 64 if self.quick else 448, 4 if self.quick else 16)
+        size, most = (64, 4) if self.quick else (448, 16)
+        self._served("limit", model, size, most, optimization_level=2)
 
     def resnet(self) -> None:
         """JPEG to ResNet-50: decoding is the limit."""

@@ -69,6 +69,17 @@ def test_what_is_foreign_or_torn_is_built_anew_with_a_warning(tmp_path, caplog, 
     assert read_entry(plan, {"a": 1}) is not None
 
 
+def test_where_a_plan_came_from_is_told(tmp_path):
+    from headrace_trt.cache import origin_of
+
+    plan = tmp_path / "it.engine"
+    assert origin_of(plan) == ""
+    asked = {"library": "tensorrt", "version": "10.6", "device": DEVICE}
+    get_or_build(plan, asked, built)
+    assert origin_of(plan) == "built by tensorrt 10.6 for A (9.0)"
+    assert read_entry(plan, asked).hit
+
+
 def test_a_build_that_fails_leaves_nothing_and_the_next_one_goes_on(tmp_path):
     plan = tmp_path / "it.plan"
 

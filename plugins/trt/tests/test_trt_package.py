@@ -5,6 +5,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pydantic
 import pytest
 
@@ -105,6 +106,17 @@ def test_without_a_device_the_error_says_so_and_fallback_goes_on(small_net, rtx)
     with headrace.pipe({**config, "backend": f"Fallback[{config['backend']},Identity]"}) as pipe:
         assert pipe({"data": 1})["result"] == 1
         assert "there is no CUDA device" in str(pipe.describe())
+
+
+@pytest.mark.skipif(_device() > 0, reason="there is a device")
+def test_fallback_to_onnx_runtime_says_what_it_chose_and_why(small_net, rtx):
+    pytest.importorskip("headrace_ort")
+    config = {"backend": "Fallback[TensorrtTensor,OnnxTensor]", "model": str(small_net), "max": 4}
+    with headrace.pipe(config) as pipe:
+        told = str(pipe.describe())
+        assert pipe({"data": np.zeros((3, 8, 8), np.float32)})["result"].shape == (10,)
+    assert "'chosen': 'OnnxTensor'" in told
+    assert "there is no CUDA device" in told
 
 
 @pytest.mark.parametrize(

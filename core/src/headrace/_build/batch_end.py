@@ -19,7 +19,7 @@ from headrace._portable import told, without_locals
 from headrace.errors import BackendError, InstanceLostError, RequestError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace._backend import Outcomes
     from headrace._plan.element import Element
@@ -190,6 +190,10 @@ class Ended(Standing):
     def __init__(self, child: Backend, end: BatchEnd) -> None:
         super().__init__(child)
         self.end = end
+
+    def __call__(self, batch: Sequence[Request]) -> Outcomes:
+        """Run a batch; after `close` the backend refuses it, and nothing of its end is called."""
+        return self.child(batch) if self.child._state != "ready" else super().__call__(batch)
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the backend, then what is to be called at the end."""

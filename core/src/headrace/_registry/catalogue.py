@@ -69,8 +69,8 @@ _BY_DISTRIBUTION = {
     "headrace-ort": "OnnxTensor",
     "headrace-torch": (
         "ArgMaxTensor CatTensor ContiguousTensor CpuTensor CropTensor CvtColorTensor DecodeTensor "
-        "FixTensor GpuTensor ResizeTensor SoftmaxTensor SplitTensor StreamPool SyncTensor "
-        "TorchModule"
+        "FixTensor GpuTensor IndexSelectTensor NormalizeTensor PadTensor ResizeTensor SoftmaxTensor "
+        "SplitTensor StreamPool SyncTensor TopKTensor TorchModule"
     ),
     "headrace-trt": (
         "LoadTensorrtEngine Onnx2Tensorrt TensorrtCat TensorrtInferTensor TensorrtSplit "

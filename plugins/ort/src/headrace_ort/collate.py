@@ -165,7 +165,11 @@ def zeros_for(signature: Signature) -> dict[str, NDArray[Any]] | None:
 
 
 def split_outputs(
-    outputs: Sequence[NDArray[Any]], items: Sequence[Item], signature: Signature
+    outputs: Sequence[NDArray[Any]],
+    items: Sequence[Item],
+    signature: Signature,
+    *,
+    rows: int | None = None,
 ) -> list[list[NDArray[Any]]]:
     """Give each item its rows of every output, in memory of its own.
 
@@ -173,6 +177,7 @@ def split_outputs(
         outputs: The outputs of a run, in the order of ``signature.outputs``.
         items: The items the run was made of, in order.
         signature: What the model gives.
+        rows: How many rows the outputs have; None: as many as the run was given.
 
     Returns:
         Per item its arrays; without batch axis where the item was one sample.
@@ -180,7 +185,7 @@ def split_outputs(
     Raises:
         BackendError: An output does not have the rows of the batch.
     """
-    total = signature.rows or sum(item.rows for item in items)
+    total = rows or signature.rows or sum(item.rows for item in items)
     results: list[list[NDArray[Any]]] = [[] for _ in items]
     for port, output in zip(signature.outputs, outputs, strict=True):
         axis = port.axis

@@ -104,6 +104,18 @@ def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan
     return None
 
 
+def origin_of(plan: Path) -> str:
+    """Tell by what and for which device a plan was built, out of its sidecar; "" without one."""
+    try:
+        told = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
+        asked = told["asked"]
+        device = asked.get("device") or {}
+        where = f" for {device['name']} ({device['compute_capability']})" if device else ""
+        return f"built by {asked['library']} {asked['version']}{where}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
+
+
 def get_or_build(
     plan: Path,
     asked: Mapping[str, Any],

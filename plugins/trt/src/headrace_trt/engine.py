@@ -41,6 +41,7 @@ class Engine:
         self.ordinal = ordinal
         self.about: dict[str, Any] = {}
         self._runtime = runtime
+        self._layers: list[Layer] | None = None
 
     @property
     def profiles(self) -> int:
@@ -49,6 +50,11 @@ class Engine:
 
     def layers(self) -> list[Layer]:
         """Give its layers, as detailed as it was built."""
+        if self._layers is None:
+            self._layers = self._read_layers()
+        return self._layers
+
+    def _read_layers(self) -> list[Layer]:
         if not hasattr(self.engine, "create_engine_inspector"):
             return []
         inspector = self.engine.create_engine_inspector()
@@ -76,12 +82,13 @@ class Engine:
         self.engine = self._runtime = None
 
 
-def load_engine(
+def load_engine(  # noqa: PLR0913 - all by name
     library: Library,
     cuda: Cuda,
     plan: bytes,
     *,
     label: str,
+    origin: str = "",
     ordinal: int = 0,
     trust: bool = False,
     weights: Path | onnx.ModelProto | None = None,
@@ -94,6 +101,7 @@ def load_engine(
         cuda: The CUDA runtime.
         plan: The bytes of the plan.
         label: Where it came from, for messages.
+        origin: By what and for which device it was built, where that is known.
         ordinal: The device.
         trust: Whether the plan may hold code that runs on the host.
         weights: A model whose weights replace the plan's; needed where the plan has none.
@@ -115,8 +123,9 @@ def load_engine(
         found = runtime.deserialize_cuda_engine(plan)
         if found is None:
             device = cuda.describe(ordinal)
+            built = f" ({origin})" if origin else ""
             raise SetupError(
-                f"{label} cannot be run by {library.text} on {device['name']}"
+                f"{label}{built} cannot be run by {library.text} on {device['name']}"
                 f" (compute capability {device['compute_capability']}): {collected.text()}",
                 hint=_hint(collected.text()),
             )

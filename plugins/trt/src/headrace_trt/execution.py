@@ -89,6 +89,12 @@ class Execution:
         self._allocators: dict[str, Any] = {}
         self._has_shape_inputs = any(port.is_shape for port in signature.inputs)
         self._ports = (*signature.outputs, *signature.unwanted)
+        host = engine.library.trt.TensorLocation.HOST
+        self._on_host = {
+            port.name
+            for port in self._ports
+            if engine.engine.get_tensor_location(port.name) == host
+        }
         self.outputs: dict[str, tuple[int, ...]] = {}
         self.context = self._make(strategy, memory, profile)
 
@@ -171,8 +177,7 @@ class Execution:
 
     def host_output(self, port: Port) -> NDArray[Any] | None:
         """Give memory of the host for an output that the engine writes there; None elsewhere."""
-        location = self._engine.engine.get_tensor_location(port.name)
-        if location != self._engine.library.trt.TensorLocation.HOST:
+        if port.name not in self._on_host:
             return None
         return np.zeros(self.outputs[port.name], numpy_dtype(port.dtype))
 

@@ -61,6 +61,7 @@ def _engine(
     cuda: Cuda,
     ordinal: int,
 ) -> Engine:
+    from headrace_trt.cache import origin_of
     from headrace_trt.engine import load_engine
     from headrace_trt.plugin_libraries import load_plugins
 
@@ -70,6 +71,7 @@ def _engine(
         cuda,
         options.model.read_bytes(),
         label=str(options.model),
+        origin=origin_of(options.model),
         ordinal=ordinal,
         trust=options.trust_engine,
         weights=options.weights,

@@ -1,0 +1,81 @@
+"""Headrace backends for torch, and the plain functions they are made of.
+
+Nothing is imported until it is used: ``import headrace_torch`` loads neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace_torch.devices import check_device, listed_devices
+    from headrace_torch.graphs import Graphs
+    from headrace_torch.images import (
+        convert_color,
+        crop_image,
+        pad_image,
+        resize_image,
+    )
+    from headrace_torch.jpeg import JpegHeader, check_jpeg
+    from headrace_torch.loading import Model, kind_of, load_model
+    from headrace_torch.modules import load_module, load_weights
+    from headrace_torch.normalization import Normalization
+    from headrace_torch.place import OwnStream
+    from headrace_torch.tensors import as_tensor
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Graphs",
+    "JpegHeader",
+    "Model",
+    "Normalization",
+    "OwnStream",
+    "__version__",
+    "as_tensor",
+    "check_device",
+    "check_jpeg",
+    "convert_color",
+    "crop_image",
+    "kind_of",
+    "listed_devices",
+    "load_model",
+    "load_module",
+    "load_weights",
+    "pad_image",
+    "resize_image",
+]
+
+_HOME = {
+    "Graphs": "graphs",
+    "JpegHeader": "jpeg",
+    "Model": "loading",
+    "Normalization": "normalization",
+    "OwnStream": "place",
+    "as_tensor": "tensors",
+    "check_device": "devices",
+    "check_jpeg": "jpeg",
+    "convert_color": "images",
+    "crop_image": "images",
+    "kind_of": "loading",
+    "listed_devices": "devices",
+    "load_model": "loading",
+    "load_module": "modules",
+    "load_weights": "modules",
+    "pad_image": "images",
+    "resize_image": "images",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name not in _HOME:
+        raise AttributeError(f"module 'headrace_torch' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"headrace_torch.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,263 @@
+"""What the backends of this plugin share: the instance's place, and batches of tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import headrace
+from headrace.errors import InputError, InstanceLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    import torch
+
+    from headrace import InitContext
+    from headrace.keys import Request
+    from headrace_torch.place import Place
+
+__all__ = ["Given", "OnPlace", "PerImage", "PerTensor", "TensorBackend", "read_key"]
+
+
+def read_key(request: Request, key: str, expected: str) -> Any:
+    """Give what ``request`` holds under ``key``, or say what it should hold.
+
+    Raises:
+        InputError: There is no such key.
+    """
+    if key not in request:
+        raise InputError(f"the request has no {key!r}", key=key, expected=expected, got="nothing")
+    return request[key]
+
+
+class OnPlace(headrace.Backend):
+    """A backend on the instance's device and stream, in the instance's thread.
+
+    Attributes:
+        default_device: Where it computes when the node's ``device`` is unset; None: where an
+            element before it in the instance does that has such a default, else on the CPU.
+    """
+
+    owns_thread = True
+    rerun = True
+    default_device: ClassVar[str | None] = None
+    _place: Place
+    _mode: Any = None
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Import torch, and take the place of the instance."""
+        import torch
+
+        from headrace_torch.place import place_of
+
+        self._place = place_of(context, self.default_device)
+        self._mode = torch.inference_mode()
+        self.build(options, context)
+
+    def build(self, options: Any, context: InitContext) -> None:
+        """Prepare what `forward` needs. The default does nothing."""
+
+    def close(self) -> None:
+        """Drop what was built; the place is closed with the instance."""
+        self._mode = None
+
+
+class TensorBackend(OnPlace):
+    """A backend that computes with torch: without gradients, with errors that say what to do."""
+
+    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Run a batch on the instance's device, without gradients."""
+        self._place.use()
+        try:
+            with self._mode:
+                return self.run(batch)
+        except Exception as error:
+            found = self.failure(error)
+            if found is error:
+                raise
+            raise found from found.__cause__
+
+    def run(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Write ``result`` into each request of a batch."""
+        raise NotImplementedError(f"{type(self).__name__} has no run")
+
+    def failure(self, error: Exception) -> Exception:
+        """Give the error that a request gets: memory that ran out and a lost device say so."""
+        from headrace_torch.memory import as_backend_error
+
+        return as_backend_error(error, self._place.device)
+
+
+class Given(NamedTuple):
+    """What one request brings.
+
+    Attributes:
+        tensor: Its rows, with the batch axis.
+        sample: Whether it brought one sample, without batch axis.
+        how: What must be equal in all that are worked on in one call.
+        own: The tensor as it came.
+    """
+
+    tensor: torch.Tensor
+    sample: bool
+    how: Hashable
+    own: Any
+
+
+class PerTensor(TensorBackend):
+    """A backend that is a function of tensors: those of one shape are worked on in one call.
+
+    A subclass writes `compute`, and what it needs of `check` and `how`.
+
+    Attributes:
+        expected: What ``data`` must be, in words, for the errors.
+        alike: Whether `how` depends on the shape of the rows alone, not on the request.
+        tells: Whether `done` writes something.
+    """
+
+    expected: ClassVar[str]
+    alike = True
+    tells: ClassVar[bool] = False
+
+    def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
+        """Give the results of all rows of ``whole``, ``[N, ...]``, in new memory or as it is."""
+        raise NotImplementedError(f"{type(self).__name__} has no compute")
+
+    def check(self, rows: torch.Tensor) -> None:
+        """Refuse rows that `compute` cannot take. The default takes any.
+
+        Raises:
+            InputError: They are not what ``expected`` says.
+        """
+
+    def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
+        """Tell whether a request brings one sample; the default goes by its ``request_size``."""
+        return "request_size" not in request
+
+    def how(self, request: Request, rows: torch.Tensor) -> Hashable:
+        """Read what else `compute` needs to know of a request. The default reads nothing."""
+        return None
+
+    def done(self, request: Request, how: Any) -> None:
+        """Write what else a request gets. The default writes nothing."""
+
+    def run(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Compute; a request that is wrong fails alone."""
+        whole = self._place.carried(batch)
+        if whole is not None and self._at_once(batch, whole):
+            return None
+        outcomes: list[Exception | None] = [None] * len(batch)
+        groups: dict[Hashable, list[int]] = {}
+        given: dict[int, Given] = {}
+        for index, request in enumerate(batch):
+            try:
+                one = given[index] = self.read(request)
+            except InputError as error:
+                outcomes[index] = error
+                continue
+            key = (one.how, one.tensor.shape[1:], one.tensor.dtype)
+            groups.setdefault(key, []).append(index)
+        for members in groups.values():
+            self._group([batch[i] for i in members], [given[i] for i in members], members, outcomes)
+        return outcomes if any(outcomes) else None
+
+    def read(self, request: Request) -> Given:
+        """Read and check what one request brings.
+
+        Raises:
+            InputError: It lacks a key, or holds something else.
+        """
+        from headrace_torch.items import as_rows
+        from headrace_torch.tensors import input_tensor
+
+        value = read_key(request, "data", self.expected)
+        own = input_tensor(value, self._place, "data", self.expected)
+        sample = self.is_sample(request, own)
+        rows = as_rows(own, request.get("request_size", 1), "data", sample=sample)
+        self.check(rows)
+        return Given(rows, sample, self.how(request, rows), own)
+
+    def _at_once(self, batch: list[Request], whole: torch.Tensor) -> bool:
+        """Compute samples that come as the rows of one tensor, if all want the same."""
+        try:
+            self.check(whole)
+            how = self.how(batch[0], whole)
+            if not self.alike and any(self.how(request, whole) != how for request in batch[1:]):
+                return False
+            result = self.compute(whole, how)
+        except InputError:
+            return False  # one by one, so that each says what is wrong with it
+        if result is whole:
+            for request in batch:
+                request["result"] = request["data"]
+        else:
+            self.give(batch, result)
+        if self.tells:
+            for request in batch:
+                self.done(request, how)
+        return True
+
+    def give(self, batch: list[Request], result: Any) -> None:
+        """Give each of these samples its row of the result."""
+        self._place.give(batch, result)
+
+    def rows_of(self, result: Any, start: int, stop: int, *, sample: bool) -> Any:
+        """Give some rows of the result; of a sample the only one, without the batch axis."""
+        return result[start] if sample else result[start:stop]
+
+    def _group(
+        self,
+        requests: Sequence[Request],
+        given: Sequence[Given],
+        members: Sequence[int],
+        outcomes: list[Exception | None],
+    ) -> None:
+        """Compute requests of one shape together, and give each its own."""
+        from headrace_torch.items import joined
+
+        how = given[0].how
+        try:
+            whole = joined([one.tensor for one in given])
+            result = self.compute(whole, how)
+        except Exception as error:  # the outcome of these items
+            found = self.failure(error)
+            if isinstance(found, InstanceLostError):
+                raise found from error
+            for index in members:
+                outcomes[index] = found
+            return
+        if result is whole:
+            for request, one in zip(requests, given, strict=True):
+                request["result"] = one.own
+        elif all(one.sample for one in given):
+            self.give(list(requests), result)
+        else:
+            start = 0
+            for request, one in zip(requests, given, strict=True):
+                stop = start + len(one.tensor)
+                request["result"] = self.rows_of(result, start, stop, sample=one.sample)
+                start = stop
+        if self.tells:
+            for request in requests:
+                self.done(request, how)
+
+
+class PerImage(PerTensor):
+    """A function of images; their rank tells a sample from rows."""
+
+    expected = "an image: uint8 or floating [C, H, W] with C 1, 3 or 4, or [N, C, H, W] with request_size N"
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Import what knows an image."""
+        super().init(options, context)
+        from headrace_torch.images import check_image
+
+        self._check_image = check_image
+
+    def check(self, rows: torch.Tensor) -> None:
+        """Refuse what is no image."""
+        self._check_image(rows)
+
+    def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
+        """Take ``[C, H, W]`` as one image; one row of ``[1, C, H, W]`` needs no `request_size`."""
+        return bool(tensor.ndim == 3)

@@ -1,0 +1,196 @@
+"""`CatTensor`, `ContiguousTensor`, `SplitTensor`: the parts of ``CatSplit``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from typing_extensions import NotRequired  # noqa: TC002 - read from the annotations of `_Whole`
+
+from headrace.errors import InputError
+from headrace_torch._tensor_backend import TensorBackend, read_key
+
+if TYPE_CHECKING:
+    import torch
+
+    from headrace import InitContext
+    from headrace.keys import Request
+
+__all__ = ["CatTensor", "ContiguousTensor", "SplitTensor"]
+
+_ROWS = "a tensor: a sample, or rows with request_size"
+
+
+class CatTensor(TensorBackend):
+    """Put the rows of all requests of a batch one below the other: the first part of ``CatSplit``.
+
+    Each request gets the whole, as ``CatSplit`` takes that of the first, and where in it its own
+    rows are, so that `SplitTensor` finds them.
+
+    Reads:
+        data: A tensor of any dtype and any shape: a sample, or with ``request_size = N`` N rows.
+            All of a batch have one dtype and, but for the rows, one shape.
+
+    Writes:
+        result: ``[N of all, ...]`` of that dtype, the same tensor for all requests of the batch.
+        cat_rows: ``(begin, end, sample)``: the request's rows, and whether it brought one sample.
+
+    Batch:
+        1 or more; a request that does not fit the first one fails alone.
+
+    Raises:
+        InputError: ``data`` is missing, no tensor, on another device, or unlike the first one's.
+
+    Source:
+        Own.
+    """
+
+    writes = ("result", "cat_rows")
+
+    def build(self, options: Any, context: InitContext) -> None:
+        """Keep to one request at a time where the node does: the whole is then its own."""
+        if context.max == 1:
+            self.max = 1
+
+    def run(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Gather the rows."""
+        from headrace_torch.items import Item, as_rows, joined, refuse_ragged
+        from headrace_torch.tensors import input_tensor
+
+        whole = self._place.carried(batch)
+        outcomes: list[Exception | None] = [None] * len(batch)
+        items: dict[int, Item] = {}
+        first: Item | None = None
+        for index, request in enumerate(batch):
+            try:
+                tensor = input_tensor(read_key(request, "data", _ROWS), self._place, "data", _ROWS)
+                sample, rows = "request_size" not in request, request.get("request_size", 1)
+                item = Item((as_rows(tensor, rows, "data", sample=sample),), rows, sample)
+                first = first or item
+                unlike = refuse_ragged(first, item, ["data"])
+                if unlike is not None:
+                    raise unlike
+                items[index] = item
+            except InputError as error:
+                outcomes[index] = error
+        if not items:
+            return outcomes
+        if whole is None or len(items) < len(batch):
+            whole = joined([item.tensors[0] for item in items.values()])
+        begin = 0
+        for index, item in items.items():
+            end = begin + item.rows
+            batch[index]["result"] = whole
+            batch[index]["cat_rows"] = (begin, end, item.sample)
+            begin = end
+        return outcomes if any(outcomes) else None
+
+
+class ContiguousTensor(TensorBackend):
+    """Give a tensor whose memory is in the order of its axes.
+
+    Reads:
+        data: A tensor of any dtype and any shape.
+
+    Writes:
+        result: The same values: ``data`` itself where they lie in that order, else new memory.
+
+    Batch:
+        1 or more; a bad item fails alone.
+
+    Raises:
+        InputError: ``data`` is missing, no tensor, or on another device.
+
+    Source:
+        torch's ``contiguous``.
+    """
+
+    def run(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Copy what lies otherwise."""
+        from headrace_torch.tensors import ARRAY, input_tensor
+
+        outcomes: list[Exception | None] = [None] * len(batch)
+        for index, request in enumerate(batch):
+            try:
+                value = read_key(request, "data", ARRAY)
+                request["result"] = input_tensor(value, self._place).contiguous()
+            except InputError as error:
+                outcomes[index] = error
+        return outcomes if any(outcomes) else None
+
+
+class _Whole(TypedDict):
+    """What `SplitTensor` reads."""
+
+    data: Any
+    cat_rows: NotRequired[tuple[int, int, bool]]
+
+
+class SplitTensor(TensorBackend):
+    """Give each request its rows of a whole: the last part of ``CatSplit``.
+
+    `CatTensor` has noted which rows are whose. Without its note they follow each other in the order
+    of the batch: ``request_size`` rows each, and one sample for a request that says none.
+
+    Reads:
+        data: The whole: a tensor of any dtype ``[N, ...]``, any shape, or a table of them by name.
+        cat_rows: ``(begin, end, sample)``, as `CatTensor` writes it; it may be missing.
+
+    Writes:
+        result: The request's rows, without batch axis where it brought one sample; of a table a
+            table. Views of the whole.
+
+    Batch:
+        1 or more; a bad item fails alone.
+
+    Raises:
+        InputError: ``data`` is missing, no tensor, on another device, or has not so many rows;
+            ``cat_rows`` is something else.
+
+    Source:
+        Own.
+    """
+
+    reads = _Whole
+
+    def run(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Take the rows."""
+        outcomes: list[Exception | None] = [None] * len(batch)
+        begin = 0
+        for index, request in enumerate(batch):
+            end = begin + request.get("request_size", 1)
+            try:
+                value = read_key(request, "data", "a tensor [N, ...], or a table of them")
+                place = (begin, end, "request_size" not in request)
+                if "cat_rows" in request:
+                    place = self._noted(request["cat_rows"])
+                begin = place[1]
+                if isinstance(value, dict) and value:
+                    made = {name: self._rows(one, place) for name, one in value.items()}
+                    request["result"] = made
+                else:
+                    request["result"] = self._rows(value, place)
+            except InputError as error:
+                outcomes[index] = error
+                begin = end
+        return outcomes if any(outcomes) else None
+
+    def _noted(self, value: Any) -> tuple[int, int, bool]:
+        right = isinstance(value, tuple) and len(value) == 3
+        if not right or not all(isinstance(one, int) for one in value):
+            raise InputError(
+                "these are no rows",
+                key="cat_rows",
+                expected="(begin, end, sample), as CatTensor writes it",
+                got=type(value).__name__,
+            )
+        begin, end, sample = value
+        return begin, end, sample
+
+    def _rows(self, value: Any, place: tuple[int, int, bool]) -> torch.Tensor:
+        from headrace_torch.tensors import input_tensor, refused
+
+        begin, end, sample = place
+        whole = input_tensor(value, self._place, "data", "a tensor [N, ...]")
+        if whole.ndim == 0 or whole.shape[0] < end:
+            raise refused("the whole has too few rows", f"at least {end} rows", whole)
+        return whole[begin] if sample else whole[begin:end]

@@ -1,0 +1,167 @@
+"""`CvtColorTensor`: channels in another order; `NormalizeTensor`: scaled, and without the mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, FiniteFloat, model_validator
+
+import headrace
+from headrace.errors import InputError
+from headrace_torch._fields import ColorName, PerChannel
+from headrace_torch._tensor_backend import PerImage, read_key
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    import torch
+    from typing_extensions import Self
+
+    from headrace import InitContext
+    from headrace.keys import Request
+
+__all__ = ["CvtColorTensor", "NormalizeTensor"]
+
+_COLORS = ("rgb", "bgr", "gray")
+
+
+class CvtColorTensor(PerImage):
+    """Convert images to ``rgb``, ``bgr`` or ``gray`` from whatever the request says they are.
+
+    Grey is 0.299 red + 0.587 green + 0.114 blue; ``uint8`` is within 1 of OpenCV.
+
+    Reads:
+        data: ``uint8`` or floating ``[C, H, W]``, or ``[N, C, H, W]`` with ``request_size = N``; C
+            is 3 for ``rgb`` and ``bgr``, 1 for ``gray``.
+        color: What ``data`` is now: ``"rgb"``, ``"bgr"`` or ``"gray"``.
+
+    Writes:
+        result: Same dtype and number of dimensions, with the channels of the new colour: new
+            memory, or ``data`` itself when it has the colour already.
+        color: What ``result`` is.
+
+    Batch:
+        1 or more; images of one shape and colour are converted in one call, a bad item fails alone.
+
+    Raises:
+        InputError: ``data`` or ``color`` is missing, ``data`` is no such image or on another
+            device, ``color`` is another word, or the two do not fit.
+
+    Source:
+        Grey after ITU-R BT.601, as OpenCV's ``cvtColor``.
+    """
+
+    class Options(headrace.Options):
+        """The colour to convert to."""
+
+        color: ColorName = Field(description="Order of the channels of the result (a name).")
+
+        positional = ("color",)
+
+    # What it reads as `color` it overwrites, so it must not run twice on one request.
+    rerun = False
+    reads = ("data", "color")
+    writes = ("result", "color")
+    alike = False
+    tells = True
+
+    def build(self, options: Any, context: InitContext) -> None:
+        """Keep the target, and what converts."""
+        from headrace_torch import images
+
+        self._target, self._images = options.color, images
+
+    def how(self, request: Request, rows: torch.Tensor) -> Hashable:
+        """Give the colour that the request names."""
+        wanted = " or ".join(map(repr, _COLORS))
+        color = read_key(request, "color", wanted)
+        if not isinstance(color, str) or color not in _COLORS:
+            got = repr(color) if isinstance(color, str) else type(color).__name__
+            raise InputError("the color is unknown", key="color", expected=wanted, got=got)
+        return color
+
+    def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
+        """Convert."""
+        return self._images.convert_color(whole, how, self._target)
+
+    def done(self, request: Request, how: Any) -> None:
+        """Say what the result is."""
+        request["color"] = self._target
+
+
+class NormalizeTensor(PerImage):
+    """Scale images and take the mean away: ``result = (data * scale - mean) / std``.
+
+    What is not given is left out. It is computed in ``float32`` (``float64`` stays) as one
+    multiplication by ``scale / std`` and one subtraction of ``mean / std``: ``mean`` and ``std``
+    are in the units of ``data * scale``, and in the order of the channels of ``data``.
+
+    Reads:
+        data: ``uint8`` or floating ``[C, H, W]`` with C 1, 3 or 4, or ``[N, C, H, W]`` with
+            ``request_size = N``.
+
+    Writes:
+        result: Floating, same shape, new memory: of the option ``dtype``, else of the dtype of
+            ``data``, ``float32`` for ``uint8``.
+
+    Batch:
+        1 or more; images of one shape are normalised in one call, a bad item fails alone.
+
+    Raises:
+        InputError: ``data`` is missing, no such image, or on another device, or ``mean`` or ``std``
+            is a list whose length is not C.
+
+    Source:
+        Own; the formula is that of torchvision's ``Normalize`` after a scale.
+    """
+
+    class Options(headrace.Options):
+        """What happens to the values."""
+
+        scale: FiniteFloat | None = Field(
+            default=None, description="Factor, multiplied first (no unit); none means 1."
+        )
+        mean: FiniteFloat | PerChannel | None = Field(
+            default=None,
+            description="Subtracted after scaling, in scaled values: one number or one per channel.",
+        )
+        std: FiniteFloat | PerChannel | None = Field(
+            default=None,
+            description="Divided by last, in scaled values, not 0: one number or one per channel.",
+        )
+        dtype: Literal["float16", "bfloat16", "float32"] | None = Field(
+            default=None,
+            description="The dtype of the result; none: that of a floating image, else float32.",
+        )
+
+        positional = ("scale", "mean", "std")
+
+        @model_validator(mode="after")
+        def _fit_together(self) -> Self:
+            if 0 in (self.std if isinstance(self.std, tuple) else (self.std,)):
+                raise ValueError("std must not be 0")
+            if len({len(v) for v in (self.mean, self.std) if isinstance(v, tuple)}) > 1:
+                raise ValueError("mean and std must have one value per channel, both as many")
+            return self
+
+    def build(self, options: Any, context: InitContext) -> None:
+        """Put factor and offset onto the device."""
+        from headrace_torch.normalization import Normalization
+        from headrace_torch.running import DTYPES
+
+        self._normalization = Normalization(
+            options.scale,
+            options.mean,
+            options.std,
+            dtype=DTYPES.get(options.dtype),
+            device=self._place.device,
+        )
+
+    def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
+        """Normalise."""
+        return self._normalization.apply(whole)
+
+    def close(self) -> None:
+        """Drop factor and offset."""
+        del self._normalization
+        super().close()

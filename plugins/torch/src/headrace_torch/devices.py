@@ -1,0 +1,80 @@
+"""Devices: from what a node's `device` says to what torch computes on, or an error that lists."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from headrace.errors import SetupError
+
+__all__ = ["check_device", "device_name", "listed_devices", "wait_for_device"]
+
+_WRITTEN = re.compile(r"(cpu|cuda|mps)(?::(\d{1,3}))?", re.IGNORECASE)
+
+
+def check_device(text: str) -> torch.device:
+    """Give the device that ``text`` names, if this machine has it.
+
+    Args:
+        text: ``"cpu"``, ``"cuda"`` (the first one), ``"cuda:1"`` or ``"mps"``.
+
+    Returns:
+        The device; one of CUDA always has its index.
+
+    Raises:
+        SetupError: ``text`` names no such device, or one that is not there.
+    """
+    match = _WRITTEN.fullmatch(text.strip())
+    if match is None:
+        raise SetupError(
+            f"device {text!r} is none that torch computes on here",
+            hint=f"Write 'cpu', 'cuda', 'cuda:N' or 'mps'; there are: {listed_devices()}.",
+        )
+    kind, index = match[1].lower(), int(match[2] or 0)
+    if kind == "cpu" and index == 0:
+        return torch.device("cpu")
+    if kind == "mps" and index == 0 and _has_mps():
+        return torch.device("mps")
+    if kind == "cuda" and torch.cuda.is_available() and index < torch.cuda.device_count():
+        return torch.device("cuda", index)
+    raise SetupError(
+        f"there is no device {text!r} for torch {torch.__version__}",
+        hint=f"There are: {listed_devices()}.{_why_no_cuda(kind)}",
+    )
+
+
+def listed_devices() -> str:
+    """Give the devices there are, in words: ``cpu, cuda:0 (NVIDIA H200)``."""
+    found = ["cpu"]
+    if torch.cuda.is_available():
+        found += [
+            f"cuda:{index} ({torch.cuda.get_device_name(index)})"
+            for index in range(torch.cuda.device_count())
+        ]
+    if _has_mps():
+        found.append("mps")
+    return ", ".join(found)
+
+
+def device_name(device: torch.device) -> str:
+    """Give what the device calls itself: ``"NVIDIA H200"``, else its kind."""
+    return str(torch.cuda.get_device_name(device) if device.type == "cuda" else device.type)
+
+
+def wait_for_device(device: torch.device) -> None:
+    """Wait for all that was started on a device without streams (MPS)."""
+    if device.type == "mps":
+        torch.mps.synchronize()
+
+
+def _has_mps() -> bool:
+    return bool(torch.backends.mps.is_available())
+
+
+def _why_no_cuda(kind: str) -> str:
+    if kind != "cuda" or torch.cuda.is_available():
+        return ""
+    if torch.version.cuda is None:
+        return " This build of torch is without CUDA."
+    return " torch finds no CUDA device: look at `nvidia-smi` and CUDA_VISIBLE_DEVICES."

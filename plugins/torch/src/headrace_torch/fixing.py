@@ -1,0 +1,152 @@
+"""What a model takes, and an array made so: the computation of `FixTensor`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headrace.errors import BackendError
+from headrace_torch.items import as_rows
+from headrace_torch.tensors import as_tensor, refused
+from headrace_torch.transfer import moved_in
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace_torch.place import Place
+
+__all__ = ["Target", "fixed", "target_of"]
+
+_CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What one input of a model takes.
+
+    Attributes:
+        dtype: Its dtype; None where nobody tells.
+        shape: An int per fixed axis, None per dynamic one, the batch axis first; None where nobody
+            tells.
+    """
+
+    dtype: torch.dtype | None
+    shape: tuple[int | None, ...] | None
+
+    @property
+    def text(self) -> str:
+        """Say what a request may hold for it."""
+        kind = "a tensor" if self.dtype is None else str(self.dtype).removeprefix("torch.")
+        if self.shape is None:
+            return f"{kind}: a sample, or rows with `request_size`"
+        axes = ", ".join("*" if n is None else str(n) for n in self.shape[1:])
+        return f"{kind} [{axes}] (one sample, or `request_size` rows of them; channels may be last)"
+
+
+def target_of(inputs: Mapping[str, Mapping[str, Any]] | None, options: Any) -> Target:
+    """Put together what the model and the options tell.
+
+    Args:
+        inputs: What the model tells: ``{name: {"dtype": "float32", "shape": [None, 3, 8, 8]}}``;
+            None where it tells nothing.
+        options: Those of `FixTensor`.
+
+    Raises:
+        BackendError: The model has several inputs and the option ``input`` names none of them.
+    """
+    told: Mapping[str, Any] = {}
+    if inputs:
+        name = options.input or (next(iter(inputs)) if len(inputs) == 1 else "")
+        if name not in inputs:
+            raise BackendError(
+                f"the model has the inputs {', '.join(inputs)}, and `data` is for one of them",
+                hint="Name it in the option `input`.",
+            )
+        told = inputs[name]
+    dtype = told.get("dtype") or options.dtype
+    shape = told.get("shape")
+    if shape is None and options.shape is not None:
+        axes = (int(axis) for axis in options.shape.split("x"))
+        shape = [None, *(None if axis < 0 else axis for axis in axes)]
+    return Target(
+        None if dtype is None else getattr(torch, dtype), None if shape is None else tuple(shape)
+    )
+
+
+def fixed(
+    value: Any, target: Target, place: Place, *, rows: int | None = None, cast: bool = False
+) -> torch.Tensor:
+    """Give an array as the model takes it, on the device of the instance.
+
+    Args:
+        value: One sample, or ``rows`` rows; with the model's axes, or with the channels last.
+        target: What the model takes.
+        place: Device and stream of the instance.
+        rows: ``request_size`` of the request; None: it says none.
+        cast: Convert to the model's dtype.
+
+    Returns:
+        ``[N, ...]``.
+
+    Raises:
+        InputError: It is no array, or has other axes or another dtype.
+    """
+    tensor = as_tensor(value, "data", target.text)
+    if target.dtype is not None and tensor.dtype != target.dtype and not cast:
+        raise refused(
+            "wrong dtype", target.text, tensor, hint="cast = true converts, without scaling."
+        )
+    if target.shape is None:
+        sample = rows is None
+    else:
+        tensor, sample = _with_axes(tensor, target)
+    if tensor is not value:
+        place.keep(value)
+    tensor = as_rows(tensor, 1 if rows is None else rows, "data", sample=sample)
+    tensor = moved_in(tensor, place)
+    if target.dtype is not None:
+        tensor = tensor.to(target.dtype)
+    return tensor.contiguous()
+
+
+def _with_axes(tensor: torch.Tensor, target: Target) -> tuple[torch.Tensor, bool]:
+    """Give a tensor with the model's axes, and whether it is one sample."""
+    shape = target.shape or ()
+    missing = len(shape) - tensor.ndim
+    wanted = shape[1:]
+    if missing in (0, 1):
+        lengths = tuple(tensor.shape[1 - missing :])
+        if _fits(lengths, wanted) and not (_by_channels(lengths, wanted)):
+            return tensor, missing == 1
+        turned = (lengths[-1], *lengths[:-1])
+        if len(wanted) == 3 and _fits(turned, wanted) and turned[0] in _CHANNELS:
+            return tensor.movedim(-1, -3), missing == 1
+        if _fits(lengths, wanted):
+            return tensor, missing == 1
+    if missing == 2 and len(wanted) == 3 and wanted[0] in (1, None):
+        # A grey image without an axis for its channel.
+        lengths = (1, *tensor.shape)
+        if _fits(lengths, wanted):
+            return tensor.unsqueeze(0), True
+    raise refused("wrong shape", target.text, tensor)
+
+
+def _fits(lengths: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(lengths) == len(wanted) and all(
+        told is None or length == told for length, told in zip(lengths, wanted, strict=True)
+    )
+
+
+def _by_channels(lengths: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    """Tell whether only the number of channels can say which axis is theirs, and it is the last.
+
+    The model leaves its channels open, the first axis can be none, and the last one can.
+    """
+    return (
+        len(wanted) == 3
+        and wanted[0] is None
+        and lengths[0] not in _CHANNELS
+        and lengths[-1] in _CHANNELS
+    )

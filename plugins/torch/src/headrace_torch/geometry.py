@@ -1,0 +1,328 @@
+"""`ResizeTensor`, `CropTensor`, `PadTensor`: images in another size, or parts of them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, FiniteFloat, model_validator
+
+import headrace
+from headrace.errors import InputError
+from headrace_torch._fields import Interpolation, PerChannel, Side
+from headrace_torch._tensor_backend import PerImage, read_key
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    import torch
+    from typing_extensions import Self
+
+    from headrace import InitContext
+    from headrace.keys import Request
+
+__all__ = ["CropTensor", "PadTensor", "ResizeTensor"]
+
+_MOST = 32_767
+
+
+def _numbers(
+    value: Any, count: int, key: str, expected: str, *, exactly: bool
+) -> tuple[float, ...]:
+    """Read numbers out of a list or an array of any library.
+
+    Raises:
+        InputError: It is something else, holds fewer (or, if ``exactly``, more), or is not finite.
+    """
+    listed = value.tolist() if callable(getattr(value, "tolist", None)) else value
+    right = isinstance(listed, (list, tuple)) and len(listed) >= count
+    if right and (not exactly or len(listed) == count):
+        found = tuple(listed[:count])
+        plain = all(isinstance(one, (int, float)) and type(one) is not bool for one in found)
+        if plain and all(map(math.isfinite, found)):
+            return found
+    got = repr(listed) if isinstance(listed, (list, tuple)) else type(value).__name__
+    raise InputError("these are not the numbers", key=key, expected=expected, got=got[:200])
+
+
+def _size(request: Request, key: str) -> tuple[int, int]:
+    """Read height and width, in pixels.
+
+    Raises:
+        InputError: They are missing or something else.
+    """
+    expected = f"2 whole numbers from 1 to {_MOST}: height and width in pixels"
+    numbers = _numbers(read_key(request, key, expected), 2, key, expected, exactly=True)
+    if not all(one == int(one) and 1 <= one <= _MOST for one in numbers):
+        raise InputError("this is no size", key=key, expected=expected, got=repr(numbers))
+    return int(numbers[0]), int(numbers[1])
+
+
+class ResizeTensor(PerImage):
+    """Resize images to a height and a width, or to one of them with the aspect ratio kept.
+
+    A side that is not given follows from the other one: the exact value rounded to the nearest
+    integer, halves up, at least 1 pixel. Pixel centres lie at half coordinates, for ``nearest``
+    too. ``cubic`` overshoots at edges: floating values may leave their range. ``uint8`` is computed
+    in ``float32`` and rounded: within 1 of OpenCV, with ``antialias`` within 1 (``linear``) or 2 (``cubic``)
+    of Pillow. Floating images are within 1e-4 of the greatest value of OpenCV's.
+
+    Reads:
+        data: ``uint8`` or floating ``[C, H, W]`` with C 1, 3 or 4, or ``[N, C, H, W]`` with
+            ``request_size = N``.
+        size_key: Height and width in pixels under the key that this option names, if it is set.
+
+    Writes:
+        result: Same dtype and number of dimensions, of the new height and width: new memory, or
+            ``data`` itself when it has the size already.
+
+    Batch:
+        1 or more; images of one shape are resized in one call, a bad item fails alone.
+
+    Raises:
+        InputError: ``data`` is missing, no such image, or on another device; the size is missing or
+            something else; or an image is so long and thin that the free side would exceed 32767
+            pixels.
+
+    Source:
+        torch's ``interpolate``; sizes as in headrace-cv.
+    """
+
+    class Options(headrace.Options):
+        """The size, and how pixels between pixels are computed."""
+
+        resize_h: Side | None = Field(
+            default=None,
+            description="Height of the result, in pixels; none keeps the aspect ratio.",
+        )
+        resize_w: Side | None = Field(
+            default=None,
+            description="Width of the result, in pixels; none keeps the aspect ratio.",
+        )
+        interpolation: Interpolation = Field(
+            default="linear", description="How values between pixels are computed (a name)."
+        )
+        antialias: bool = Field(
+            default=False,
+            description="When shrinking, average over all pixels that a new one covers.",
+        )
+        size_key: str | None = Field(
+            default=None,
+            min_length=1,
+            description="Key of the request that holds height and width, in place of the options.",
+        )
+
+        positional = ("resize_h", "resize_w")
+
+        @model_validator(mode="after")
+        def _a_size_is_given(self) -> Self:
+            given = self.resize_h is not None or self.resize_w is not None
+            if given == (self.size_key is not None):
+                raise ValueError("either resize_h, resize_w or both, or size_key must be given")
+            if self.antialias and self.interpolation == "nearest":
+                raise ValueError("antialias averages pixels, nearest takes one")
+            return self
+
+    reads = ("data", "{size_key}")
+
+    def build(self, options: Any, context: InitContext) -> None:
+        """Keep the options, and what computes."""
+        from headrace_torch import images
+
+        self._options, self._images = options, images
+        self.alike = options.size_key is None
+
+    def how(self, request: Request, rows: torch.Tensor) -> Hashable:
+        """Give the height and width of the result."""
+        options = self._options
+        if options.size_key is not None:
+            return _size(request, options.size_key)
+        height, width = rows.shape[2:]
+        return self._images.resized_hw((height, width), options.resize_h, options.resize_w)
+
+    def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
+        """Resize."""
+        options = self._options
+        return self._images.resize_image(
+            whole, how, interpolation=options.interpolation, antialias=options.antialias
+        )
+
+
+class CropTensor(PerImage):
+    """Cut a box out of images.
+
+    The box holds the pixels from ``x1`` to before ``x2`` and from ``y1`` to before ``y2``; each
+    number is rounded to the nearest integer first, halves up. It comes with the request, or is the
+    same for all (``box``), or lies in the middle of each (``crop_h``, ``crop_w``).
+
+    Reads:
+        data: ``uint8`` or floating ``[C, H, W]`` with C 1, 3 or 4, or ``[N, C, H, W]`` with
+            ``request_size = N``, of which each image is cut.
+        box: ``x1, y1, x2, y2`` in pixels, a list or an array; what follows is not looked at. The
+            option ``key`` names another key. Not read where an option says the box.
+
+    Writes:
+        result: Same dtype and number of dimensions, ``[..., y2 - y1, x2 - x1]``: new memory, never
+            a view into the image.
+
+    Batch:
+        1 or more; images of one shape and one box are cut in one call, a bad item fails alone.
+
+    Raises:
+        InputError: ``data`` is missing, no such image, or on another device; the box is missing or
+            something else, holds no pixel of the image, leaves it where ``outside`` is
+            ``refuse``, or with ``fill`` makes a crop of more than 100 million pixels or with a side
+            above 32767; ``fill_value`` is a list whose length is not C.
+
+    Source:
+        Own; boxes as in headrace-cv.
+    """
+
+    class Options(headrace.Options):
+        """Where the box is, and what happens outside of the image."""
+
+        key: str = Field(
+            default="box", min_length=1, description="Key of the request that holds the box."
+        )
+        box: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] | None = Field(
+            default=None, description="The box of all requests: x1, y1, x2, y2 in pixels."
+        )
+        crop_h: Side | None = Field(
+            default=None, description="Height of a box in the middle of the image, in pixels."
+        )
+        crop_w: Side | None = Field(
+            default=None, description="Width of a box in the middle of the image, in pixels."
+        )
+        outside: Literal["clip", "refuse", "fill"] = Field(
+            default="clip",
+            description="A box that leaves the image is cut off, refused, or filled up (a name).",
+        )
+        fill_value: FiniteFloat | PerChannel = Field(
+            default=0,
+            description="What `fill` puts there, in pixel values: one number or one per channel.",
+        )
+
+        positional = ("key",)
+
+        @model_validator(mode="after")
+        def _one_box(self) -> Self:
+            if (self.crop_h is None) != (self.crop_w is None):
+                raise ValueError("crop_h and crop_w go together")
+            if self.box is not None and self.crop_h is not None:
+                raise ValueError("box and crop_h, crop_w say two boxes")
+            return self
+
+    reads: tuple[str, ...] | type = ("data", "{key}")
+
+    def build(self, options: Any, context: InitContext) -> None:
+        """Keep the options, and what cuts; where an option says the box, no key is read."""
+        from headrace_torch.images import crop_image
+
+        self._options, self._crop = options, crop_image
+        self.alike = options.box is not None or options.crop_h is not None
+        if self.alike:
+            self.reads = ("data",)
+
+    def how(self, request: Request, rows: torch.Tensor) -> Hashable:
+        """Give the box."""
+        options = self._options
+        if options.box is not None:
+            box: tuple[float, ...] = options.box
+            return box
+        if options.crop_h is not None:
+            height, width = rows.shape[2:]
+            left, top = (width - options.crop_w) // 2, (height - options.crop_h) // 2
+            return left, top, left + options.crop_w, top + options.crop_h
+        expected = "4 finite numbers: x1, y1, x2, y2 in pixels"
+        value = read_key(request, options.key, expected)
+        return _numbers(value, 4, options.key, expected, exactly=False)
+
+    def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
+        """Cut."""
+        options = self._options
+        return self._crop(
+            whole, how, outside=options.outside, fill_value=options.fill_value, key=options.key
+        )
+
+
+class PadTensor(PerImage):
+    """Pad images to a height and a width, or to the next multiple of a number of pixels.
+
+    Reads:
+        data: ``uint8`` or floating ``[C, H, W]`` with C 1, 3 or 4, or ``[N, C, H, W]`` with
+            ``request_size = N``.
+        size_key: Height and width in pixels under the key that this option names, if it is set.
+
+    Writes:
+        result: Same dtype and number of dimensions, of the new height and width: new memory, or
+            ``data`` itself when it has the size already.
+
+    Batch:
+        1 or more; images of one shape are padded in one call, a bad item fails alone.
+
+    Raises:
+        InputError: ``data`` is missing, no such image, on another device, or larger than the
+            result; the size is missing or something else; ``pad_value`` is a list whose length is
+            not C.
+
+    Source:
+        Own.
+    """
+
+    class Options(headrace.Options):
+        """The size, where the image lies in it, and what is around it."""
+
+        pad_h: Side | None = Field(default=None, description="Height of the result, in pixels.")
+        pad_w: Side | None = Field(default=None, description="Width of the result, in pixels.")
+        multiple: Side | None = Field(
+            default=None,
+            description="In place of a size: pad both sides to a multiple of so many pixels.",
+        )
+        size_key: str | None = Field(
+            default=None,
+            min_length=1,
+            description="Key of the request that holds height and width, in place of the options.",
+        )
+        pad_value: FiniteFloat | PerChannel = Field(
+            default=0,
+            description="Value of the padding, in pixel values: one number or one per channel.",
+        )
+        centered: bool = Field(
+            default=False,
+            description="Pad on all sides, not only right and below (true or false).",
+        )
+
+        positional = ("pad_h", "pad_w")
+
+        @model_validator(mode="after")
+        def _a_size_is_given(self) -> Self:
+            if (self.pad_h is None) != (self.pad_w is None):
+                raise ValueError("pad_h and pad_w go together")
+            if sum(one is not None for one in (self.pad_h, self.multiple, self.size_key)) != 1:
+                raise ValueError("one of pad_h and pad_w, multiple, size_key must be given")
+            return self
+
+    reads = ("data", "{size_key}")
+
+    def build(self, options: Any, context: InitContext) -> None:
+        """Keep the options, and what pads."""
+        from headrace_torch.images import pad_image
+
+        self._options, self._pad_image = options, pad_image
+        self.alike = options.size_key is None
+
+    def how(self, request: Request, rows: torch.Tensor) -> Hashable:
+        """Give the height and width of the result."""
+        options = self._options
+        height, width = rows.shape[2:]
+        if options.multiple is not None:
+            step = options.multiple
+            return -(-height // step) * step, -(-width // step) * step
+        if options.size_key is not None:
+            return _size(request, options.size_key)
+        return int(options.pad_h), int(options.pad_w)
+
+    def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
+        """Pad."""
+        options = self._options
+        return self._pad_image(whole, how, pad_value=options.pad_value, centered=options.centered)

@@ -1,0 +1,158 @@
+"""CUDA graphs: one capture per batch size, run with the rows copied in and the outputs out."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headrace.errors import SetupError
+from headrace_torch.memory import allocator_quiet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    Call: TypeAlias = Callable[[Sequence[torch.Tensor]], dict[str, torch.Tensor]]
+
+__all__ = ["Graphs", "call_in", "sizes_to_capture"]
+
+_WARM_UP_RUNS = 3
+"""Runs before a capture: libraries choose their kernels and make their workspaces in them."""
+
+
+def sizes_to_capture(batch_sizes: Sequence[int] | None, most: int | None) -> tuple[int, ...]:
+    """Give the batch sizes to capture: those the node allows, else 1, 2, 4, ... and ``most``."""
+    if batch_sizes:
+        return tuple(sorted(set(batch_sizes)))
+    sizes, size = set(), 1
+    while size < (most or 1):
+        sizes.add(size)
+        size *= 2
+    return tuple(sorted({*sizes, most or 1}))
+
+
+class Graphs:
+    """The graphs of one instance: static inputs, and a capture per batch size.
+
+    Args:
+        device: A CUDA device; captures and replays go to the current stream of the thread.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._inputs: tuple[torch.Tensor, ...] = ()
+        self._graphs: dict[int, tuple[Any, dict[str, torch.Tensor]]] = {}
+        self._pool: Any = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The batch sizes that were captured, ascending."""
+        return tuple(sorted(self._graphs))
+
+    def capture(
+        self, call: Call, example: Callable[[int], tuple[torch.Tensor, ...]], sizes: Sequence[int]
+    ) -> None:
+        """Capture a graph per size, the largest first, all of them in one pool of memory.
+
+        Only this thread's calls are watched while it captures (the mode "thread local"): other
+        instances go on.
+
+        Args:
+            call: The model: takes its inputs, gives its outputs by name.
+            example: Gives new inputs of a number of rows.
+            sizes: The numbers of rows.
+
+        Raises:
+            SetupError: The model cannot be captured; the call is named.
+        """
+        self._inputs = example(max(sizes))
+        self._pool = torch.cuda.graph_pool_handle()
+        for size in sorted(sizes, reverse=True):
+            inputs = tuple(tensor[:size] for tensor in self._inputs)
+            for _ in range(_WARM_UP_RUNS):
+                call(inputs)
+            with allocator_quiet():
+                self._graphs[size] = self._captured(call, inputs, size)
+
+    def _captured(self, call: Call, inputs: Sequence[torch.Tensor], size: int) -> Any:
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            outputs = call(inputs)
+            graph.capture_end()
+        except Exception as error:  # noqa: BLE001 - whatever the model raises
+            self._give_up(graph)
+            failure = SetupError(
+                f"the model cannot be captured in a CUDA graph (batch of {size}): "
+                f"{call_in(error)}: {' '.join(str(error).split())[:300]}",
+                hint="A captured model has no calls that wait for the device or depend on values;"
+                " cuda_graph = false runs it as it is.",
+            )
+            raise failure from error.with_traceback(None)  # its frames would keep the memory
+        return graph, outputs
+
+    def _give_up(self, graph: Any) -> None:
+        """End a capture that failed, so that neither stream nor allocator stays in one."""
+        with contextlib.suppress(RuntimeError):
+            graph.capture_end()
+        end: Any = getattr(torch._C, "_cuda_endAllocateToPool", None)
+        if end is not None:
+            with contextlib.suppress(RuntimeError):
+                end(self._device.index, self._pool)
+
+    def takes(self, tensors: Sequence[torch.Tensor], rows: int) -> bool:
+        """Tell whether inputs fit a graph: no more rows, and of the shapes and dtypes captured."""
+        return (
+            bool(self._graphs)
+            and rows <= max(self._graphs)
+            and all(
+                one.dtype == static.dtype and one.shape[1:] == static.shape[1:]
+                for one, static in zip(tensors, self._inputs, strict=True)
+            )
+        )
+
+    def run(self, tensors: Sequence[torch.Tensor], rows: int) -> dict[str, torch.Tensor]:
+        """Run the smallest graph that holds ``rows``; the outputs are new tensors of ``rows`` rows.
+
+        What is missing to the size of the graph is filled with the last row.
+        """
+        size = min(size for size in self._graphs if size >= rows)
+        graph, outputs = self._graphs[size]
+        for static, tensor in zip(self._inputs, tensors, strict=True):
+            static[:rows].copy_(tensor, non_blocking=True)
+            if rows < size:
+                static[rows:size].copy_(tensor[-1:].expand(size - rows, *tensor.shape[1:]))
+        graph.replay()
+        return {name: one[:rows].clone() for name, one in outputs.items()}
+
+    def close(self) -> None:
+        """Give up graphs and buffers."""
+        with allocator_quiet():
+            for graph, _ in self._graphs.values():
+                with contextlib.suppress(RuntimeError):  # of a device that is lost
+                    graph.reset()
+            self._graphs.clear()
+            self._inputs = ()
+            self._pool = None
+
+
+def call_in(error: BaseException) -> str:
+    """Name the call in the model that an error comes from: file, line and its text."""
+    home = str(Path(torch.__file__).parent)
+    own = str(Path(__file__).parent)
+    frames = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith((home, own))
+    ]
+    if not frames:
+        return type(error).__name__
+    file, line = frames[-1]
+    text = linecache.getline(file, line).strip()
+    name = Path(file).name if Path(file).is_file() else "the model's graph"
+    return f"{name}, line {line}{': ' + text if text else ''}"

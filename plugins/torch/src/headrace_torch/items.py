@@ -1,0 +1,223 @@
+"""The tensors of one request: read, converted where it was asked for, and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headrace.errors import InputError
+from headrace_torch.tensors import described, dtype_name, input_tensor, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace_torch.place import Place
+    from headrace_torch.signature import Port, Signature
+
+__all__ = ["Item", "as_rows", "fits", "group_items", "joined", "read_item", "refuse_ragged"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """What one request brings to a run.
+
+    Attributes:
+        tensors: A tensor per input in order, each with its batch axis.
+        rows: Length of the batch axis.
+        sample: True when the request brought one sample without batch axis.
+    """
+
+    tensors: tuple[torch.Tensor, ...]
+    rows: int
+    sample: bool
+
+
+def read_item(
+    request: Mapping[str, Any],
+    signature: Signature,
+    keys: Mapping[str, str],
+    place: Place,
+    dtype: torch.dtype | None = None,
+) -> Item:
+    """Read the inputs of a model from a request.
+
+    Args:
+        request: A request; ``request_size`` (default 1) is the number of rows it must have.
+        signature: What the model takes.
+        keys: The key of the request for each input name.
+        place: Device and stream of the instance.
+        dtype: What floating inputs are cast to; None: they are left as they are.
+
+    Raises:
+        InputError: A key is missing, or its value has another dtype, shape or device.
+    """
+    tensors: list[torch.Tensor] = []
+    sample: bool | None = None
+    rows = request.get("request_size", 1)
+    for port in signature.inputs:
+        key = keys[port.name]
+        if key not in request:
+            raise refused("the request lacks a key", port.accepts(), "nothing", key)
+        tensor = input_tensor(request[key], place, key, port.accepts())
+        tensor = _with_dtype(tensor, port, key, dtype)
+        if port.shape is None:
+            alone = "request_size" not in request
+        else:
+            alone = _check_axes(tensor, port, key)
+        if sample is not None and alone is not sample:
+            what = "some inputs of this request have a batch axis, others have none"
+            raise refused(what, port.text(sample=sample), tensor, key)
+        sample = alone
+        tensors.append(as_rows(tensor, rows, key, sample=alone))
+    return Item(tuple(tensors), rows, bool(sample))
+
+
+def as_rows(tensor: torch.Tensor, rows: int, key: str, *, sample: bool) -> torch.Tensor:
+    """Give a tensor with its batch axis, which must be ``rows`` long.
+
+    Raises:
+        InputError: It has another number of rows.
+    """
+    found = 1 if sample else (tensor.shape[0] if tensor.ndim else 0)
+    if found != rows:
+        raise refused(
+            "the number of rows is not `request_size`",
+            f"{rows} {'row' if rows == 1 else 'rows'}",
+            f"{found} in {described(tensor)}",
+            key,
+        )
+    return tensor.unsqueeze(0) if sample else tensor
+
+
+def _with_dtype(
+    tensor: torch.Tensor, port: Port, key: str, dtype: torch.dtype | None
+) -> torch.Tensor:
+    if dtype is not None and tensor.is_floating_point():
+        if port.dtype is None or port.dtype.is_floating_point:
+            return tensor.to(dtype)
+    elif port.dtype is None and not tensor.is_complex():
+        return tensor
+    if tensor.dtype != port.dtype:
+        raise refused("wrong dtype", port.accepts(), tensor, key)
+    return tensor
+
+
+def _check_axes(tensor: torch.Tensor, port: Port, key: str) -> bool:
+    """Tell whether a tensor is one sample; refuse another rank or another length of an axis."""
+    shape = port.shape or ()
+    missing = len(shape) - tensor.ndim
+    if missing not in (0, 1):
+        raise refused("wrong rank", port.accepts(), tensor, key)
+    lengths = tensor.shape[1 - missing :]
+    for fixed, length in zip(shape[1:], lengths, strict=True):
+        if fixed is not None and length != fixed:
+            raise refused("wrong shape", port.accepts(), tensor, key)
+    return bool(missing == 1)
+
+
+def group_items(items: Sequence[Item]) -> list[list[int]]:
+    """Group items whose samples are of the same shapes and dtypes, in the order of their first.
+
+    Returns:
+        Positions in ``items``, ascending inside each group.
+    """
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for position, item in enumerate(items):
+        key = tuple((tensor.shape[1:], tensor.dtype) for tensor in item.tensors)
+        groups.setdefault(key, []).append(position)
+    return list(groups.values())
+
+
+def fits(whole: torch.Tensor, port: Port, dtype: torch.dtype | None = None) -> bool:
+    """Tell whether the rows of a tensor are samples for an input as they are, or cast."""
+    if port.shape is not None:
+        if len(port.shape) != whole.ndim:
+            return False
+        both = zip(port.shape[1:], whole.shape[1:], strict=True)
+        if any(fixed is not None and fixed != length for fixed, length in both):
+            return False
+    if dtype is not None and whole.is_floating_point():
+        return port.dtype is None or bool(port.dtype.is_floating_point)
+    untold = port.dtype is None and dtype is None and not whole.is_complex()
+    return untold or bool(whole.dtype == port.dtype)
+
+
+def refuse_ragged(
+    first: Item, item: Item, keys: Sequence[str], *, padded: bool = False
+) -> InputError | None:
+    """Give the error of an item whose samples are unlike the first one's, else None.
+
+    Args:
+        first: The first item of the batch.
+        item: The one that is judged.
+        keys: The key of the request for each input.
+        padded: Whether only ranks and dtypes must be equal.
+    """
+    for key, a, b in zip(keys, first.tensors, item.tensors, strict=True):
+        unlike = a.ndim != b.ndim if padded else a.shape[1:] != b.shape[1:]
+        if unlike or a.dtype != b.dtype:
+            return InputError(
+                "the samples of this batch differ in shape or dtype",
+                key=key,
+                expected=f"{dtype_name(a.dtype)} {list(a.shape[1:])}, as its first",
+                got=f"{dtype_name(b.dtype)} {list(b.shape[1:])}",
+                hint="ragged = 'pad' pads them to one shape, ragged = 'group' runs them apart.",
+            )
+    return None
+
+
+def joined(
+    tensors: Sequence[torch.Tensor],
+    *,
+    rows: int | None = None,
+    pad_value: float | None = None,
+    pad_multiple: int = 1,
+    shape: Sequence[int | None] | None = None,
+) -> torch.Tensor:
+    """Put the rows of several tensors one below the other.
+
+    Args:
+        tensors: Tensors of one rank and dtype, each with its batch axis.
+        rows: How many rows the result must have: the last one is repeated as often as needed.
+        pad_value: Fill each axis at its end with this value, up to the longest; None: they are of
+            one shape.
+        pad_multiple: With ``pad_value``: dynamic axes further up to a multiple of this.
+        shape: What the model tells, batch axis included: fixed axes are not rounded up.
+
+    Returns:
+        A new tensor, or the only one of ``tensors`` where there is nothing to add.
+    """
+    if pad_value is not None:
+        tensors = _padded(tensors, pad_value, pad_multiple, shape)
+    missing = 0 if rows is None else rows - sum(len(tensor) for tensor in tensors)
+    if missing > 0:
+        last = tensors[-1][-1:]
+        tensors = [*tensors, last.expand(missing, *last.shape[1:])]
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+
+
+def _padded(
+    tensors: Sequence[torch.Tensor],
+    value: float,
+    multiple: int,
+    shape: Sequence[int | None] | None,
+) -> Sequence[torch.Tensor]:
+    axes = zip(*(tensor.shape[1:] for tensor in tensors), strict=True)
+    longest = [max(lengths) for lengths in axes]
+    fixed = shape[1:] if shape is not None else [None] * len(longest)
+    wanted = [
+        length if told is not None else -(-length // multiple) * multiple
+        for length, told in zip(longest, fixed, strict=True)
+    ]
+    if all(list(tensor.shape[1:]) == wanted for tensor in tensors):
+        return tensors
+    whole = tensors[0].new_full((sum(map(len, tensors)), *wanted), value)
+    start = 0
+    for tensor in tensors:
+        stop = start + len(tensor)
+        corner = (slice(start, stop), *map(slice, tensor.shape[1:]))
+        whole[corner] = tensor
+        start = stop
+    return [whole]

@@ -1,0 +1,210 @@
+"""What a JPEG file says about itself, read before a decoder reserves memory for it.
+
+Needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["EXPECTED", "JpegHeader", "check_jpeg", "view_of_bytes", "without_exif"]
+
+EXPECTED = "a JPEG file as bytes, bytearray, memoryview or a 1-D uint8 array"
+"""What is decoded, in the words of the errors."""
+
+_MAX_SEGMENTS = 100_000
+_MAX_SCANS = 500  # each costs a pass over the picture; encoders write about ten
+
+_SOI, _EOI, _SOS, _APP1 = 0xD8, 0xD9, 0xDA, 0xE1
+_ALONE = frozenset((0x01, _SOI))  # markers without a segment
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_HUFFMAN_DCT = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive
+
+# A marker that is no restart marker, no stuffed zero and no fill byte.
+_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+
+
+class JpegHeader(NamedTuple):
+    """What a file says about its picture.
+
+    Attributes:
+        width, height: In pixels, as stored: before any rotation that EXIF asks for.
+        components: How many colour components it has: 1, 3 or 4.
+        usual: Whether common decoders can read it: 8 bits, 1 or 3 components, Huffman-coded
+            DCT (baseline, extended or progressive).
+        orientation: The EXIF orientation, 1 to 8; 1 is upright.
+        exif_at: Where the segment begins that says so, in bytes; 0: none does.
+    """
+
+    width: int
+    height: int
+    components: int
+    usual: bool
+    orientation: int = 1
+    exif_at: int = 0
+
+
+def without_exif(view: memoryview, header: JpegHeader) -> memoryview:
+    """Give a file whose orientation decoders do not see: some obey it, others do not."""
+    if header.orientation == 1:
+        return view
+    file = bytearray(view)
+    file[header.exif_at : header.exif_at + 14] = bytes(14)  # its name, and the head of its table
+    return memoryview(file)
+
+
+def view_of_bytes(data: Any) -> memoryview:
+    """Look at ``data`` as a contiguous row of bytes, without a copy where that is possible.
+
+    Raises:
+        InputError: ``data`` is no file in memory.
+    """
+    try:
+        view = memoryview(data)
+    except (TypeError, ValueError, BufferError):
+        got = "None" if data is None else type(data).__name__
+        raise InputError(
+            "this is no file in memory", key="data", expected=EXPECTED, got=got
+        ) from None
+    if view.ndim != 1 or view.format not in ("B", "c"):
+        got = f"{type(data).__name__} of format {view.format!r} and shape {list(view.shape or ())}"
+        raise InputError("this is no file in memory", key="data", expected=EXPECTED, got=got)
+    return view if view.contiguous and view.format == "B" else memoryview(view.tobytes())
+
+
+def check_jpeg(view: memoryview, *, max_pixels: int) -> JpegHeader:
+    """Check that ``view`` is one whole JPEG file of at most ``max_pixels``, and read its header.
+
+    The file is walked to its end-of-image marker. JPEG has no checksums: damage in the middle of
+    the data is not noticed here.
+
+    Args:
+        view: The file.
+        max_pixels: Most pixels (width x height).
+
+    Raises:
+        InputError: It is another format, cut off, broken or too large.
+
+    Source:
+        ITU-T T.81 annex B; EXIF orientation after CIPA DC-008, section 4.6.4.
+    """
+    if bytes(view[:3]) != b"\xff\xd8\xff":
+        start = bytes(view[:12])
+        got = f"{len(view)} bytes that start with {start!r}" if start else "0 bytes"
+        raise InputError("this is no JPEG file", key="data", expected="a JPEG file", got=got)
+    header = _walk(view)
+    pixels = header.width * header.height
+    if pixels == 0:
+        raise _broken(f"its header says {header.width} x {header.height} pixels")
+    if pixels > max_pixels:
+        raise InputError(
+            "the image is too large",
+            key="data",
+            expected=f"at most {max_pixels} pixels",
+            got=f"{header.width} x {header.height} = {pixels} pixels",
+            hint="The option max_pixels sets this limit.",
+        )
+    return header
+
+
+def _broken(why: str) -> InputError:
+    return InputError("the JPEG file is broken", key="data", expected="a whole file", got=why)
+
+
+def _cut_off(view: memoryview, missing: str) -> InputError:
+    why = f"{len(view)} bytes that end before {missing}"
+    return InputError("the JPEG file is cut off", key="data", expected="a whole file", got=why)
+
+
+def _walk(view: memoryview) -> JpegHeader:
+    """Read the header, and go on until the file is known to be whole."""
+    frame: tuple[int, int, int, bool] | None = None
+    orientation, exif_at, scans = 1, 0, 0
+    for marker, at, end in _segments(view):
+        if marker in _FRAMES:
+            if frame is not None or end < at + 8:
+                raise _broken("two frame headers, or one that is too short")
+            frame = _frame(view, at, marker)
+        elif marker == _APP1:
+            found = _orientation(bytes(view[at + 2 : end]))
+            if found is not None:
+                orientation, exif_at = found, at + 2
+        scans += marker == _SOS
+        if scans > _MAX_SCANS:
+            raise _broken(f"more than {_MAX_SCANS} scans")
+        if frame is not None and (
+            (marker == _EOI and scans) or (marker == _SOS and _is_only_scan(view, at, frame[2]))
+        ):
+            return JpegHeader(*frame, orientation, exif_at)
+        if marker == _EOI:
+            break
+    raise _broken("no picture before its end-of-image marker")
+
+
+def _segments(view: memoryview) -> Iterator[tuple[int, int, int]]:
+    """Give each marker with where its segment begins and ends; data of scans are skipped."""
+    at = 2
+    for _ in range(_MAX_SEGMENTS):
+        found = _MARKER.search(view, at)
+        if found is None:
+            raise _cut_off(view, "the end-of-image marker")
+        at = found.end()
+        marker = view[at - 1]
+        if marker in _ALONE:
+            continue
+        end = at if marker == _EOI else _segment_end(view, at, marker)
+        yield marker, at, end
+        at = end
+    raise _broken(f"more than {_MAX_SEGMENTS} segments")
+
+
+def _is_only_scan(view: memoryview, at: int, components: int) -> bool:
+    """Tell whether a scan holds all components of a file that ends as it should.
+
+    Data of a scan cannot hold the end marker, so such a file is whole, and the walk through its
+    data, which costs more than all the rest, can be left out.
+    """
+    return view[at + 2] == components and bytes(view[-2:]) == b"\xff\xd9"
+
+
+def _segment_end(view: memoryview, at: int, marker: int) -> int:
+    length = int.from_bytes(view[at : at + 2], "big")
+    if at + 2 > len(view) or at + length > len(view):
+        raise _cut_off(view, f"the end of segment {marker:#04x}")
+    if length < 3:
+        raise _broken(f"segment {marker:#04x} is empty")
+    return at + length
+
+
+def _frame(view: memoryview, at: int, marker: int) -> tuple[int, int, int, bool]:
+    """Give width, height, components, and whether decoders usually read such a frame."""
+    bits, height, width, components = struct.unpack_from(">BHHB", view, at + 2)
+    usual = bits == 8 and marker in _HUFFMAN_DCT and components in (1, 3)
+    return width, height, components, usual
+
+
+def _orientation(segment: bytes) -> int | None:
+    """Give the orientation that an EXIF segment names, 1 to 8, or None."""
+    if segment[:6] != b"Exif\0\0" or segment[6:8] not in (b"II", b"MM"):
+        return None
+    order = "<" if segment[6:8] == b"II" else ">"
+    tiff = segment[6:]
+    try:
+        (start,) = struct.unpack_from(f"{order}I", tiff, 4)
+        (count,) = struct.unpack_from(f"{order}H", tiff, start)
+        for entry in range(min(count, 512)):
+            tag, kind, number, value = struct.unpack_from(
+                f"{order}HHIH", tiff, start + 2 + 12 * entry
+            )
+            if tag == 0x0112 and kind == 3 and number == 1 and 1 <= value <= 8:
+                return int(value)
+    except struct.error:
+        return None
+    return None

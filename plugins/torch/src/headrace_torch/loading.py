@@ -1,0 +1,221 @@
+"""Files that hold whole models: told by content, loaded, and what they tell of their inputs."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import zipfile
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from headrace.errors import SetupError
+from headrace_torch.signature import Port, Signature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+__all__ = ["Model", "first_line", "kind_of", "load_model"]
+
+_warnings = threading.Lock()
+
+
+@dataclass
+class Model:
+    """A model that can be called, from whatever it was loaded.
+
+    Attributes:
+        kind: ``"TorchScript"``, ``"torch.export"``, ``"AOTInductor"`` or ``"module"``.
+        call: Takes the inputs in the order of the signature.
+        signature: What it takes.
+        module: The module, where there is one: its weights can be cast and moved.
+        weight_bytes: Bytes of all parameters and buffers; of AOTInductor those of the package.
+        memory: Where parameters and buffers lie, so that outputs which are views of them are seen.
+    """
+
+    kind: str
+    call: Callable[..., Any]
+    signature: Signature
+    module: torch.nn.Module | None = None
+    weight_bytes: int = 0
+    memory: frozenset[int] = field(default_factory=frozenset)
+
+    def count(self) -> None:
+        """Count the weights of the module, once they lie where they stay."""
+        if self.module is not None:
+            tensors = [*self.module.parameters(), *self.module.buffers()]
+            self.weight_bytes = sum(one.numel() * one.element_size() for one in tensors)
+            self.memory = frozenset(one.untyped_storage().data_ptr() for one in tensors)
+
+
+def kind_of(path: Path) -> str:
+    """Tell what a file holds by its content.
+
+    Returns:
+        ``"TorchScript"``, ``"torch.export"``, ``"AOTInductor"``, ``"state dict"``,
+        ``"safetensors"``, ``"ONNX"`` or ``"unknown"``.
+    """
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = ["/".join(name.split("/")[1:]) or name for name in archive.namelist()]
+            names += archive.namelist()
+        if any(name.startswith("data/aotinductor/") for name in names):
+            return "AOTInductor"
+        if any(name.startswith(("models/", "serialized_exp")) for name in names):
+            return "torch.export"
+        if "constants.pkl" in names and any(name.startswith("code/") for name in names):
+            return "TorchScript"
+        return "state dict" if "data.pkl" in names else "unknown"
+    with path.open("rb") as file:
+        start = file.read(16)
+    length = int.from_bytes(start[:8], "little")
+    if start[8:9] == b"{" and 2 <= length <= path.stat().st_size - 8:
+        return "safetensors"
+    if start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return "state dict"
+    return "ONNX" if start[:1] == b"\x08" and b"\x12" in start[:4] else "unknown"
+
+
+def load_model(path: Path, device: torch.device, *, runners: int = 1) -> Model:
+    """Load a file that holds a whole model.
+
+    Args:
+        path: TorchScript, a ``torch.export`` program or an AOTInductor package.
+        device: Where it will run.
+        runners: How many threads may run an AOTInductor package at the same time.
+
+    Raises:
+        SetupError: It is something else, or cannot be loaded.
+    """
+    kind = kind_of(path)
+    try:
+        if kind == "TorchScript":
+            return _load_script(path, device)
+        if kind == "torch.export":
+            return _load_program(path, device)
+        if kind == "AOTInductor":
+            return _load_package(path, device, runners)
+    except SetupError:
+        raise
+    except Exception as error:  # whatever torch raises for a file that is broken or too new
+        raise SetupError(
+            f"torch {torch.__version__} cannot load {str(path)!r} ({kind}): "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from error
+    hints = {
+        "state dict": "It holds weights without a model: name the model's code in `module`"
+        " = 'package.mod:factory', and this file in `weights`.",
+        "safetensors": "It holds weights without a model: name the model's code in `module`"
+        " = 'package.mod:factory', and this file in `weights`.",
+        "ONNX": "It is an ONNX model: OnnxTensor of headrace-ort runs it.",
+    }
+    raise SetupError(
+        f"{str(path)!r} holds no model that torch can run (it looks like: {kind})",
+        hint=hints.get(
+            kind, "Write it with torch.export.save; TorchScript and AOTInductor are read too."
+        ),
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """Give the text of an error in one line, of which torch's may be pages."""
+    return " ".join(str(error).split())[:400]
+
+
+def _load_script(path: Path, device: torch.device) -> Model:
+    load = getattr(torch.jit, "load", None)
+    if load is None:
+        raise SetupError(
+            f"torch {torch.__version__} reads no TorchScript any more ({str(path)!r})",
+            hint="Export the model with torch.export.export and torch.export.save.",
+        )
+    # One thread at a time: what silences a warning is of the whole process.
+    with _warnings, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = load(str(path), map_location=device)
+    module.eval()
+    needed = [a for a in module.forward.schema.arguments[1:] if not a.has_default_value()]
+    strange = [a.name for a in needed if str(a.type) != "Tensor"]
+    if strange or not needed:
+        raise SetupError(
+            f"the model's forward takes {strange[0]!r}, no tensor"
+            if strange
+            else "the model's forward takes no tensor",
+            hint="Wrap it in a module whose forward takes tensors.",
+        )
+    return Model("TorchScript", module, Signature(tuple(Port(a.name) for a in needed)), module)
+
+
+def _load_program(path: Path, device: torch.device) -> Model:
+    program = torch.export.load(str(path))
+    if _devices_of(program) - {device.type}:
+        from torch.export.passes import move_to_device_pass
+
+        program = move_to_device_pass(program, device)
+    module = program.module()
+    leaves = program.graph_signature.user_inputs
+    values = {
+        node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"
+    }
+    ports = [_port(leaf, values.get(leaf)) for leaf in leaves if isinstance(leaf, str)]
+    spec = program.call_spec.in_spec
+
+    def call(*tensors: torch.Tensor) -> Any:
+        given = iter(tensors)
+        flat = [next(given) if isinstance(leaf, str) else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(flat, spec)
+        return module(*args, **kwargs)
+
+    plain = spec.num_leaves == len(ports) and not spec.children()[1].num_leaves
+    plain = plain and all(child.is_leaf() for child in spec.children()[0].children())
+    return Model("torch.export", module if plain else call, _signature(ports), module)
+
+
+def _devices_of(program: Any) -> set[str]:
+    tensors = [*program.state_dict.values(), *program.constants.values()]
+    return {one.device.type for one in tensors if isinstance(one, torch.Tensor)}
+
+
+def _port(name: str, value: Any) -> Port:
+    if not isinstance(value, torch.Tensor):
+        raise SetupError(f"the model's input {name!r} is no tensor")
+    shape = tuple(n if isinstance(n, int) else None for n in value.shape)
+    return Port(name, shape, value.dtype)
+
+
+def _signature(ports: Sequence[Port]) -> Signature:
+    """Give the signature of ports that tell their shapes: all have the batch axis first."""
+    first = {port.shape[0] if port.shape else 0 for port in ports}
+    if not ports or 0 in first or len(first) > 1:
+        shapes = ", ".join(f"{port.name} {port.text()}" for port in ports) or "none"
+        raise SetupError(
+            f"the inputs of the model have no common batch axis: {shapes}",
+            hint="Export it with the same dynamic first axis in all inputs.",
+        )
+    return Signature(tuple(ports), next(iter(first)))
+
+
+def _load_package(path: Path, device: torch.device, runners: int) -> Model:
+    model = torch._inductor.aoti_load_package(
+        str(path), num_runners=runners, device_index=-1 if device.index is None else device.index
+    )
+    made_for = model.get_metadata().get("AOTI_DEVICE_KEY", device.type)
+    if made_for != device.type:
+        raise SetupError(
+            f"{str(path)!r} was compiled for {made_for}, the node's device is {device}",
+            hint="Compile it for that device with torch._inductor.aoti_compile_and_package.",
+        )
+    loader = model.loader
+    spec, result_spec = map(pytree.treespec_loads, loader.get_call_spec())
+    args, kwargs = spec.children()
+    names = [f"input_{index}" for index in range(args.num_leaves)] + list(kwargs.context or ())
+    run: Callable[[list[torch.Tensor]], Any] = getattr(loader, "boxed_run", None) or loader.run
+
+    def call(*tensors: torch.Tensor) -> Any:
+        return pytree.tree_unflatten(run(list(tensors)), result_spec)
+
+    ports = tuple(Port(name) for name in names)
+    return Model("AOTInductor", call, Signature(ports), weight_bytes=path.stat().st_size)

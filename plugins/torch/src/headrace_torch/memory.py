@@ -1,0 +1,143 @@
+"""Memory of a device: errors that tell it ran out, a device that is lost, and giving it all back."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headrace.errors import BackendError, InstanceLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "LivePlaces",
+    "allocator_quiet",
+    "as_backend_error",
+    "give_back_memory",
+    "is_lost",
+    "is_out_of_memory",
+]
+
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+_LOST = (
+    "illegal memory access",
+    "illegal address",
+    "illegal instruction",
+    "misaligned address",
+    "unspecified launch failure",
+    "device-side assert",
+    "hardware stack error",
+    "uncorrectable ecc",
+    "invalid program counter",
+    "launch timed out",
+    "context is destroyed",
+    "unspecified launch",
+    "gpu is lost",
+)
+"""What CUDA says when its context can run nothing any more (the "sticky" errors of its runtime)."""
+
+_allocator = threading.RLock()
+
+
+@contextlib.contextmanager
+def allocator_quiet() -> Iterator[None]:
+    """Keep captures of CUDA graphs and the emptying of torch's allocator apart.
+
+    The thread that captures a graph and another one that empties the cache may come in either
+    order; torch's allocator refuses to be emptied while a capture is underway anywhere in the
+    process, so whoever comes second waits.
+    """
+    with _allocator:
+        yield
+
+
+class LivePlaces:
+    """Counts the instances that compute on CUDA devices in this process, for `give_back_memory`."""
+
+    _lock = threading.Lock()
+    _count = 0
+
+    @classmethod
+    def add(cls, change: int) -> int:
+        """Count ``change`` more (or fewer), and give how many there are now."""
+        with cls._lock:
+            cls._count += change
+            return cls._count
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error says that memory ran out, of whatever device."""
+    if isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(word in text for word in _OUT_OF_MEMORY)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Tell whether an error of CUDA leaves a device that no later call can use."""
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(word in text for word in _LOST)
+
+
+def as_backend_error(error: Exception, device: torch.device) -> Exception:
+    """Give the error that requests get: one that says what to do where memory or device is gone.
+
+    The error keeps no frames, whose variables would keep the memory of the batch.
+    """
+    if is_out_of_memory(error):
+        said = " ".join(str(error).split())
+        found = BackendError(
+            f"out of memory on {device}: {said}{_free(device)}",
+            hint="A smaller `max` or fewer instances need less; so does `dtype = 'float16'`.",
+        )
+        found.__cause__ = error.with_traceback(None)
+        return found
+    if is_lost(error):
+        lost = InstanceLostError(
+            f"{device} can run nothing more in this process: {str(error).splitlines()[0]}",
+            hint="Start the process again; CUDA_LAUNCH_BLOCKING=1 shows which call it was.",
+        )
+        lost.__cause__ = error.with_traceback(None)
+        return lost
+    return error
+
+
+def _free(device: torch.device) -> str:
+    """Say how much of a CUDA device is free, where its error did not."""
+    if device.type != "cuda":
+        return ""
+    with contextlib.suppress(RuntimeError):
+        free, total = torch.cuda.mem_get_info(device)
+        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return (
+            f" ({free} of {total} bytes were free, and {reserved} reserved by torch and not in use)"
+        )
+    return ""
+
+
+def give_back_memory(device: torch.device, *, last: bool = False) -> None:
+    """Give memory that torch's allocators keep for later back to the device.
+
+    Args:
+        device: The device of an instance that was closed, or that ran out of memory.
+        last: No other instance of the process computes on a CUDA device: the workspaces that cuBLAS
+            keeps per thread and stream go as well. (One of another instance may be in use.)
+    """
+    if device.type == "mps":
+        torch.mps.empty_cache()
+    if device.type != "cuda":
+        return
+    with allocator_quiet(), contextlib.suppress(RuntimeError):  # of a device that is lost
+        clear: Any = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        if last and clear is not None:
+            clear()
+        gc.collect()
+        torch.cuda.empty_cache()
+        empty_pinned: Any = getattr(torch._C, "_host_emptyCache", None)
+        if last and empty_pinned is not None:
+            empty_pinned()

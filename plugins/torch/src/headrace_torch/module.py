@@ -1,0 +1,305 @@
+"""`TorchModule`: its contract. torch is first imported in `init`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import InputError, SetupError
+from headrace_torch._tensor_backend import TensorBackend
+from headrace_torch.module_options import TorchModuleOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+    from headrace import InitContext
+    from headrace.keys import Request
+    from headrace_torch.items import Item
+
+__all__ = ["TorchModule"]
+
+
+class TorchModule(TensorBackend):
+    """Run a model with torch on a batch of requests.
+
+    Reads:
+        data: The input of a model with one input; with several, the keys named like them; the
+            option ``inputs`` names others. A tensor of real numbers on the instance's device (of the
+            input's dtype, where the model tells): of a rank one below the input's (one sample), or
+            of its rank (``request_size`` rows). Where neither the model nor ``shape`` tells the
+            rank, a request with ``request_size`` brings rows, one without a sample.
+    Writes:
+        result: The tensor of the only output, or a table of tensors by name; without batch axis
+            where the request brought one sample. Rows of new memory.
+    Batch:
+        1 or more where the batch axis is dynamic, else what the program is fixed to.
+
+    Raises:
+        InputError: A key is missing; dtype, rank, axes, rows or device do not fit; or
+            ``ragged = "refuse"`` and the sample's shape is not that of the batch's first.
+        BackendError: The model raised, memory ran out, or an output has no batch axis.
+    Source:
+        own; torch.jit, torch.export and AOTInductor as in the Python API of torch.
+    """
+
+    Options = TorchModuleOptions
+    default_device = "cpu"
+    reads: tuple[str, ...] | type = ("{inputs}",)
+    writes = ("result",)
+
+    _runner: Any = None
+    _owner: Any = None
+    _built: dict[str, Any]
+
+    def build(self, options: TorchModuleOptions, context: InitContext) -> None:
+        """Load the model, or take the one that the node's instances share."""
+        import torch
+
+        from headrace_torch import running, signature
+        from headrace_torch.devices import device_name
+
+        if options.module is not None and not context.allow_import:
+            raise SetupError(
+                f"module = {options.module!r} brings in code, and imports are refused here",
+                hint="Load the configuration with imports allowed, or use a torch.export program.",
+            )
+        device = self._place.device
+        self._owner = self._shared(options, context)
+        model = self._owner.model
+        told = signature.with_shapes(model.signature, options.shape)
+        self._options, self._signature = options, told
+        self._keys = signature.choose_keys(told, options.inputs)
+        self.reads = tuple(dict.fromkeys(self._keys.values()))
+        self._dtype = running.DTYPES.get(options.dtype or "")
+        if told.rows is not None:
+            self.min = self.max = told.rows
+        self._runner = running.Runner(
+            model,
+            device,
+            outputs=options.outputs,
+            channels_last=options.channels_last,
+            compile_mode=options.compile_mode,
+        )
+        self._sizes = context.batch_sizes, self._most(context)
+        self._tell(context)
+        self._built = {
+            "torch": torch.__version__,
+            "device": str(device),
+            "device_name": device_name(device),
+            "kind": model.kind,
+            "model": str(options.model or options.module),
+            "weights": None if options.weights is None else str(options.weights),
+            "dtype": options.dtype,
+            "weight_bytes": model.weight_bytes,
+            "shared_weights": options.share_weights,
+            "compile": options.compile_mode,
+            "warm_up_peak_bytes": None,
+            "cuda_graphs": [],
+            "threads": torch.get_num_threads(),
+        }
+
+    def _most(self, context: InitContext) -> int:
+        """Give the largest batch that the node may cut, in rows."""
+        return self.max or context.max or max(context.batch_sizes or (1,))
+
+    def _shared(self, options: TorchModuleOptions, context: InitContext) -> Any:
+        """Give the model on this device: the node's own, or one that only this instance has."""
+        from headrace_torch.running import DTYPES, SharedModel, prepare_model
+
+        device = self._place.device
+
+        def make() -> SharedModel:
+            model = self._loaded(options, context)
+            prepared = prepare_model(
+                model,
+                device,
+                dtype=DTYPES.get(options.dtype or ""),
+                channels_last=options.channels_last,
+                compile_mode=options.compile_mode,
+            )
+            return SharedModel(prepared, device)
+
+        store = context.shared if options.share_weights else context.instance
+        how = (options.dtype, options.channels_last, options.compile_mode)
+        files = [
+            (str(path.resolve()), path.stat().st_mtime_ns, path.stat().st_size)
+            for path in (options.model, options.weights)
+            if path is not None
+        ]
+        names = (options.module, repr(sorted(options.args.items())), tuple(sorted(options.inputs)))
+        own: object = None if options.share_weights else id(self)
+        key = ("headrace_torch.model", str(device), *files, *names, *how, own)
+        return store.get_or_create(key, make)
+
+    def _loaded(self, options: TorchModuleOptions, context: InitContext) -> Any:
+        from headrace_torch import loading, modules
+
+        if options.model is not None:
+            runners = context.instance_num if options.share_weights else 1
+            return loading.load_model(options.model, self._place.device, runners=runners)
+        return modules.load_module(
+            options.module or "", options.args, options.weights, options.inputs
+        )
+
+    def _tell(self, context: InitContext) -> None:
+        """Tell elements before this one what the model takes, where that is known."""
+        import torch
+
+        from headrace_torch.tensors import dtype_name
+
+        told: dict[str, dict[str, Any]] = {}
+        for port in self._signature.inputs:
+            if port.shape is None:
+                return
+            dtype = port.dtype or (torch.float32 if self._dtype else self._runner.likely_dtype)
+            name = None if dtype is None else dtype_name(dtype)
+            told[port.name] = {"dtype": name, "shape": list(port.shape)}
+        context.scope.get_or_create("inputs", lambda: told)
+
+    def warm_up(self) -> None:
+        """Run, or capture, the batch sizes there will be, where shapes and dtypes are known."""
+        from headrace_torch.warming import warm
+
+        with self._mode:
+            found = warm(
+                self._runner,
+                self._signature,
+                self._place,
+                sizes=self._sizes,
+                dtype=self._dtype,
+                graphs=self._options.cuda_graph,
+            )
+        self._built.update(found)
+
+    def run(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Run the model on all requests that are right."""
+        from headrace_torch.items import group_items, read_item
+
+        if self._run_carried(batch):
+            return None
+        outcomes: list[Exception | None] = [None] * len(batch)
+        items: list[Item] = []
+        places: list[int] = []
+        for place, request in enumerate(batch):
+            try:
+                items.append(
+                    read_item(request, self._signature, self._keys, self._place, self._dtype)
+                )
+            except InputError as error:
+                outcomes[place] = error
+            else:
+                places.append(place)
+        if not items:
+            return outcomes
+        groups = group_items(items) if self._options.ragged == "group" else [range(len(items))]
+        for group in groups:
+            members = self._alike(group, items, places, outcomes)
+            results = self._run_items([items[i] for i in members])
+            for i, result in zip(members, results, strict=True):
+                if isinstance(result, Exception):
+                    outcomes[places[i]] = result
+                else:
+                    batch[places[i]]["result"] = result
+        return outcomes if any(outcomes) else None
+
+    def _run_carried(self, batch: list[Request]) -> bool:
+        """Run samples that come as the rows of one tensor, without taking them apart."""
+        if len(self._keys) != 1 or next(iter(self._keys.values())) != "data":
+            return False
+        whole = self._place.carried(batch)
+        rows = len(batch)
+        if whole is None or self._signature.rows not in (None, rows):
+            return False
+        from headrace_torch.items import fits
+        from headrace_torch.memory import is_out_of_memory
+
+        port = self._signature.inputs[0]
+        if not fits(whole, port, self._dtype):
+            return False
+        try:
+            given = whole.to(self._dtype) if self._dtype is not None else whole
+            outputs = self._runner.run((given,), rows)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return False  # item by item, in halves
+        if len(outputs) == 1:
+            self._place.give(batch, next(iter(outputs.values())))
+        else:
+            for index, request in enumerate(batch):
+                request["result"] = {name: one[index] for name, one in outputs.items()}
+        return True
+
+    def _alike(
+        self,
+        group: Sequence[int],
+        items: Sequence[Item],
+        places: Sequence[int],
+        outcomes: list[Exception | None],
+    ) -> list[int]:
+        """Give the members of a group that fit its first one; the others fail."""
+        from headrace_torch.items import refuse_ragged
+
+        keys = [self._keys[port.name] for port in self._signature.inputs]
+        padded = self._options.ragged == "pad"
+        members = []
+        for i in group:
+            error = refuse_ragged(items[group[0]], items[i], keys, padded=padded)
+            if error is None:
+                members.append(i)
+            else:
+                outcomes[places[i]] = error
+        return members
+
+    def _run_items(self, items: Sequence[Item]) -> list[Any]:
+        """Run items that fit together: a result or an exception for each."""
+        from headrace_torch.running import halved
+
+        return halved(self._once, items, self._place.device, halve=self._options.halve_on_oom)
+
+    def _once(self, items: Sequence[Item]) -> list[Any]:
+        """Run items in one batch, and give each its rows."""
+        from headrace_torch.items import joined
+
+        options, ports, fixed = self._options, self._signature.inputs, self._signature.rows
+        pad_value = options.pad_value if options.ragged == "pad" else None
+        tensors = [
+            joined(
+                [item.tensors[index] for item in items],
+                rows=fixed,
+                pad_value=pad_value,
+                pad_multiple=options.pad_multiple,
+                shape=port.shape,
+            )
+            for index, port in enumerate(ports)
+        ]
+        outputs = self._runner.run(tensors, fixed or sum(item.rows for item in items))
+        results: list[Any] = []
+        start = 0
+        for item in items:
+            results.append(_rows_of(outputs, start, item))
+            start += item.rows
+        return results
+
+    def describe(self) -> dict[str, Any]:
+        """Give torch, device, precision, what was loaded and how, and its inputs."""
+        inputs: Mapping[str, Any] = {
+            port.name: {"key": self._keys[port.name], **port.describe()}
+            for port in self._signature.inputs
+        }
+        return {**self._built, "batch": self._signature.rows, "inputs": inputs}
+
+    def close(self) -> None:
+        """Drop graphs and model; a shared one lives until the node is closed."""
+        if self._runner is not None:
+            self._runner.close()
+        self._runner = self._owner = None
+        super().close()
+
+
+def _rows_of(outputs: Mapping[str, torch.Tensor], start: int, item: Item) -> Any:
+    """Give one item's rows of the outputs: a tensor of the only one, else a table."""
+    place = start if item.sample else slice(start, start + item.rows)
+    found = {name: one[place] for name, one in outputs.items()}
+    return next(iter(found.values())) if len(found) == 1 else found

@@ -1,0 +1,143 @@
+"""The options of `TorchModule`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    TypeAdapter,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+import headrace
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["TorchModuleOptions"]
+
+_FACTORY = re.compile(r"[^:\s][^:]*:[A-Za-z_][\w.]*")
+_SHAPE = re.compile(r"((bool|u?int\d{1,2}|b?float\d{2}):)?(-1|[1-9]\d{0,8})(x(-1|[1-9]\d{0,8}))*")
+_FILE: TypeAdapter[Any] = TypeAdapter(headrace.FilePath)
+
+
+def _factory(text: str, info: ValidationInfo) -> str:
+    """Check the form of a factory's name; a file in it is relative like any other."""
+    if not _FACTORY.fullmatch(text):
+        raise ValueError("it is written 'package.mod:factory', or 'file.py:factory'")
+    place, _, name = text.rpartition(":")
+    if not place.endswith(".py"):
+        return text
+    return f"{_FILE.validate_python(place, context=info.context)}:{name}"
+
+
+def _shape(text: str) -> str:
+    if not _SHAPE.fullmatch(text):
+        raise ValueError("a shape is written '3x224x224' or 'uint8:3x224x224', -1 for any length")
+    return text
+
+
+_Factory = Annotated[str, AfterValidator(_factory)]
+_Shape = Annotated[str, AfterValidator(_shape)]
+
+
+class TorchModuleOptions(headrace.Options):
+    """Options of `TorchModule`."""
+
+    positional: ClassVar[tuple[str, ...]] = ("model",)
+
+    model: headrace.FilePath | None = Field(
+        None,
+        description="The model: TorchScript, a torch.export program or an AOTInductor package, told "
+        "by content.",
+    )
+    module: _Factory | None = Field(
+        None,
+        description="In place of `model`: 'package.mod:factory' (or 'file.py:factory'), which makes "
+        "an nn.Module.",
+    )
+    args: dict[str, Any] = Field({}, description="What the factory is called with, by name.")
+    weights: headrace.FilePath | None = Field(
+        None, description="A state dict, or safetensors, for the module; default: as it was made."
+    )
+    dtype: Literal["float16", "bfloat16", "float32"] | None = Field(
+        None, description="What weights and floating inputs are cast to; default: left as they are."
+    )
+    channels_last: bool = Field(
+        False, description="Run with that layout of memory, for convolutions (true or false)."
+    )
+    compile: (
+        bool | Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+    ) = Field(False, description="Compile it with torch.compile: true, or a mode of that.")
+    cuda_graph: bool = Field(
+        False,
+        description="On CUDA, run captured graphs: one per size of `batch_sizes`, else of 1, 2, 4, "
+        "... `max`.",
+    )
+    shape: _Shape | dict[str, _Shape] | None = Field(
+        None,
+        description="Shape of one sample, '3x224x224' (-1: any length), with its dtype if that matters "
+        "('uint8:3x224x224'), or a table by input, where the model does not tell.",
+    )
+    inputs: dict[str, str] = Field(
+        {},
+        description="Key of the request per input name; default: `data` for the only input, else "
+        "the input's name.",
+    )
+    outputs: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        None, description="Names of the outputs to give; default: all."
+    )
+    ragged: Literal["refuse", "pad", "group"] = Field(
+        "refuse",
+        description="Samples of different shapes in one batch: refuse those unlike the first, pad "
+        "all to the largest, or run those of one shape together.",
+    )
+    pad_value: float = Field(
+        0.0, description="What ragged = pad fills with, at the end of axes (in units of the data)."
+    )
+    pad_multiple: int = Field(
+        1,
+        ge=1,
+        description="With ragged = pad: lengths of dynamic axes are rounded up to a multiple of "
+        "this number of elements.",
+    )
+    share_weights: bool = Field(
+        True,
+        description="The node's instances on one device hold one copy of the weights (true or "
+        "false).",
+    )
+    halve_on_oom: bool = Field(
+        True,
+        description="A batch for which memory runs out is tried again in halves, down to single "
+        "requests (true or false).",
+    )
+
+    @field_validator("outputs")
+    @classmethod
+    def _once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        twice = sorted({name for name in names or () if (names or ()).count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(map(repr, twice))} stands there twice")
+        return names
+
+    @model_validator(mode="after")
+    def _one_model(self) -> Self:
+        if (self.model is None) == (self.module is None):
+            raise ValueError("either model or module must be given")
+        if self.module is None and (self.args or self.weights is not None):
+            raise ValueError("args and weights belong to module")
+        if self.cuda_graph and self.compile in ("reduce-overhead", "max-autotune"):
+            raise ValueError(f"compile = {self.compile!r} makes CUDA graphs of its own")
+        if self.cuda_graph and self.ragged == "pad":
+            raise ValueError("cuda_graph needs one shape, ragged = 'pad' makes several")
+        return self
+
+    @property
+    def compile_mode(self) -> str | None:
+        """The mode of torch.compile, None where nothing is compiled."""
+        return "default" if self.compile is True else self.compile or None

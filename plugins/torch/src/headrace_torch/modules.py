@@ -1,0 +1,178 @@
+"""Models from code: a factory that makes a module, and the weights that are put into it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headrace.errors import MissingDependencyError, SetupError
+from headrace_torch.loading import Model, first_line, kind_of
+from headrace_torch.signature import Port, Signature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["load_module", "load_weights"]
+
+_files = threading.Lock()
+
+
+def load_module(
+    name: str, args: Mapping[str, Any], weights: Path | None, named: Iterable[str] = ()
+) -> Model:
+    """Make a module by calling a factory, and load its weights.
+
+    Args:
+        name: ``"package.mod:factory"``, or ``"/folder/file.py:factory"``.
+        args: What the factory is called with, by name.
+        weights: A state dict (loaded with ``weights_only``) or a safetensors file; None: what the
+            factory makes.
+        named: Parameters of its ``forward`` that are inputs although they have a default.
+
+    Raises:
+        MissingDependencyError: The code cannot be imported.
+        SetupError: The factory fails or makes no module, or the weights do not fit.
+    """
+    factory = _find(name)
+    try:
+        module = factory(**args)
+    except Exception as error:
+        raise SetupError(f"{name} failed: {type(error).__name__}: {first_line(error)}") from error
+    if not isinstance(module, torch.nn.Module):
+        raise SetupError(f"{name} made {type(module).__name__}, no torch.nn.Module")
+    if weights is not None:
+        _fill(module, load_weights(weights), weights)
+    module.eval()
+    names, needed = _parameters(module, frozenset(named))
+    signature = Signature(tuple(map(Port, names)))
+    if len(names) == needed:
+        return Model("module", module, signature, module)
+
+    def call(*tensors: torch.Tensor) -> Any:
+        return module(**dict(zip(names, tensors, strict=True)))
+
+    return Model("module", call, signature, module)
+
+
+def _parameters(module: torch.nn.Module, named: frozenset[str]) -> tuple[list[str], int]:
+    """Give the names of the inputs of ``forward``, and how many lead it without a default."""
+    found, needed = [], 0
+    for parameter in inspect.signature(module.forward).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        without = parameter.default is parameter.empty
+        needed += without
+        if without or parameter.name in named:
+            found.append(parameter.name)
+    if not found:
+        raise SetupError(
+            f"the forward of {type(module).__name__} names no input",
+            hint="Give it a parameter per input, or name those in `inputs`.",
+        )
+    return found, needed
+
+
+def _find(name: str) -> Callable[..., Any]:
+    place, _, attribute = name.rpartition(":")
+    try:
+        found: Any = _of_file(Path(place)) if place.endswith(".py") else _imported(place)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        raise SetupError(
+            f"{place!r} has no {attribute!r}", hint="`module` is written 'package.mod:factory'."
+        ) from None
+    if not callable(found):
+        raise SetupError(f"{name} is {type(found).__name__}, which cannot be called")
+    factory: Callable[..., Any] = found
+    return factory
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"the module {name!r} cannot be imported: {error}",
+            hint="`module` names a module on sys.path, or a file that ends in .py.",
+        ) from error
+
+
+def _of_file(path: Path) -> Any:
+    """Run a file once per process, and again when it has changed."""
+    path = path.resolve()
+    if not path.is_file():
+        raise SetupError(f"no such file: {str(path)!r}", hint="It is named in `module`.")
+    about = f"{path}:{path.stat().st_mtime_ns}"
+    name = f"{path.stem}_{hashlib.sha256(about.encode()).hexdigest()[:12]}"
+    with _files:
+        if name in sys.modules:
+            return sys.modules[name]
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise SetupError(f"{str(path)!r} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # annotations and pickles of its classes are resolved there
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]
+            raise SetupError(
+                f"{str(path)!r} failed: {type(error).__name__}: {first_line(error)}"
+            ) from error
+        return module
+
+
+def load_weights(path: Path) -> Mapping[str, torch.Tensor]:
+    """Load a state dict, without running code that it may hold.
+
+    Raises:
+        SetupError: The file holds something else.
+        MissingDependencyError: It is a safetensors file, and that library is not installed.
+    """
+    kind = kind_of(path)
+    if kind == "safetensors":
+        try:
+            safetensors: Any = importlib.import_module("safetensors.torch")
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"{str(path)!r} is a safetensors file, and safetensors is not installed",
+                distribution="headrace-torch",
+                hint="`pip install safetensors`",
+            ) from error
+        loaded: Mapping[str, torch.Tensor] = safetensors.load_file(str(path))
+        return loaded
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise SetupError(
+            f"{str(path)!r} ({kind}) is no state dict that can be loaded safely: {first_line(error)}",
+            hint="Save model.state_dict() with torch.save, or as safetensors.",
+        ) from error
+    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
+        found = found["state_dict"]
+    if not isinstance(found, dict) or not all(
+        isinstance(one, torch.Tensor) for one in found.values()
+    ):
+        raise SetupError(
+            f"{str(path)!r} holds no state dict",
+            hint="Save model.state_dict() with torch.save, or as safetensors.",
+        )
+    return found
+
+
+def _fill(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:
+        raise SetupError(
+            f"the weights in {str(path)!r} do not fit {type(module).__name__}: {first_line(error)}"
+        ) from error

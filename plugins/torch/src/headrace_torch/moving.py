@@ -1,0 +1,237 @@
+"""`GpuTensor`, `CpuTensor`, `FixTensor`: arrays where, and as, the next element takes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+import headrace
+from headrace.errors import InputError
+from headrace_torch._tensor_backend import TensorBackend, read_key
+
+if TYPE_CHECKING:
+    import torch
+
+    from headrace import InitContext
+    from headrace.keys import Request
+
+__all__ = ["CpuTensor", "FixTensor", "GpuTensor"]
+
+
+class GpuTensor(TensorBackend):
+    """Put an array onto the instance's device: a GPU, or what the node's ``device`` says.
+
+    Shape and dtype stay: an image ``[H, W, C]`` of headrace-cv is one ``[H, W, C]`` there
+    (`FixTensor` turns it round). From the CPU it goes through pinned memory, several of one shape
+    in one copy; what is on the device already is passed on as it is. With ``device = "cpu"``
+    nothing is copied: the tensor and the array stand on the same memory.
+
+    Reads:
+        data: An array of any shape and any dtype that torch has: torch, DLPack, numpy, a buffer.
+
+    Writes:
+        result: A tensor of the same dtype and shape on the device.
+
+    Batch:
+        1 or more; a bad item fails alone.
+
+    Raises:
+        InputError: ``data`` is missing, or is no array that torch can read.
+
+    Source:
+        Own.
+    """
+
+    default_device = "cuda:0"
+
+    def run(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Move what is not there yet."""
+        from headrace_torch.tensors import ARRAY, as_tensor
+        from headrace_torch.transfer import moved_in, moved_together
+
+        outcomes: list[Exception | None] = [None] * len(batch)
+        tensors: dict[int, torch.Tensor] = {}
+        for index, request in enumerate(batch):
+            try:
+                value = read_key(request, "data", ARRAY)
+                tensors[index] = as_tensor(value)
+                if tensors[index] is not value:
+                    self._place.keep(value)
+            except InputError as error:
+                outcomes[index] = error
+        if len(tensors) > 1 and not any("request_size" in batch[i] for i in tensors):
+            whole = moved_together(list(tensors.values()), self._place)
+            if whole is not None:
+                self._place.give([batch[i] for i in tensors], whole)
+                tensors = {}
+        for index, tensor in tensors.items():
+            batch[index]["result"] = moved_in(tensor, self._place)
+        return outcomes if any(outcomes) else None
+
+
+class CpuTensor(TensorBackend):
+    """Bring a tensor to the CPU, from whatever device, finished.
+
+    All of a batch are copied back with one wait. What is on the CPU already is passed on as it is.
+
+    Reads:
+        data: An array of any shape and any dtype that torch has, or a table of them by name.
+
+    Writes:
+        result: A tensor of the same dtype and shape on the CPU, or with ``numpy`` a numpy array; of
+            a table a table. It may be read at once.
+
+    Batch:
+        1 or more; a bad item fails alone.
+
+    Raises:
+        InputError: ``data`` is missing, is no array that torch can read, or with ``numpy`` of a
+            dtype that numpy lacks.
+
+    Source:
+        Own.
+    """
+
+    class Options(headrace.Options):
+        """The kind of the result."""
+
+        numpy: bool = Field(
+            default=False, description="Give a numpy array in place of a tensor (true or false)."
+        )
+
+        positional = ("numpy",)
+
+    def build(self, options: Any, context: InitContext) -> None:
+        """Keep the kind."""
+        self._numpy = options.numpy
+
+    def run(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Copy what is not there yet, device by device."""
+        from headrace_torch.tensors import ARRAY, as_tensor
+
+        outcomes: list[Exception | None] = [None] * len(batch)
+        found: dict[int, dict[str, torch.Tensor]] = {}
+        for index, request in enumerate(batch):
+            try:
+                value = read_key(request, "data", ARRAY)
+                parts = value if isinstance(value, dict) and value else {"": value}
+                found[index] = {name: as_tensor(part) for name, part in parts.items()}
+            except InputError as error:
+                outcomes[index] = error
+        whole = self._place.carried(batch)
+        if whole is not None and whole.device.type != "cpu" and len(found) == len(batch):
+            (back,) = self._back([whole])
+            rows = back.unbind(0)
+            found = {index: {"": row} for index, row in enumerate(rows)}
+        else:
+            self._all_back(found)
+        for index, parts in found.items():
+            try:
+                batch[index]["result"] = self._result(parts)
+            except InputError as error:
+                outcomes[index] = error
+        return outcomes if any(outcomes) else None
+
+    def _all_back(self, found: dict[int, dict[str, torch.Tensor]]) -> None:
+        """Put CPU tensors in the place of those that are elsewhere."""
+        elsewhere: dict[torch.device, list[tuple[int, str]]] = {}
+        for index, parts in found.items():
+            for name, part in parts.items():
+                if part.device.type != "cpu":
+                    elsewhere.setdefault(part.device, []).append((index, name))
+        for places in elsewhere.values():
+            tensors = self._back([found[index][name] for index, name in places])
+            for (index, name), tensor in zip(places, tensors, strict=True):
+                found[index][name] = tensor
+
+    def _back(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        from headrace_torch.transfer import copied_back
+
+        return copied_back(tensors, self._place.beside(tensors[0].device))
+
+    def _result(self, parts: dict[str, torch.Tensor]) -> Any:
+        from headrace_torch.transfer import as_numpy
+
+        made = {name: as_numpy(part) if self._numpy else part for name, part in parts.items()}
+        return made[""] if list(made) == [""] else made
+
+
+class FixTensor(TensorBackend):
+    """Make a tensor what the model behind it takes: device, axes, batch axis, dtype where asked.
+
+    The model tells through ``context.scope`` under ``"inputs"`` (TorchModule and engines do);
+    what it does not tell, the options do. An image ``[H, W, C]`` becomes ``[C, H, W]`` where the
+    model's channels ask for it, and a sample gets its batch axis. Values stay as they are.
+
+    Reads:
+        data: An array of the model's dtype (with ``cast`` of another one that it can be converted
+            to): one sample, or rows; of the model's axes, or with the channels last.
+
+    Writes:
+        result: A tensor on the instance's device with the model's dtype and axes, batch axis
+            included: new memory, or that of ``data`` where nothing was to be done.
+
+    Batch:
+        1 or more; a bad item fails alone.
+
+    Raises:
+        InputError: ``data`` is missing, is no array that torch can read, has other axes than the
+            model, or another dtype where ``cast`` is false.
+
+    Source:
+        Own.
+    """
+
+    class Options(headrace.Options):
+        """What the model takes, where it does not tell; and whether dtypes are converted."""
+
+        cast: bool = Field(
+            default=False,
+            description="Convert to the model's dtype, without scaling (true or false).",
+        )
+        dtype: str | None = Field(
+            default=None,
+            pattern=r"(float|bfloat|int|uint)\d{1,2}|bool",
+            description="The dtype, as 'float32', where the model does not tell.",
+        )
+        shape: Annotated[str, Field(pattern=r"(-1|\d{1,9})(x(-1|\d{1,9}))*")] | None = Field(
+            default=None,
+            description="Shape of one sample, '3x224x224' (-1: any length), where the model does "
+            "not tell.",
+        )
+        input: str | None = Field(
+            default=None,
+            min_length=1,
+            description="Name of the model's input that `data` is for, if it has several.",
+        )
+
+        positional = ("dtype", "shape")
+
+    def build(self, options: Any, context: InitContext) -> None:
+        """Keep where the model will tell: it is built after this element."""
+        from headrace_torch import fixing
+
+        self._fixing = fixing
+        self._options = options
+        self._scope = context.scope
+        self._target: Any = None
+
+    def run(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Fix each request on its own."""
+        if self._target is None:
+            self._target = self._fixing.target_of(self._scope.get("inputs"), self._options)
+        outcomes: list[Exception | None] = [None] * len(batch)
+        for index, request in enumerate(batch):
+            try:
+                value = read_key(request, "data", self._target.text)
+                request["result"] = self._fixing.fixed(
+                    value,
+                    self._target,
+                    self._place,
+                    rows=request.get("request_size"),
+                    cast=self._options.cast,
+                )
+            except InputError as error:
+                outcomes[index] = error
+        return outcomes if any(outcomes) else None

@@ -1,0 +1,83 @@
+"""Scale, mean and standard deviation, made once and applied to many images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headrace.errors import InputError
+from headrace_torch.tensors import described
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Normalization"]
+
+
+class Normalization:
+    """``(x * scale - mean) / std`` as one factor and one offset, made once for many images.
+
+    Args:
+        scale: Multiplied first; None means 1.
+        mean: Subtracted then, one number or one per channel; None means 0.
+        std: Divided by last, one number or one per channel, not 0; None means 1.
+        dtype: The floating dtype of the result; None: that of a floating image, ``float32`` for
+            ``uint8``.
+        device: Where it computes.
+
+    Attributes:
+        channels: How many channels an image must have; None means any number.
+    """
+
+    def __init__(
+        self,
+        scale: float | None = None,
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        counts = {len(v) for v in (mean, std) if v is not None and not isinstance(v, (int, float))}
+        if len(counts) > 1:
+            raise ValueError("mean and std have different lengths")
+        self.channels = next(iter(counts), None)
+        self.dtype = dtype
+        divisor = _column(1.0 if std is None else std)
+        if not divisor.all():
+            raise ValueError("std is 0")
+        factor = ((1.0 if scale is None else scale) / divisor).float()
+        offset = (-_column(0.0 if mean is None else mean) / divisor).float()
+        if not (factor.isfinite().all() and offset.isfinite().all()):
+            raise ValueError("scale / std or mean / std is too large for float32")
+        self._factor = factor.to(device) if bool((factor != 1).any()) else None
+        self._offset = offset.to(device) if bool((offset != 0).any()) else None
+
+    def apply(self, images: torch.Tensor) -> torch.Tensor:
+        """Normalise ``[N, C, H, W]``, computed in ``float32`` (``float64`` stays); a new tensor.
+
+        Raises:
+            InputError: ``images`` have not as many channels as ``mean`` or ``std`` has values.
+        """
+        if self.channels not in (None, images.shape[1]):
+            raise InputError(
+                "mean and std do not fit the image",
+                key="data",
+                expected=f"{self.channels} channel(s), one per value of mean and std",
+                got=described(images),
+            )
+        wanted = self.dtype or (images.dtype if images.is_floating_point() else torch.float32)
+        wide = torch.float64 if images.dtype == torch.float64 else torch.float32
+        values = images if images.dtype == wide else images.to(wide)
+        if self._factor is not None:
+            values = values * self._factor
+        if self._offset is not None:
+            values = values + self._offset
+        if values.dtype != wanted:
+            return values.to(wanted)
+        return values.clone() if values is images else values
+
+
+def _column(values: Any) -> torch.Tensor:
+    return torch.as_tensor(values, dtype=torch.float64).reshape(-1, 1, 1)

@@ -1,0 +1,286 @@
+"""Where an instance computes: its device, its stream, and the end of its batch.
+
+One `Place` per instance and device holds for all elements of this plugin. On CUDA it makes the
+instance's stream current in the instance's thread, so that every call of torch there goes to it, and
+at the end of each batch it waits for that stream once. Other plugins find the stream in
+``context.instance`` under ``("cuda.stream", ordinal)``: an object with ``handle`` and ``close()``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from itertools import repeat
+from operator import contains, is_, itemgetter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headrace_torch.devices import check_device, wait_for_device
+from headrace_torch.memory import LivePlaces, as_backend_error, give_back_memory, is_lost
+from headrace_torch.threads import limit_torch_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from headrace import InitContext
+    from headrace.keys import Request
+
+__all__ = ["OwnStream", "Passing", "Place", "place_of", "places_of"]
+
+_DATA = itemgetter("data")
+_SIZES = repeat("request_size")
+_DEFAULT = "headrace_torch.default_device"
+_PLACES = "headrace_torch.places"
+
+
+class OwnStream:
+    """A CUDA stream of one instance, in the form that plugins share.
+
+    torch has 32 streams per device and gives them out in turn. Those that are in use here are not
+    given out a second time, as long as there are others; one that is closed is the first to be used
+    again, so that what libraries keep per stream does not grow with every reload.
+
+    Attributes:
+        handle: The ``cudaStream_t`` as an int.
+        stream: The same for torch.
+    """
+
+    _lock = threading.Lock()
+    _free: dict[int, list[torch.cuda.Stream]] = {}  # noqa: RUF012 - of the process, under the lock
+    _used: set[tuple[int, int]] = set()  # noqa: RUF012 - of the process, under the lock
+
+    def __init__(self, ordinal: int) -> None:
+        self._ordinal = ordinal
+        with OwnStream._lock:
+            free = OwnStream._free.setdefault(ordinal, [])
+            self.stream = free.pop() if free else self._new(ordinal)
+            OwnStream._used.add((ordinal, self.stream.cuda_stream))
+        self.handle: int = self.stream.cuda_stream
+
+    @staticmethod
+    def _new(ordinal: int) -> torch.cuda.Stream:
+        for _ in range(32):
+            stream = torch.cuda.Stream(device=ordinal)
+            if (ordinal, stream.cuda_stream) not in OwnStream._used:
+                break
+        return stream
+
+    def close(self) -> None:
+        """Wait for the stream, and leave it to the next instance."""
+        with contextlib.suppress(RuntimeError):  # of a device that is lost
+            self.stream.synchronize()
+        with OwnStream._lock:
+            if (self._ordinal, self.handle) in OwnStream._used:
+                OwnStream._used.discard((self._ordinal, self.handle))
+                OwnStream._free[self._ordinal].append(self.stream)
+
+
+class Place:
+    """Device and stream of one instance, used by its thread alone.
+
+    Attributes:
+        device: Where the instance computes.
+        stream: Its stream on a CUDA device, else None.
+        waits: How often the thread has waited for the stream.
+    """
+
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream | None) -> None:
+        self.device = device
+        self.stream = stream
+        self.waits = 0
+        self._used = False
+        self._ordered = False
+        self._kept: list[Any] = []
+        self._others: dict[torch.device, Passing] = {}
+        self._whole: torch.Tensor | None = None
+        self._rows: Sequence[torch.Tensor] = ()
+        self._event = torch.cuda.Event(blocking=True) if stream is not None else None
+        self._before: tuple[int, torch.cuda.Stream] | None = None
+        if stream is not None:
+            self._before = torch.cuda.current_device(), torch.cuda.current_stream(device)
+            torch.cuda.set_device(device)
+            torch.cuda.set_stream(stream)
+            LivePlaces.add(1)
+
+    # Order on the device.
+
+    def use(self) -> None:
+        """Note that work is being started, which the end of the batch waits for."""
+        self._used = True
+
+    def take_in(self, tensor: torch.Tensor) -> None:
+        """Order the current stream behind what made a CUDA tensor that comes from elsewhere.
+
+        Its memory is not used again before the current stream has passed this point. What the
+        caller has started on the device's default stream comes first; what it has started on
+        another stream, it must have waited for. A tensor that this instance made costs a call that
+        does nothing.
+        """
+        if not self._ordered:
+            self._ordered = True
+            default = torch.cuda.default_stream(self.device)
+            if not default.query():
+                torch.cuda.current_stream(self.device).wait_stream(default)
+        tensor.record_stream(torch.cuda.current_stream(self.device))
+
+    def on_stream(self) -> AbstractContextManager[Any]:
+        """Give what makes the stream current: nothing is to be done in the instance's thread."""
+        return contextlib.nullcontext()
+
+    def beside(self, device: torch.device) -> Place:
+        """Give the place for reading on a device: this one, or one with a stream of its own."""
+        if device == self.device:
+            return self
+        if device not in self._others:
+            self._others[device] = Passing(device)
+        return self._others[device]
+
+    def keep(self, thing: Any) -> None:
+        """Keep something alive until the stream has passed: memory that is not torch's."""
+        self._kept.append(thing)
+
+    def wait(self) -> None:
+        """Wait for the stream, if anything was started since the last wait.
+
+        Raises:
+            InstanceLostError: The device can run nothing more.
+            RuntimeError: Something that was started before has failed.
+        """
+        if not self._used:
+            return
+        try:
+            if self._event is not None:
+                self._event.record(torch.cuda.current_stream(self.device))
+                self._event.synchronize()
+            else:
+                wait_for_device(self.device)
+        except RuntimeError as error:
+            raise as_backend_error(error, self.device) from None
+        finally:
+            self._used = False
+            self.waits += 1
+
+    def end(self) -> None:
+        """End the batch: wait, and let go of what was kept for it."""
+        try:
+            self.wait()
+        finally:
+            for other in self._others.values():
+                other.end()
+            self._kept.clear()
+            self._ordered = False
+            self._whole, self._rows = None, ()
+
+    # Rows that the next element takes as the whole they were.
+
+    def give(self, batch: Sequence[Request], whole: torch.Tensor) -> None:
+        """Give each request one row of ``whole``, which the next element may then take at once."""
+        rows = whole.unbind(0)
+        for request, row in zip(batch, rows, strict=True):
+            request["result"] = row
+        self._whole, self._rows = whole, rows
+
+    def carried(self, batch: Sequence[Request]) -> torch.Tensor | None:
+        """Give the tensor whose rows are the ``data`` of these samples in order, if there is one."""
+        rows = self._rows
+        if len(rows) != len(batch):
+            return None
+        try:
+            same = all(map(is_, map(_DATA, batch), rows))
+        except KeyError:
+            return None
+        return self._whole if same and not any(map(contains, batch, _SIZES)) else None
+
+    def close(self) -> None:
+        """Give the thread its device and stream back, and the memory to the device."""
+        self._kept.clear()
+        for other in self._others.values():
+            other.close()
+        self._others.clear()
+        self._whole, self._rows = None, ()
+        if self.stream is None:
+            give_back_memory(self.device)
+            return
+        try:
+            self.stream.synchronize()
+            if self._before is not None:
+                device, stream = self._before
+                torch.cuda.set_stream(stream)
+                torch.cuda.set_device(device)
+        except RuntimeError as error:
+            if not is_lost(error):
+                raise
+        finally:
+            self._event = self._before = None
+            give_back_memory(self.device, last=LivePlaces.add(-1) == 0)
+
+
+class Passing(Place):
+    """A device on which an instance only reads: a stream of its own, current in no thread."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._owner = OwnStream(device.index) if device.type == "cuda" else None
+        super().__init__(device, None)
+        if self._owner is not None:
+            self.stream = self._owner.stream
+            self._event = torch.cuda.Event(blocking=True)
+
+    def on_stream(self) -> AbstractContextManager[Any]:
+        """Give what makes the stream, and its device, current for a while."""
+        return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+    def close(self) -> None:
+        """Give up the stream."""
+        if self._owner is not None:
+            self._owner.close()
+
+
+def place_of(context: InitContext, default: str | None = None) -> Place:
+    """Give the place of the instance that is being built; its first element makes it.
+
+    Args:
+        context: What the element is given in ``init``.
+        default: The device where the node's ``device`` is unset. None: that of an element before
+            this one which had such a default, else the CPU.
+
+    Raises:
+        SetupError: There is no such device.
+    """
+    limit_torch_threads(context.threads)
+    store = context.instance
+    text = context.device
+    if text is None:
+        text = default or store.get(_DEFAULT) or "cpu"
+        if default is not None and default != "cpu":
+            store.get_or_create(_DEFAULT, lambda: default)
+    device = check_device(text)
+
+    def make() -> Place:
+        place = Place(device, _stream_of(context, device))
+        places: list[Place] = store.get_or_create(_PLACES, list)
+        places.append(place)
+        context.at_batch_end(place.end)
+        return place
+
+    found: Place = store.get_or_create(("headrace_torch.place", str(device)), make)
+    return found
+
+
+def places_of(context: InitContext) -> Callable[[], Sequence[Place]]:
+    """Give what gives all places of the instance, those that later elements make too."""
+    store = context.instance
+    return lambda: store.get(_PLACES, ())
+
+
+def _stream_of(context: InitContext, device: torch.device) -> torch.cuda.Stream | None:
+    """Give the instance's stream on a CUDA device; whoever asks first makes it."""
+    if device.type != "cuda":
+        return None
+    ordinal = device.index
+    owner = context.instance.get_or_create(("cuda.stream", ordinal), lambda: OwnStream(ordinal))
+    if isinstance(owner, OwnStream):
+        return owner.stream
+    stream: torch.cuda.Stream = torch.cuda.ExternalStream(owner.handle, device=device)
+    return stream

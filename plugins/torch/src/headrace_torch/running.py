@@ -1,0 +1,213 @@
+"""Running a loaded model on the rows of a batch: precision, graphs, results that own their memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headrace.errors import BackendError, SetupError
+from headrace_torch.graphs import Graphs
+from headrace_torch.loading import first_line
+from headrace_torch.memory import as_backend_error, give_back_memory, is_lost, is_out_of_memory
+from headrace_torch.signature import named_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace_torch.loading import Model
+
+__all__ = ["DTYPES", "Runner", "SharedModel", "halved", "prepare_model"]
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+"""The dtypes that weights are cast to, by name."""
+
+_WITH_GRAPHS = ("reduce-overhead", "max-autotune")
+"""Modes of torch.compile that replay graphs of their own, whose outputs are used again."""
+
+
+class SharedModel:
+    """A model that the instances of a node on one device run together.
+
+    Attributes:
+        model: The model; None once it is closed.
+    """
+
+    def __init__(self, model: Model, device: torch.device) -> None:
+        self.model: Model | None = model
+        self._device = device
+
+    def close(self) -> None:
+        """Drop the model, and give its memory back to the device."""
+        self.model = None
+        give_back_memory(self._device)
+
+
+def prepare_model(
+    model: Model,
+    device: torch.device,
+    *,
+    dtype: torch.dtype | None = None,
+    channels_last: bool = False,
+    compile_mode: str | None = None,
+) -> Model:
+    """Put a model onto its device, in the precision and the layout that were asked for.
+
+    Args:
+        model: What was loaded; changed and given back.
+        device: Where it runs.
+        dtype: What floating weights are cast to; None leaves them.
+        channels_last: Keep weights of convolutions in that layout.
+        compile_mode: A mode of ``torch.compile``; None does not compile.
+
+    Raises:
+        SetupError: An AOTInductor package cannot be cast, nor it and TorchScript be compiled.
+    """
+    module = model.module
+    if module is None:
+        asked = "dtype" if dtype is not None else "channels_last" if channels_last else None
+        if asked is not None:
+            raise SetupError(
+                f"`{asked}` cannot change an AOTInductor package: it is compiled",
+                hint="Cast the model before it is compiled, or use its torch.export program.",
+            )
+    else:
+        try:
+            module.to(device=device, dtype=dtype)
+            if channels_last:
+                module.to(memory_format=torch.channels_last)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise SetupError(
+                    f"the weights do not fit on {device}: {first_line(error)}"
+                ) from error.with_traceback(None)
+            raise
+    if compile_mode is not None:
+        if module is None or model.kind == "TorchScript":
+            raise SetupError(
+                f"`compile` cannot be used with {model.kind}",
+                hint="It compiles modules and torch.export programs.",
+            )
+        model.call = torch.compile(model.call, mode=compile_mode)
+    model.count()
+    return model
+
+
+class Runner:
+    """Runs one model for one instance.
+
+    Args:
+        model: The model, on its device.
+        device: That device.
+        outputs: Names of the outputs to give; None: all.
+        channels_last: Give inputs of four axes in that layout.
+        compile_mode: The mode it was compiled with, if it was.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        device: torch.device,
+        *,
+        outputs: Sequence[str] | None = None,
+        channels_last: bool = False,
+        compile_mode: str | None = None,
+    ) -> None:
+        self._model = model
+        self._device = device
+        self._wanted = outputs
+        self._channels_last = channels_last
+        self._copies = compile_mode in _WITH_GRAPHS
+        self.graphs = Graphs(device) if device.type == "cuda" else None
+
+    @property
+    def likely_dtype(self) -> torch.dtype | None:
+        """The floating dtype of the weights, which that of the inputs often is; None: no weights."""
+        module = self._model.module
+        if module is None:
+            return None
+        floating = (one.dtype for one in module.parameters() if one.is_floating_point())
+        return next(floating, None)
+
+    def call(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Call the model; give its outputs by name, on whatever memory they lie."""
+        return named_outputs(self._model.call(*tensors), self._wanted)
+
+    def run(self, tensors: Sequence[torch.Tensor], rows: int) -> dict[str, torch.Tensor]:
+        """Run the model on inputs of ``rows`` rows; give its outputs by name, in new memory.
+
+        Raises:
+            BackendError: An output has not the rows of the batch.
+        """
+        if self._channels_last:
+            tensors = [
+                one.contiguous(memory_format=torch.channels_last) if one.ndim == 4 else one
+                for one in tensors
+            ]
+        if self.graphs is not None and self.graphs.takes(tensors, rows):
+            return self._checked(self.graphs.run(tensors, rows), rows)
+        if self._copies:
+            torch.compiler.cudagraph_mark_step_begin()
+        outputs = self._checked(self.call(tensors), rows)
+        foreign = self._model.memory.union(one.untyped_storage().data_ptr() for one in tensors)
+        return {name: self._owned(one, foreign) for name, one in outputs.items()}
+
+    def _owned(self, output: torch.Tensor, foreign: frozenset[int]) -> torch.Tensor:
+        """Give an output on memory that is neither an input's, nor a weight's, nor used again."""
+        if self._copies or output.untyped_storage().data_ptr() in foreign or 0 in output.stride():
+            return output.clone(memory_format=torch.contiguous_format)
+        return output
+
+    def _checked(self, outputs: dict[str, torch.Tensor], rows: int) -> dict[str, torch.Tensor]:
+        for name, one in outputs.items():
+            if one.ndim == 0 or one.shape[0] != rows:
+                raise BackendError(
+                    f"the model's output {name!r} is {list(one.shape)} for a batch of {rows} rows",
+                    hint="`outputs` names those to give; each has the batch axis first.",
+                )
+        return outputs
+
+    def close(self) -> None:
+        """Give up the graphs."""
+        if self.graphs is not None:
+            self.graphs.close()
+
+
+def halved(
+    run: Callable[[Sequence[Any]], list[Any]],
+    items: Sequence[Any],
+    device: torch.device,
+    *,
+    halve: bool = True,
+) -> list[Any]:
+    """Run items in one batch; where memory runs out, in halves, down to single ones.
+
+    Nothing of a try that failed is alive at the next one: the error keeps no frames.
+
+    Args:
+        run: Gives a result per item.
+        items: The items.
+        device: Where it runs.
+        halve: Try halves; else all items fail.
+
+    Returns:
+        Per item its result, or a BackendError.
+
+    Raises:
+        InstanceLostError: The device can run nothing more.
+        Exception: Whatever else ``run`` raises.
+    """
+    try:
+        return run(items)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            if is_lost(error):
+                raise as_backend_error(error, device) from None
+            raise
+        failure = as_backend_error(error, device)
+    give_back_memory(device)
+    if len(items) == 1 or not halve:
+        return [failure for _ in items]
+    half = len(items) // 2
+    first = halved(run, items[:half], device)
+    return first + halved(run, items[half:], device)

@@ -1,0 +1,183 @@
+"""What a model takes and gives: names, shapes and dtypes, as far as it tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headrace.errors import SetupError
+from headrace_torch.tensors import dtype_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Port", "Signature", "choose_keys", "named_outputs", "with_shapes"]
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input of a model.
+
+    Attributes:
+        name: Its name in the model.
+        shape: An int per fixed axis, None per dynamic one, the batch axis first; None: untold.
+        dtype: Its dtype; None: untold.
+    """
+
+    name: str
+    shape: tuple[int | None, ...] | None = None
+    dtype: torch.dtype | None = None
+
+    def text(self, *, sample: bool = False) -> str:
+        """Give ``float32 [*, 3, 48, *]``; of one sample, without the batch axis, if ``sample``."""
+        kind = "a tensor" if self.dtype is None else dtype_name(self.dtype)
+        if self.shape is None:
+            return kind
+        axes = self.shape[1:] if sample else self.shape
+        return f"{kind} [{', '.join('*' if n is None else str(n) for n in axes)}]"
+
+    def accepts(self) -> str:
+        """Say what a request may hold for it."""
+        if self.shape is None:
+            return f"{self.text()}: a sample, or rows with `request_size`"
+        return f"{self.text(sample=True)} (one sample) or {self.text()} (`request_size` rows)"
+
+    def describe(self) -> dict[str, Any]:
+        """Give dtype and shape, None where untold. JSON-able."""
+        return {
+            "dtype": None if self.dtype is None else dtype_name(self.dtype),
+            "shape": None if self.shape is None else list(self.shape),
+        }
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The inputs of a model, in the order in which it is called with them.
+
+    Attributes:
+        inputs: Every input that a run must be given.
+        rows: The batch size that the model is fixed to, or None.
+    """
+
+    inputs: tuple[Port, ...]
+    rows: int | None = None
+
+
+def with_shapes(signature: Signature, shape: str | Mapping[str, str] | None) -> Signature:
+    """Give the signature with what the option ``shape`` tells of inputs that do not.
+
+    Args:
+        signature: What the model tells.
+        shape: ``"3x224x224"`` or ``"uint8:3x224x224"``, the shape of one sample (-1: any length), for
+            the only input, or a table by name.
+
+    Raises:
+        SetupError: It names no input, or says something else than the model does.
+    """
+    if shape is None:
+        return signature
+    names = [port.name for port in signature.inputs]
+    if isinstance(shape, str):
+        if len(names) != 1:
+            raise SetupError(
+                f"`shape` is one text, and the model has {len(names)} inputs: {', '.join(names)}",
+                hint="Write a table, shape = {NAME = '3x224x224', ...}.",
+            )
+        shape = {names[0]: shape}
+    for name in shape:
+        if name not in names:
+            raise SetupError(
+                f"`shape` names {name!r}, which the model does not have",
+                hint=f"It has: {', '.join(names)}.",
+            )
+    told = {name: _told(name, text) for name, text in shape.items()}
+    return replace(
+        signature, inputs=tuple(_narrowed(port, told.get(port.name)) for port in signature.inputs)
+    )
+
+
+def _told(name: str, text: str) -> Port:
+    """Read ``uint8:3x224x224``."""
+    dtype, _, axes = text.rpartition(":")
+    if dtype and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise SetupError(f"`shape` names the dtype {dtype!r}, which torch does not have")
+    shape = (None if axis == "-1" else int(axis) for axis in axes.split("x"))
+    return Port(name, (None, *shape), getattr(torch, dtype) if dtype else None)
+
+
+def _narrowed(port: Port, told: Port | None) -> Port:
+    if told is None or told.shape is None:
+        return port
+    shape = told.shape
+    if port.shape is None:
+        return replace(port, shape=shape, dtype=port.dtype or told.dtype)
+    fits = len(port.shape) == len(shape) and all(
+        a is None or b is None or a == b for a, b in zip(port.shape, shape, strict=True)
+    )
+    if not fits or told.dtype not in (None, port.dtype):
+        raise SetupError(
+            f"`shape` does not fit the model: its input {port.name!r} is {port.text()}",
+            hint="Leave `shape` out where the model tells.",
+        )
+    both = zip(port.shape, shape, strict=True)
+    return replace(port, shape=tuple(b if a is None else a for a, b in both))
+
+
+def choose_keys(signature: Signature, inputs: Mapping[str, str]) -> dict[str, str]:
+    """Give the key of the request for each input: ``data`` for the only one, else its name.
+
+    Args:
+        signature: What the model takes.
+        inputs: Keys by name of the input, which win.
+
+    Raises:
+        SetupError: ``inputs`` names what is no input.
+    """
+    names = [port.name for port in signature.inputs]
+    for name in inputs:
+        if name not in names:
+            raise SetupError(
+                f"`inputs` names {name!r}, which the model does not have",
+                hint=f"It has: {', '.join(names)}.",
+            )
+    alone = {names[0]: "data"} if len(names) == 1 else {name: name for name in names}
+    return {**alone, **inputs}
+
+
+def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
+    """Give what a model returned as tensors by name.
+
+    A dict (also one with attributes) has its keys, a named tuple its fields, another tuple or list
+    ``output_0``, ``output_1``, ...; a single tensor is ``output``.
+
+    Args:
+        result: What the model returned.
+        wanted: Which names to give, in order; None: all that are tensors.
+
+    Raises:
+        TypeError: It is, or ``wanted`` names, something else than a tensor.
+        KeyError: ``wanted`` names what is not there.
+    """
+    if isinstance(result, torch.Tensor):
+        found: dict[str, Any] = {"output": result}
+    elif isinstance(result, dict) or hasattr(result, "items"):
+        found = dict(result.items())
+    elif isinstance(result, tuple) and hasattr(result, "_fields"):
+        found = dict(zip(result._fields, result, strict=True))
+    elif isinstance(result, (tuple, list)):
+        found = {f"output_{index}": one for index, one in enumerate(result)}
+    else:
+        raise TypeError(f"the model returned {type(result).__name__}, no tensor")
+    if wanted is not None:
+        missing = [name for name in wanted if name not in found]
+        if missing:
+            raise KeyError(f"the model has no output {missing[0]!r}; it has {', '.join(found)}")
+        found = {name: found[name] for name in wanted}
+    else:
+        found = {name: one for name, one in found.items() if one is not None}
+    for name, one in found.items():
+        if not isinstance(one, torch.Tensor):
+            raise TypeError(f"the model's output {name!r} is {type(one).__name__}, no tensor")
+    return found

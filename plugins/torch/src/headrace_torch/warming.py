@@ -1,0 +1,102 @@
+"""The warm-up of a model: its batch sizes run once, or captured, on inputs of zeros."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from headrace.errors import SetupError
+from headrace_torch.graphs import sizes_to_capture
+from headrace_torch.loading import first_line
+from headrace_torch.memory import is_out_of_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace_torch.place import Place
+    from headrace_torch.running import Runner
+    from headrace_torch.signature import Signature
+
+__all__ = ["warm"]
+
+_log = logging.getLogger("headrace.torch")
+
+
+def warm(
+    runner: Runner,
+    signature: Signature,
+    place: Place,
+    *,
+    sizes: tuple[Sequence[int] | None, int],
+    dtype: torch.dtype | None = None,
+    graphs: bool = False,
+) -> dict[str, Any]:
+    """Run each batch size once on zeros, and capture graphs where they were asked for.
+
+    Args:
+        runner: What runs the model.
+        signature: What it takes. Where it does not tell all shapes, nothing is run.
+        place: Device and stream of the instance.
+        sizes: The node's `batch_sizes` or None, and the largest batch in rows.
+        dtype: What floating inputs are cast to.
+        graphs: Capture a graph per size, on CUDA.
+
+    Returns:
+        For ``describe()``: the most memory that was in use, in bytes (CUDA only), and the sizes
+        that were captured.
+
+    Raises:
+        SetupError: The model fails on inputs of a dtype that it tells, memory runs out, or it
+            cannot be captured.
+    """
+    captured = graphs and runner.graphs is not None
+    chosen = (signature.rows,) if signature.rows is not None else sizes_to_capture(*sizes)
+    shapes = [port.shape for port in signature.inputs]
+    if any(shape is None or None in shape[1:] for shape in shapes):
+        if captured:
+            raise SetupError(
+                "cuda_graph needs the shape of every input, and the model does not tell it",
+                hint="Give it in `shape`, as '3x224x224'.",
+            )
+        return {}
+    told = all(port.dtype is not None for port in signature.inputs)
+
+    def example(rows: int) -> tuple[torch.Tensor, ...]:
+        return tuple(
+            torch.zeros(
+                (rows, *(n or 1 for n in (port.shape or ())[1:])),
+                dtype=_dtype_of(port.dtype or runner.likely_dtype, dtype),
+                device=place.device,
+            )
+            for port in signature.inputs
+        )
+
+    if place.stream is not None:
+        torch.cuda.reset_peak_memory_stats(place.device)
+    place.use()
+    try:
+        for rows in sorted(chosen, reverse=True):
+            runner.run(example(rows), rows)
+        if captured and runner.graphs is not None:
+            runner.graphs.capture(runner.call, example, chosen)
+        place.wait()
+    except SetupError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the model raises
+        if told or captured or is_out_of_memory(error):
+            raise SetupError(
+                f"the model fails on a batch of zeros: {type(error).__name__}: {first_line(error)}"
+            ) from error.with_traceback(None)
+        # The dtype was a guess: the first request will tell.
+        _log.info("no warm-up: the model fails on zeros of a guessed dtype: %s", first_line(error))
+    peak = None if place.stream is None else torch.cuda.max_memory_allocated(place.device)
+    done = runner.graphs.sizes if runner.graphs is not None else ()
+    return {"warm_up_peak_bytes": peak, "cuda_graphs": list(done)}
+
+
+def _dtype_of(told: torch.dtype | None, cast: torch.dtype | None) -> torch.dtype:
+    if told is None:
+        return cast or torch.float32
+    return cast if cast is not None and told.is_floating_point else told

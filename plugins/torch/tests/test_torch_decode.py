@@ -1,0 +1,182 @@
+"""JPEG files against OpenCV's decoder; whatever is wrong with one, its neighbours are decoded."""
+
+import io
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from headrace.errors import ConfigError, InputError, MissingDependencyError, SetupError
+from headrace_torch import decoders
+from headrace_torch.decode import DecodeTensor
+from headrace_torch.jpeg import check_jpeg, view_of_bytes
+
+DECODERS = ["torchcodec", "torchvision"]
+
+
+def picture(height=40, width=56):
+    y, x = np.mgrid[0:height, 0:width]
+    planes = [255 * x / width, 255 * y / height, 255 * (x + y) / (height + width)]
+    return np.stack(planes, -1).astype(np.uint8)
+
+
+def jpeg(image=None, *params):
+    done, file = cv2.imencode(".jpg", picture() if image is None else image, list(params))
+    assert done
+    return file.tobytes()
+
+
+def with_orientation(number):
+    image = Image.fromarray(picture()[..., ::-1])
+    exif = image.getexif()
+    exif[0x0112] = number
+    file = io.BytesIO()
+    image.save(file, "jpeg", exif=exif, quality=95)
+    return file.getvalue()
+
+
+def by_opencv(file):
+    decoded = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)
+    return torch.from_numpy(decoded[..., ::-1].copy()).permute(2, 0, 1)
+
+
+def cmyk():
+    file = io.BytesIO()
+    Image.fromarray(picture()).convert("CMYK").save(file, "jpeg")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize(
+    "file",
+    [
+        jpeg(),
+        jpeg(picture()[..., 0]),
+        jpeg(None, cv2.IMWRITE_JPEG_PROGRESSIVE, 1),
+        jpeg(None, cv2.IMWRITE_JPEG_RST_INTERVAL, 2),
+        *map(with_orientation, range(1, 9)),
+    ],
+    ids=["colour", "grey", "progressive", "restarts", *(f"exif {n}" for n in range(1, 9))],
+)
+def test_files_are_what_opencv_reads(bench, decoder, file):
+    one = bench()
+    request = {"data": file}
+    (result,) = one.run(one.start(DecodeTensor, decoder=decoder), request)
+    expected = by_opencv(file)
+    assert (result.dtype, result.shape) == (torch.uint8, expected.shape)
+    assert (result.int() - expected.int()).abs().max() <= 2  # other versions of the same algorithm
+    assert request["color"] == "rgb"
+
+
+def test_the_orientation_may_be_ignored(bench):
+    one = bench()
+    decode = one.start(DecodeTensor, exif_orientation=False)
+    (result,) = one.run(decode, {"data": with_orientation(6)})
+    assert result.shape == (3, 40, 56)
+
+
+def broken():
+    """Files that are no whole JPEG, each with a word of its error."""
+    good = jpeg()
+    header = good.index(b"\xff\xc0")
+    huge = bytearray(good)
+    huge[header + 5 : header + 9] = b"\xff\xff\xff\xff"
+    flat = bytearray(good)
+    flat[header + 5 : header + 7] = b"\0\0"
+    table = good.index(b"\xff\xc4")
+    tables = bytearray(good)
+    tables[table + 5 : table + 21] = b"\xff" * 16
+    return [
+        (b"", "no JPEG"),
+        (b"\x89PNG\r\n\x1a\n" + good, "no JPEG"),
+        (good[:200], "cut off"),
+        (good[:-2], "cut off"),
+        (good[:2] + b"\xff\xd9", "no picture"),
+        (bytes(huge), "too large"),
+        (bytes(flat), "0 pixels"),
+        (bytes(tables), "broken"),
+        (cmyk(), "not supported"),
+        ("a text", "no file"),
+        (None, "no file"),
+        (np.zeros((4, 4), np.uint8), "no file"),
+    ]
+
+
+@pytest.mark.parametrize(("file", "word"), broken())
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_broken_file_fails_alone(bench, decoder, file, word, capfd):
+    one = bench()
+    decode = one.start(DecodeTensor, decoder=decoder, max_pixels=1_000_000)
+    good = jpeg()
+    batch = [{"data": good}, {"data": file}, {"data": memoryview(good)}]
+    found = one.outcomes(decode, *batch)
+    assert found[0] is found[2] is None
+    assert isinstance(found[1], InputError)
+    assert found[1].key == "data"
+    assert word in str(found[1])
+    assert torch.equal(batch[0]["result"], batch[2]["result"])
+
+
+def test_files_in_other_buffers(bench):
+    one = bench()
+    decode = one.start(DecodeTensor)
+    good = jpeg()
+    kinds = [good, bytearray(good), memoryview(good), np.frombuffer(good, np.uint8)]
+    results = one.run(decode, *({"data": kind} for kind in kinds))
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_the_header_is_read_before_anything_is_decoded(bench, monkeypatch):
+    one = bench()
+    decode = one.start(DecodeTensor, max_pixels=2239)
+    monkeypatch.setattr(decode, "_decode", None)  # it is not asked
+    assert "40" in str(one.error(decode, {"data": jpeg()}))
+
+
+def test_headers_tell_what_common_decoders_lack():
+    usual = check_jpeg(view_of_bytes(jpeg()), max_pixels=10**9)
+    assert usual == (56, 40, 3, True, 1, 0)
+    odd = check_jpeg(view_of_bytes(cmyk()), max_pixels=10**9)
+    assert (odd.components, odd.usual) == (4, False)
+    assert check_jpeg(view_of_bytes(with_orientation(5)), max_pixels=10**9).orientation == 5
+
+
+def test_what_is_unusual_may_be_given_to_the_decoder_of_the_cpu(bench):
+    one = bench()
+    decode = one.start(DecodeTensor, on_unsupported="cpu")
+    found = one.outcomes(decode, {"data": cmyk()}, {"data": jpeg()})
+    assert found[1] is None
+    assert found[0] is None or isinstance(found[0], InputError)  # as far as that one can
+
+
+def test_auto_takes_the_first_that_is_installed(bench, monkeypatch):
+    one = bench()
+    assert one.start(DecodeTensor)._decode.name == "torchcodec"
+    real = decoders.importlib.import_module
+
+    def without(name, package=None):
+        if name.startswith(("torchcodec", "nvidia")):
+            raise ImportError(f"no {name}")
+        return real(name, package)
+
+    monkeypatch.setattr(decoders.importlib, "import_module", without)
+    assert one.start(DecodeTensor)._decode.name == "torchvision"
+    with pytest.raises(MissingDependencyError, match="torchcodec"):
+        one.start(DecodeTensor, decoder="torchcodec")
+    monkeypatch.setattr(decoders.importlib, "import_module", lambda name: without("nvidia." + name))
+    with pytest.raises(MissingDependencyError, match="pip install torchcodec"):
+        one.start(DecodeTensor)
+
+
+def test_nvimgcodec_needs_cuda(bench):
+    with pytest.raises(SetupError, match="CUDA"):
+        bench().start(DecodeTensor, decoder="nvimgcodec")
+
+
+def test_a_decoder_nobody_knows_is_refused():
+    import headrace
+
+    with pytest.raises(ConfigError, match="decoder"):
+        headrace.PipelineConfig.load({"backend": "DecodeTensor(decoder=libjpeg)"})

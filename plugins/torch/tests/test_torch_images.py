@@ -1,0 +1,314 @@
+"""Image words against OpenCV, Pillow and numpy; each tolerance is the one that its docstring states."""
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from headrace.errors import InputError
+from headrace_torch.color import CvtColorTensor, NormalizeTensor
+from headrace_torch.geometry import CropTensor, PadTensor, ResizeTensor
+
+
+def noise(height, width, channels=3, dtype=np.uint8, seed=0):
+    """An image ``[H, W, C]`` and the same as a tensor ``[C, H, W]``."""
+    random = np.random.default_rng(seed)
+    if dtype is np.uint8:
+        image = random.integers(0, 256, (height, width, channels), dtype)
+    else:
+        image = random.standard_normal((height, width, channels)).astype(dtype)
+    return image, torch.from_numpy(image).permute(2, 0, 1).contiguous()
+
+
+def far(tensor, image):
+    """The greatest difference between ``[C, H, W]`` and ``[H, W, C]``."""
+    got = tensor.permute(1, 2, 0).double().numpy()
+    image = image.reshape(got.shape).astype(np.float64)
+    assert got.shape == image.shape
+    return np.abs(got - image).max()
+
+
+SIZES = [(31, 47), (200, 90), (7, 120), (64, 64)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("how", ["linear", "cubic"])
+def test_resize_is_opencvs(bench, size, dtype, how):
+    image, tensor = noise(64, 48, dtype=dtype)
+    one = bench()
+    resize = one.start(ResizeTensor, resize_h=size[0], resize_w=size[1], interpolation=how)
+    (result,) = one.run(resize, {"data": tensor})
+    flag = {"linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC}[how]
+    expected = cv2.resize(image, size[::-1], interpolation=flag)
+    assert result.dtype == tensor.dtype
+    assert far(result, expected) <= (1 if dtype is np.uint8 else 1e-4 * np.abs(image).max())
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("how", "flag", "within"), [("linear", Image.BILINEAR, 1), ("cubic", Image.BICUBIC, 2)]
+)
+def test_resize_with_antialias_is_pillows(bench, size, how, flag, within):
+    image, tensor = noise(150, 130)
+    one = bench()
+    options = {"resize_h": size[0], "resize_w": size[1], "interpolation": how}
+    resize = one.start(ResizeTensor, antialias=True, **options)
+    (result,) = one.run(resize, {"data": tensor})
+    expected = np.asarray(Image.fromarray(image).resize(size[::-1], flag))
+    assert far(result, expected) <= within
+
+
+def test_nearest_takes_the_pixel_that_holds_the_centre(bench):
+    image, tensor = noise(10, 9)
+    one = bench()
+    resize = one.start(ResizeTensor, resize_h=4, resize_w=23, interpolation="nearest")
+    (result,) = one.run(resize, {"data": tensor})
+    rows = [int((i + 0.5) * 10 / 4) for i in range(4)]
+    columns = [int((i + 0.5) * 9 / 23) for i in range(23)]
+    assert far(result, image[rows][:, columns]) == 0
+
+
+@pytest.mark.parametrize(("h", "w", "expected"), [(30, None, (30, 15)), (None, 5, (10, 5))])
+def test_a_free_side_follows_the_aspect_ratio(bench, h, w, expected):
+    _, tensor = noise(20, 10)
+    one = bench()
+    (result,) = one.run(one.start(ResizeTensor, resize_h=h, resize_w=w), {"data": tensor})
+    assert tuple(result.shape[1:]) == expected
+
+
+def test_sizes_may_come_with_the_request_and_differ_in_one_batch(bench):
+    one = bench()
+    resize = one.start(ResizeTensor, size_key="hw")
+    image, tensor = noise(20, 10)
+    sizes = [(5, 6), np.array([40, 30]), (5, 6), torch.tensor([20, 10])]
+    results = one.run(resize, *({"data": tensor, "hw": hw} for hw in sizes))
+    assert [tuple(r.shape[1:]) for r in results] == [(5, 6), (40, 30), (5, 6), (20, 10)]
+    for result in results:
+        assert far(result, cv2.resize(image, result.shape[:0:-1])) <= 1
+    for wrong in ((5,), (0, 5), "5x6", (5.5, 6), (5, True), None):
+        error = one.error(resize, {"data": tensor, "hw": wrong})
+        assert isinstance(error, InputError)
+        assert error.key == "hw"
+
+
+def test_the_size_it_has_already_is_no_copy_and_a_batch_of_rows_stays_one(bench):
+    one = bench()
+    resize = one.start(ResizeTensor, resize_h=20, resize_w=10)
+    _, tensor = noise(20, 10)
+    (result,) = one.run(resize, {"data": tensor})
+    assert result.data_ptr() == tensor.data_ptr()
+    rows = torch.stack([tensor, tensor.flip(1)]).repeat(1, 1, 2, 2)
+    (result,) = one.run(resize, {"data": rows, "request_size": 2})
+    assert result.shape == (2, 3, 20, 10)
+    assert torch.equal(result[0], one.run(resize, {"data": rows[0]})[0])
+
+
+def test_images_of_one_shape_are_worked_on_in_one_call(bench, monkeypatch):
+    one = bench()
+    resize = one.start(ResizeTensor, resize_h=8, resize_w=8)
+    calls = []
+    real = torch.nn.functional.interpolate
+
+    def counted(images, *args, **kwargs):
+        calls.append(tuple(images.shape))
+        return real(images, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "interpolate", counted)
+    tensors = [noise(20 + i % 2, 10, seed=i)[1] for i in range(6)]
+    results = one.run(resize, *({"data": t} for t in tensors))
+    assert calls == [(3, 3, 20, 10), (3, 3, 21, 10)]
+    for tensor, result in zip(tensors, results, strict=True):
+        (alone,) = one.run(resize, {"data": tensor})
+        assert torch.equal(alone, result)
+
+
+def test_a_chain_takes_the_rows_of_the_word_before_as_one_tensor(bench, monkeypatch):
+    one = bench()
+    first = one.start(ResizeTensor, resize_h=8, resize_w=8)
+    second = one.start(NormalizeTensor, scale=2.0)
+    joins = []
+    real = torch.cat
+    monkeypatch.setattr(torch, "cat", lambda parts: joins.append(len(parts)) or real(parts))
+    batch = [{"data": noise(20, 10, seed=i)[1]} for i in range(4)]
+    assert first(batch) is None
+    for request in batch:
+        request["data"] = request.pop("result")
+    rows = [request["data"].clone() for request in batch]
+    assert second(batch) is None
+    assert joins == [4]  # at the first word; the second takes them as they are
+    for row, request in zip(rows, batch, strict=True):
+        assert torch.equal(request["result"], row.float() * 2)
+    # In another order, or one fewer, they are no longer that tensor's rows.
+    for changed in (batch[::-1], batch[:3]):
+        for request in changed:
+            request["data"] = request["result"]
+        second(changed)
+        for request in changed:
+            assert torch.equal(request["result"], request["data"] * 2)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        torch.zeros(2, 4, 4),
+        torch.zeros(4, 4),
+        torch.zeros(3, 0, 4),
+        torch.zeros(3, 4, 4, dtype=torch.int32),
+        torch.zeros(3, 4, 4, dtype=torch.complex64),
+        torch.zeros(3, 4, 4).to_sparse(),
+        "a text",
+        None,
+        [[1, 2], [3, 4]],
+    ],
+    ids=str,
+)
+def test_what_is_no_image_fails_alone(bench, wrong):
+    one = bench()
+    resize = one.start(ResizeTensor, resize_h=8, resize_w=8)
+    good = noise(20, 10)[1]
+    found = one.outcomes(resize, {"data": good}, {"data": wrong}, {"data": good})
+    assert found[0] is found[2] is None
+    assert isinstance(found[1], InputError)
+    assert found[1].key == "data"
+
+
+def test_a_crop_holds_the_pixels_of_its_box(bench):
+    one = bench()
+    crop = one.start(CropTensor)
+    image, tensor = noise(20, 30)
+    boxes = [(2, 3, 10, 9), (2.5, 3.49, 10, 9), np.array([-5, -5, 4, 4, 0.9]), (25, 15, 99, 99)]
+    results = one.run(crop, *({"data": tensor, "box": box} for box in boxes))
+    cut = [image[3:9, 2:10], image[3:9, 3:10], image[:4, :4], image[15:, 25:]]
+    for result, expected in zip(results, cut, strict=True):
+        assert far(result, expected) == 0
+        assert result.is_contiguous()
+        assert result.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+    for box in ((30, 0, 40, 5), (5, 5, 5, 9), (1, 2, 3), "box", (0, 0, float("nan"), 4), None):
+        error = one.error(crop, {"data": tensor, "box": box})
+        assert isinstance(error, InputError)
+        assert error.key == "box"
+
+
+def test_crops_from_options(bench):
+    one = bench()
+    image, tensor = noise(20, 31)
+    (fixed,) = one.run(one.start(CropTensor, box=(1, 2, 11, 8)), {"data": tensor})
+    (middle,) = one.run(one.start(CropTensor, crop_h=10, crop_w=16), {"data": tensor})
+    assert far(fixed, image[2:8, 1:11]) == 0
+    assert far(middle, image[5:15, 7:23]) == 0
+    assert one.start(CropTensor, crop_h=10, crop_w=16).reads == ("data",)
+
+
+def test_a_crop_outside_is_refused_or_filled(bench):
+    one = bench()
+    image, tensor = noise(6, 8)
+    request = {"data": tensor, "box": (-2, 1, 5, 9)}
+    error = one.error(one.start(CropTensor, outside="refuse"), dict(request))
+    assert "leaves the image" in str(error)
+    fill = one.start(CropTensor, outside="fill", fill_value=(1, 2, 3))
+    (result,) = one.run(fill, dict(request))
+    expected = np.empty((8, 7, 3))
+    expected[:] = (1, 2, 3)
+    expected[:5, 2:] = image[1:6, :5]
+    assert far(result, expected) == 0
+    assert "too large" in str(one.error(fill, {"data": tensor, "box": (0, 0, 32_768, 4)}))
+    two = one.start(CropTensor, outside="fill", fill_value=(1, 2))
+    assert isinstance(one.error(two, dict(request)), InputError)
+
+
+def test_pad_puts_an_image_into_a_corner_or_the_middle(bench):
+    one = bench()
+    image, tensor = noise(5, 6)
+    (corner,) = one.run(one.start(PadTensor, pad_h=8, pad_w=9, pad_value=7), {"data": tensor})
+    assert far(corner, np.pad(image, ((0, 3), (0, 3), (0, 0)), constant_values=7)) == 0
+    (middle,) = one.run(one.start(PadTensor, pad_h=8, pad_w=9, centered=True), {"data": tensor})
+    assert far(middle, np.pad(image, ((1, 2), (1, 2), (0, 0)))) == 0
+    (step,) = one.run(one.start(PadTensor, multiple=4), {"data": tensor})
+    assert step.shape == (3, 8, 8)
+    by_key = one.start(PadTensor, size_key="hw")
+    (sized,) = one.run(by_key, {"data": tensor, "hw": [5, 7]})
+    assert sized.shape == (3, 5, 7)
+    assert one.error(by_key, {"data": tensor, "hw": [4, 7]}).key == "data"
+
+
+COLORS = {("rgb", "gray"): cv2.COLOR_RGB2GRAY, ("bgr", "gray"): cv2.COLOR_BGR2GRAY}
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("target", ["rgb", "bgr", "gray"])
+def test_colours_are_opencvs(bench, target, dtype):
+    one = bench()
+    convert = one.start(CvtColorTensor, color=target)
+    within = 1 if dtype is np.uint8 else 1e-5
+    image, tensor = noise(9, 7, dtype=dtype)
+    _, gray = noise(9, 7, 1, dtype=dtype)
+    batch = [
+        {"data": tensor, "color": "rgb"},
+        {"data": tensor, "color": "bgr"},
+        {"data": gray, "color": "gray"},
+    ]
+    results = one.run(convert, *batch)
+    assert [request["color"] for request in batch] == [target] * 3
+    for source, result in zip(("rgb", "bgr"), results, strict=False):
+        if target == "gray":
+            assert far(result, cv2.cvtColor(image, COLORS[source, target])) <= within
+        else:
+            assert far(result, image if source == target else image[..., ::-1]) == 0
+    assert torch.equal(results[2], gray if target == "gray" else gray.repeat(3, 1, 1))
+
+
+def test_colours_that_do_not_fit_are_refused(bench):
+    one = bench()
+    convert = one.start(CvtColorTensor, color="gray")
+    _, tensor = noise(4, 4)
+    for request, key in (
+        ({"data": tensor}, "color"),
+        ({"data": tensor, "color": "hsv"}, "color"),
+        ({"data": tensor, "color": 3}, "color"),
+        ({"data": tensor, "color": "gray"}, "data"),
+        ({"data": torch.zeros(4, 4, 4), "color": "rgb"}, "data"),
+    ):
+        before = dict(request)
+        error = one.error(convert, request)
+        assert (type(error), error.key) == (InputError, key)
+        assert request.get("color") == before.get("color")
+
+
+def test_normalize_is_the_formula(bench):
+    one = bench()
+    image, tensor = noise(6, 5)
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    normalize = one.start(NormalizeTensor, scale=1 / 255, mean=mean, std=std)
+    (result,) = one.run(normalize, {"data": tensor})
+    assert result.dtype == torch.float32
+    assert far(result, (image.astype(np.float64) / 255 - mean) / std) <= 1e-5
+    half = one.start(NormalizeTensor, scale=1 / 255, dtype="float16")
+    (result,) = one.run(half, {"data": tensor})
+    assert result.dtype == torch.float16
+    assert far(result, image / 255) <= 1e-3
+    values = tensor.double()
+    (kept,) = one.run(one.start(NormalizeTensor), {"data": values})
+    assert kept.dtype == torch.float64
+    assert kept.data_ptr() != values.data_ptr()
+    assert torch.equal(kept, values)
+    assert one.error(normalize, {"data": torch.zeros(1, 2, 2)}).key == "data"
+
+
+def test_nothing_is_done_in_place(bench):
+    one = bench()
+    _, tensor = noise(16, 12)
+    before = tensor.clone()
+    words = [
+        (ResizeTensor, {"resize_h": 8, "resize_w": 9}),
+        (CropTensor, {"box": (0, 0, 5, 5)}),
+        (PadTensor, {"pad_h": 20, "pad_w": 20}),
+        (CvtColorTensor, {"color": "gray"}),
+        (NormalizeTensor, {"mean": 3.0}),
+    ]
+    for cls, options in words:
+        (result,) = one.run(one.start(cls, **options), {"data": tensor, "color": "rgb"})
+        result = result.clone()
+        result.zero_()
+        assert torch.equal(tensor, before), cls

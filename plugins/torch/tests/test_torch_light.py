@@ -1,0 +1,142 @@
+"""Without torch: names are listed, configurations are checked and explained, nothing is imported."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.errors import ConfigError
+
+ROOT = Path(__file__).parent.parent
+WORDS = sorted(
+    entry.name
+    for entry in distribution("headrace-torch").entry_points
+    if entry.group == "headrace.backends"
+)
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "numpy", "torchvision"):
+            raise ImportError(f"no {name} here")
+sys.meta_path.insert(0, Block())
+"""
+
+
+def run(code, *args, **where):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", BLOCKED + code, *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        **where,
+    )
+
+
+def command(*args, **where):
+    return run("from headrace.__main__ import main; sys.exit(main())", *args, **where)
+
+
+EXPRESSION = (
+    "S[DecodeTensor,ResizeTensor(256),CropTensor,CvtColorTensor(rgb),NormalizeTensor,PadTensor(8,8),"
+    "FixTensor,TorchModule,SoftmaxTensor,TopKTensor(5),IndexSelectTensor([1]),ArgMaxTensor,SyncTensor,"
+    "GpuTensor,CpuTensor,ContiguousTensor,CatTensor,SplitTensor,With[StreamPool(max=2),SoftmaxTensor]]"
+)
+
+
+def test_every_word_is_checked_and_explained_without_torch(tmp_path):
+    (tmp_path / "net.pt2").write_bytes(b"")
+    config = {"backend": EXPRESSION, "model": "net.pt2", "device": "cuda:7", "max": 8}
+    code = f"import headrace; print(headrace.explain({config!r})['nodes']['main']['owns_thread'])"
+    done = run(code, cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_the_expression_above_names_every_word():
+    assert set(WORDS) <= set(re.findall(r"\w+", EXPRESSION))
+
+
+def test_the_commands_check_and_plugins_load_no_torch(tmp_path):
+    (tmp_path / "line.toml").write_text('backend = "S[GpuTensor,SoftmaxTensor]"\ndevice = "cuda"\n')
+    done = command("check", str(tmp_path / "line.toml"))
+    assert done.returncode == 0, done.stderr
+    listed = command("plugins", "list", "--json")
+    assert "headrace-torch" in listed.stdout, listed.stderr
+    info = command("plugins", "info", "headrace-torch", "--json")
+    assert info.returncode == 0, info.stderr
+    assert {one["name"] for one in json.loads(info.stdout)["backends"]} == set(WORDS)
+
+
+def test_building_without_torch_names_it():
+    done = run("import headrace; headrace.pipe({'backend': 'ArgMaxTensor'})")
+    assert "MissingDependencyError" in done.stderr
+    assert "torch" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("backend", "problem"),
+    [
+        ("ResizeTensor", "resize_h"),
+        ("ResizeTensor(8,8,size_key=hw)", "size_key"),
+        ("ResizeTensor(8,8,interpolation=nearest,antialias=true)", "antialias"),
+        ("CropTensor(crop_h=8)", "go together"),
+        ("CropTensor(box=[0,0,1,1],crop_h=8,crop_w=8)", "two boxes"),
+        ("PadTensor", "multiple"),
+        ("PadTensor(8)", "go together"),
+        ("NormalizeTensor(std=0)", "std must not be 0"),
+        ("NormalizeTensor(mean=[1,2],std=[1,2,3])", "one value per channel"),
+        ("TopKTensor(0)", "greater than or equal to 1"),
+        ("IndexSelectTensor", "either index or key"),
+        ("TorchModule", "either model or module"),
+        ("TorchModule(module='a:b',model='README.md')", "either model or module"),
+        ("TorchModule(module='torchvision.models')", "package.mod:factory"),
+        ("TorchModule(module='nowhere.py:make')", "no such file"),
+        ("TorchModule(module='a:b',shape='3x')", "3x224x224"),
+        ("TorchModule(module='a:b',outputs=[x,x])", "stands there twice"),
+        ("TorchModule(module='a:b',cuda_graph=true,compile='reduce-overhead')", "of its own"),
+        ("TorchModule(module='a:b',cuda_graph=true,ragged=pad)", "one shape"),
+        ("TorchModule(module='a:b',compile=fast)", "compile"),
+        ("StreamPool(0)[ArgMaxTensor]", "greater than or equal to 1"),
+        ("DecodeTensor(nvjpeg)", "nvimgcodec"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_built(backend, problem):
+    with pytest.raises(ConfigError, match=problem):
+        headrace.PipelineConfig.load({"backend": backend})
+
+
+def test_a_file_in_module_is_relative_to_the_configuration(tmp_path):
+    (tmp_path / "net.py").write_text("")
+    (tmp_path / "line.toml").write_text("backend = \"TorchModule(module='net.py:make')\"\n")
+    options = headrace.explain(str(tmp_path / "line.toml"))
+    assert f"{tmp_path}/net.py:make" in json.dumps(options)
+
+
+def test_all_public_names_are_listed_and_have_a_home():
+    import headrace_torch
+
+    assert sorted(headrace_torch.__all__) == headrace_torch.__all__ == dir(headrace_torch)
+    assert set(headrace_torch._HOME) == {*headrace_torch.__all__} - {"__version__"}
+    with pytest.raises(AttributeError, match="nonsense"):
+        headrace_torch.nonsense  # noqa: B018
+
+
+def test_modules_with_words_import_neither_torch_nor_numpy():
+    homes = {
+        entry.value.partition(":")[0]
+        for entry in distribution("headrace-torch").entry_points
+        if entry.group == "headrace.backends"
+    }
+    for path in (ROOT / "src" / "headrace_torch").glob("*.py"):
+        if f"headrace_torch.{path.stem}" not in homes:
+            continue
+        tops = ast.parse(path.read_text(encoding="utf-8")).body
+        names = {a.name for node in tops if isinstance(node, ast.Import) for a in node.names}
+        names |= {node.module or "" for node in tops if isinstance(node, ast.ImportFrom)}
+        assert not {name.split(".")[0] for name in names} & {"torch", "numpy"}, path.name

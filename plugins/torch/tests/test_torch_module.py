@@ -1,0 +1,611 @@
+"""TorchModule: every kind of file, weights, rows and samples, errors, sharing, memory that runs out."""
+
+import gc
+import threading
+import warnings
+import weakref
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import headrace
+from headrace.errors import (
+    BackendError,
+    InputError,
+    InstanceLostError,
+    MissingDependencyError,
+    SetupError,
+)
+from headrace_torch import loading, memory
+from headrace_torch.loading import kind_of
+from headrace_torch.module import TorchModule
+
+HERE = f"{__name__}:"
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+class Net(torch.nn.Module):
+    """``y = x W + b`` over rows of three numbers."""
+
+    def __init__(self, out=2):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, out)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+class Two(torch.nn.Module):
+    def forward(self, a, b, scale=None):
+        total = a + b
+        return {"sum": total if scale is None else total * scale, "product": a * b}
+
+
+class Plain(torch.nn.Module):
+    def forward(self, a, b):
+        return {"sum": a + b, "product": a * b}
+
+
+class Several(torch.nn.Module):
+    def forward(self, x):
+        return Pair(x + 1, x + 2)
+
+
+class Listed(torch.nn.Module):
+    def forward(self, x):
+        return [x + 1, x * 2]
+
+
+class Sums(torch.nn.Module):
+    """Rows of any length: each gives its sum and its length."""
+
+    def forward(self, x):
+        return torch.stack([x.sum(1), torch.full_like(x[:, 0], x.shape[1])], 1)
+
+
+class Itself(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Constant(torch.nn.Module):
+    """Gives views of its own weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.arange(6.0).reshape(3, 2))
+
+    def forward(self, x):
+        return {"row": self.table[: len(x)], "one": self.table[0].expand(len(x), 2)}
+
+
+class Whole(torch.nn.Module):
+    def forward(self, x):
+        return x.sum()
+
+
+class Hungry(torch.nn.Module):
+    """Runs out of memory above some rows, and notes what was tried."""
+
+    tried: ClassVar[list[int]] = []
+    most = 1
+    alive = None
+
+    def forward(self, x):
+        Hungry.tried.append(len(x))
+        assert Hungry.alive is None or Hungry.alive() is None, "the failed try is still in memory"
+        big = x * 2
+        if len(x) > Hungry.most:
+            Hungry.alive = weakref.ref(big)
+            raise torch.cuda.OutOfMemoryError(f"tried to allocate {len(x)} GiB")
+        return big
+
+
+class Lost(torch.nn.Module):
+    def forward(self, x):
+        if float(x.max()) > 100:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return x + 1
+
+
+class Picky(torch.nn.Module):
+    def forward(self, x):
+        if bool((x < 0).any()):
+            raise ValueError("a negative number")
+        return x + 1
+
+
+class Slow(torch.nn.Module):
+    entered = threading.Event()
+    leave = threading.Event()
+
+    def forward(self, x):
+        if float(x[0, 0]) == 99:
+            Slow.entered.set()
+            assert Slow.leave.wait(60)
+        return x + 1
+
+
+class Embedding(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(5, 2)
+
+    def forward(self, x):
+        return self.table(x)
+
+
+def no_module():
+    return 3
+
+
+def failing(reason="none"):
+    raise RuntimeError(reason)
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+@pytest.fixture(scope="module")
+def files(net, tmp_path_factory):
+    """The same network as every kind of file, with suffixes that say nothing."""
+    folder = tmp_path_factory.mktemp("models")
+    example = (torch.zeros(2, 3),)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(net, example).save(str(folder / "script.bin"))
+        torch.jit.script(Plain()).save(str(folder / "two.bin"))
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(net, example, dynamic_shapes=({0: rows},))
+    torch.export.save(program, str(folder / "program.pt2"))
+    (folder / "program.pt2").rename(folder / "program.bin")
+    fixed = torch.export.export(net, (torch.zeros(4, 3),))
+    torch.export.save(fixed, str(folder / "fixed.pt2"))
+    two = torch.export.export(
+        Two(),
+        (torch.zeros(2, 3), torch.zeros(2, 3)),
+        dynamic_shapes=({0: rows}, {0: rows}),
+    )
+    torch.export.save(two, str(folder / "two.pt2"))
+    torch.save(net.state_dict(), folder / "weights.bin")
+    torch.save({"state_dict": net.state_dict(), "epoch": 3}, folder / "checkpoint.bin")
+    torch.save(net.state_dict(), folder / "old.bin", _use_new_zipfile_serialization=False)
+    torch.save(net, folder / "pickled.bin")
+    from safetensors.torch import save_file
+
+    save_file(net.state_dict(), str(folder / "safe.bin"))
+    (folder / "text.bin").write_text("not a model")
+    (folder / "empty.bin").write_bytes(b"")
+    (folder / "broken.bin").write_bytes((folder / "program.bin").read_bytes()[:-400])
+    return folder
+
+
+X = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0], [4.0, 4.0, -4.0]])
+
+
+def test_files_are_told_by_content(files):
+    kinds = {
+        "script.bin": "TorchScript",
+        "program.bin": "torch.export",
+        "weights.bin": "state dict",
+        "old.bin": "state dict",
+        "safe.bin": "safetensors",
+        "text.bin": "unknown",
+        "empty.bin": "unknown",
+    }
+    assert {name: kind_of(files / name) for name in kinds} == kinds
+
+
+@pytest.mark.parametrize("name", ["script.bin", "program.bin"])
+@pytest.mark.filterwarnings("error")
+def test_whole_models_give_what_the_module_gives(bench, files, net, name):
+    one = bench()
+    backend = one.start(TorchModule, model=str(files / name))
+    with torch.no_grad():
+        expected = net(X)
+    batch = [
+        {"data": X[0]},
+        {"data": X[1:].numpy(), "request_size": 2},
+        {"data": X[2]},
+    ]
+    results = one.run(backend, *batch)
+    assert [tuple(r.shape) for r in results] == [(2,), (2, 2), (2,)]
+    assert torch.allclose(torch.vstack([results[0][None], results[1]]), expected)
+    assert torch.allclose(results[2], expected[2])
+
+
+def test_an_aotinductor_package_runs(bench, files, net):
+    if not hasattr(torch._inductor, "aoti_compile_and_package"):
+        pytest.skip("this torch makes no packages")
+    rows = torch.export.Dim("rows", min=1, max=64)
+    program = torch.export.export(net, (torch.zeros(2, 3),), dynamic_shapes=({0: rows},))
+    path = files / "package.pt2"
+    try:
+        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+    except Exception as error:
+        pytest.skip(f"no compiler: {type(error).__name__}")
+    assert kind_of(path) == "AOTInductor"
+    one = bench()
+    backend = one.start(TorchModule, model=str(path), shape="3")
+    with torch.no_grad():
+        assert torch.allclose(one.run(backend, {"data": X, "request_size": 3})[0], net(X))
+    assert backend.describe()["kind"] == "AOTInductor"
+    for option in ({"dtype": "float16"}, {"channels_last": True}, {"compile": True}):
+        with pytest.raises(SetupError, match="AOTInductor"):
+            bench().start(TorchModule, model=str(path), **option)
+
+
+@pytest.mark.parametrize("weights", ["weights.bin", "checkpoint.bin", "old.bin", "safe.bin"])
+def test_a_factory_with_weights_of_every_kind(bench, files, net, weights):
+    one = bench()
+    backend = one.start(
+        TorchModule, module=f"{HERE}Net", args={"out": 2}, weights=str(files / weights)
+    )
+    with torch.no_grad():
+        assert torch.allclose(one.run(backend, {"data": X[0]})[0], net(X)[0])
+    assert backend.describe()["weight_bytes"] == 8 * 4
+    assert backend.describe()["kind"] == "module"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"model": "weights.bin"}, SetupError, "module"),
+        ({"model": "safe.bin"}, SetupError, "module"),
+        ({"model": "text.bin"}, SetupError, "torch.export.save"),
+        ({"model": "broken.bin"}, SetupError, "broken.bin"),
+        ({"module": "nowhere_at_all:make"}, MissingDependencyError, "nowhere_at_all"),
+        ({"module": "torch.nn:Nothing"}, SetupError, "Nothing"),
+        ({"module": "torch:pi"}, SetupError, "cannot be called"),
+        ({"module": f"{HERE}no_module"}, SetupError, "int"),
+        ({"module": f"{HERE}failing", "args": {"reason": "told so"}}, SetupError, "told so"),
+        ({"module": f"{HERE}Net", "args": {"out": 3}, "weights": "weights.bin"}, SetupError, "fit"),
+        ({"module": f"{HERE}Net", "weights": "pickled.bin"}, SetupError, "safely"),
+        ({"module": f"{HERE}Net", "weights": "text.bin"}, SetupError, "state dict"),
+        ({"module": f"{HERE}Net", "inputs": {"y": "data"}}, SetupError, "has: x"),
+        ({"module": f"{HERE}Net", "shape": {"y": "3"}}, SetupError, "has: x"),
+        ({"module": f"{HERE}Two", "shape": "3"}, SetupError, "table"),
+        ({"model": "program.bin", "shape": "4"}, SetupError, "does not fit"),
+        ({"model": "script.bin", "compile": True}, SetupError, "TorchScript"),
+        ({"model": "program.bin", "outputs": ["nothing"]}, SetupError, "no output 'nothing'"),
+    ],
+)
+def test_what_cannot_be_built_says_what_to_do(bench, files, options, error, words):
+    for key in ("model", "weights"):
+        if key in options:
+            options = {**options, key: str(files / options[key])}
+    with pytest.raises(error) as caught:
+        bench().start(TorchModule, **options)
+    assert words in str(caught.value)
+
+
+def test_code_is_refused_where_imports_are(files):
+    config = {"backend": "TorchModule", "module": "torch.nn:Identity"}
+    with pytest.raises(SetupError, match="imports are refused"):
+        headrace.pipe(headrace.PipelineConfig.load(config, allow_import=False))
+    whole = {"backend": "TorchModule", "model": str(files / "program.bin")}
+    with headrace.pipe(headrace.PipelineConfig.load(whole, allow_import=False)) as pipe:
+        assert pipe({"data": X[0]})["result"].shape == (2,)
+
+
+def test_torch_without_torchscript_names_its_successor(bench, files, monkeypatch):
+    monkeypatch.delattr(loading.torch.jit, "load")
+    with pytest.raises(SetupError, match=r"torch\.export"):
+        bench().start(TorchModule, model=str(files / "script.bin"))
+
+
+@pytest.mark.parametrize("model", ["two.bin", "two.pt2", None])
+def test_several_inputs_and_outputs_go_by_name(bench, files, model):
+    one = bench()
+    how = {"module": f"{HERE}Two"} if model is None else {"model": str(files / model)}
+    backend = one.start(TorchModule, inputs={"b": "shift"}, **how)
+    assert backend.reads == ("a", "shift")
+    batch = [{"a": X[i], "shift": X[i] * 10, "data": None} for i in range(3)]
+    for i, result in enumerate(one.run(backend, *batch)):
+        assert list(result) == ["sum", "product"]
+        assert torch.equal(result["sum"], X[i] * 11)
+    picked = one.start(TorchModule, outputs=["product"], **how)
+    (result,) = one.run(picked, {"a": X, "b": X, "request_size": 3})
+    assert torch.equal(result, X * X)
+    error = one.error(picked, {"a": X, "b": X[0, :2], "request_size": 3})
+    assert (type(error), error.key) == (InputError, "b")
+    assert one.error(picked, {"a": X[0]}).key == "b"
+
+
+def test_an_optional_input_is_one_when_it_is_named(bench):
+    one = bench()
+    how = {"module": f"{HERE}Two", "inputs": {"scale": "by"}, "outputs": ["sum"]}
+    backend = one.start(TorchModule, **how)
+    batch = {"a": X[0], "b": X[1], "by": torch.full((3,), 10.0)}
+    assert torch.equal(one.run(backend, batch)[0], (X[0] + X[1]) * 10)
+
+
+def test_outputs_without_names_are_numbered_or_named_by_their_fields(bench):
+    one = bench()
+    named = one.run(one.start(TorchModule, module=f"{HERE}Several"), {"data": X[0]})[0]
+    assert {name: one.tolist() for name, one in named.items()} == {
+        "first": (X[0] + 1).tolist(),
+        "second": (X[0] + 2).tolist(),
+    }
+    listed = one.start(TorchModule, module=f"{HERE}Listed", outputs=["output_1"])
+    assert torch.equal(one.run(listed, {"data": X[0]})[0], X[0] * 2)
+
+
+def test_rows_and_samples_where_the_model_does_not_tell(bench):
+    one = bench()
+    backend = one.start(TorchModule, module=f"{HERE}Net")
+    assert one.run(backend, {"data": X, "request_size": 3})[0].shape == (3, 2)
+    assert one.run(backend, {"data": X[0]})[0].shape == (2,)
+    assert isinstance(one.error(backend, {"data": X, "request_size": 2}), InputError)
+    told = one.start(TorchModule, module=f"{HERE}Net", shape="3")
+    assert one.run(told, {"data": X[:1]})[0].shape == (1, 2)  # one row: it keeps its axis
+    for wrong in (X, X[0, :2], X[None], X[0].to(torch.complex64), "x", None):
+        error = one.error(told, {"data": wrong})
+        assert (type(error), error.key) == (InputError, "data")
+
+
+def test_dtypes_are_the_models_unless_a_cast_was_asked_for(bench, files):
+    one = bench()
+    strict = one.start(TorchModule, model=str(files / "program.bin"))
+    assert isinstance(one.error(strict, {"data": X[0].double()}), InputError)
+    assert isinstance(one.error(strict, {"data": X[0].int()}), InputError)
+    for name in ("program.bin", "script.bin"):
+        half = one.start(TorchModule, model=str(files / name), dtype="bfloat16")
+        (result,) = one.run(half, {"data": X[0].double()})
+        assert result.dtype == torch.bfloat16
+        assert half.describe()["weight_bytes"] == 8 * 2
+        assert torch.allclose(result.float(), one.run(strict, {"data": X[0]})[0], atol=0.1)
+
+
+def test_integers_are_not_cast(bench):
+    one = bench()
+    backend = one.start(TorchModule, module=f"{HERE}Embedding", dtype="float16", shape="4")
+    (result,) = one.run(backend, {"data": torch.tensor([0, 1, 4, 2])})
+    assert (result.shape, result.dtype) == ((4, 2), torch.float16)
+
+
+def test_a_fixed_batch_is_its_range_and_is_filled_up(files, net):
+    config = {"backend": "TorchModule", "model": str(files / "fixed.pt2"), "max": 4, "pad": True}
+    with headrace.pipe(config) as pipe:
+        assert pipe.describe()["nodes"]["main"]["range"] == [4, 4]
+        with torch.no_grad():
+            assert torch.allclose(pipe({"data": X[0]})["result"], net(X)[0])
+
+
+def test_ragged_batches_are_refused_padded_or_grouped(bench):
+    one = bench()
+    rows = [torch.ones(2), torch.ones(3), torch.ones(2), torch.ones(5)]
+
+    def outcomes(**options):
+        batch = [{"data": row} for row in rows]
+        found = one.outcomes(one.start(TorchModule, module=f"{HERE}Sums", **options), *batch)
+        return [
+            error if error is not None else request["result"].tolist()
+            for error, request in zip(found, batch, strict=True)
+        ]
+
+    first, second, third, fourth = outcomes()
+    assert (first, third) == ([2, 2], [2, 2])
+    assert all(isinstance(one, InputError) and "ragged" in one.hint for one in (second, fourth))
+    assert outcomes(ragged="group") == [[2, 2], [3, 3], [2, 2], [5, 5]]
+    assert outcomes(ragged="pad") == [[2, 5], [3, 5], [2, 5], [5, 5]]
+    assert outcomes(ragged="pad", pad_value=10.0, pad_multiple=4, shape="-1") == [
+        [62, 8],
+        [53, 8],
+        [62, 8],
+        [35, 8],
+    ]
+
+
+def test_results_own_their_memory(bench):
+    one = bench()
+    itself = one.start(TorchModule, module=f"{HERE}Itself")
+    values = X.clone()
+    (result,) = one.run(itself, {"data": values[0]})
+    assert torch.equal(result, X[0])
+    assert result.untyped_storage().data_ptr() != values.untyped_storage().data_ptr()
+    constant = one.start(TorchModule, module=f"{HERE}Constant")
+    a, b = one.run(constant, {"data": X[0]}, {"data": X[1]})
+    with torch.inference_mode():
+        for part in a.values():
+            part.fill_(-1)
+    assert b["one"].tolist() == [0, 1]
+    again = one.run(constant, {"data": X[0]})[0]
+    assert again["row"].tolist() == [0, 1]
+
+
+def test_an_output_without_batch_axis_is_an_error_that_names_it(bench):
+    one = bench()
+    with pytest.raises(BackendError, match="'output'"):
+        raise one.error(one.start(TorchModule, module=f"{HERE}Whole"), {"data": X[0]})
+
+
+def test_gradients_are_neither_kept_nor_switched_off_elsewhere(bench):
+    one = bench()
+    backend = one.start(TorchModule, module=f"{HERE}Net")
+    (result,) = one.run(backend, {"data": X[0].clone().requires_grad_()})
+    assert not result.requires_grad
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_a_batch_that_fails_is_tried_item_by_item(bench):
+    one = bench()
+    backend = one.start(TorchModule, module=f"{HERE}Picky")
+    batch = [{"data": X[0]}, {"data": X[1]}, {"data": X[0]}]
+    found = one.outcomes(backend, *batch)
+    assert found[0] is found[2] is None
+    assert isinstance(found[1], BackendError)
+    assert "negative" in str(found[1])
+
+
+@pytest.mark.parametrize("words", [1, 2])
+def test_memory_that_runs_out_halves_the_batch(bench, words):
+    one = bench()
+    backends = [one.start(TorchModule, module=f"{HERE}Hungry") for _ in range(words)]
+    Hungry.tried, Hungry.most, Hungry.alive = [], 2, None
+    batch = [{"data": X[i % 3] + i} for i in range(5)]
+    expected = [request["data"] * 2**words for request in batch]
+    for backend in backends:
+        assert backend(batch) is None
+        for request in batch:
+            request["data"] = request["result"]
+    assert all(torch.equal(r["result"], e) for r, e in zip(batch, expected, strict=True))
+    assert Hungry.tried[:5] == [5, 2, 3, 1, 2]
+
+
+def test_memory_that_runs_out_for_one_fails_it_with_what_was_asked_for(bench):
+    one = bench()
+    backend = one.start(TorchModule, module=f"{HERE}Hungry")
+    Hungry.tried, Hungry.most, Hungry.alive = [], 0, None
+    found = one.outcomes(backend, *({"data": X[i]} for i in range(3)))
+    assert Hungry.tried == [3, 1, 2, 1, 1]
+    assert all(type(error) is BackendError for error in found)
+    assert all("tried to allocate 1 GiB" in str(error) for error in found)
+    Hungry.most = 9
+    assert torch.equal(one.run(backend, {"data": X[0]})[0], X[0] * 2)  # it goes on
+    whole = one.start(TorchModule, module=f"{HERE}Hungry", halve_on_oom=False)
+    Hungry.tried, Hungry.most = [], 1
+    found = one.outcomes(whole, {"data": X[0]}, {"data": X[1]})
+    assert Hungry.tried == [2]
+    assert all("2 GiB" in str(error) for error in found)
+
+
+def test_an_error_that_is_kept_keeps_no_memory(bench):
+    one = bench()
+    backend = one.start(TorchModule, module=f"{HERE}Hungry")
+    Hungry.tried, Hungry.most, Hungry.alive = [], 0, None
+    error = one.error(backend, {"data": X[0]})
+    gc.collect()
+    assert Hungry.alive() is None, error
+
+
+def test_a_lost_device_takes_its_instance_out():
+    config = {"backend": "TorchModule", "module": f"{HERE}Lost", "instance_num": 2}
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": X[0]})["result"].tolist() == (X[0] + 1).tolist()
+        with pytest.raises(InstanceLostError, match="illegal memory access"):
+            pipe({"data": X[0] + 1000})
+        stats = pipe.stats()
+        assert stats["state"] == "degraded"
+        assert sum(one["alive"] for one in stats["nodes"]["main"]["instances"]) == 1
+        assert pipe({"data": X[0]})["result"].tolist() == (X[0] + 1).tolist()
+    assert memory.is_lost(RuntimeError("CUDA error: device-side assert triggered"))
+    assert not memory.is_lost(RuntimeError("CUDA error: invalid argument"))
+
+
+def test_instances_share_their_weights_unless_told_otherwise(monkeypatch):
+    loaded = []
+    from headrace_torch import modules
+
+    real = modules.load_module
+    monkeypatch.setattr(modules, "load_module", lambda *a: loaded.append(a[0]) or real(*a))
+    config = {"backend": "TorchModule", "module": f"{HERE}Net", "instance_num": 3}
+    with headrace.pipe(config) as pipe:
+        assert len(loaded) == 1
+        pipe.reload("main", {"share_weights": False})
+        assert len(loaded) == 4
+        assert len({tuple(pipe({"data": X[0]})["result"].shape) for _ in range(6)}) == 1
+
+
+def test_what_is_closed_is_given_back():
+    refs = []
+
+    class Noted(Net):
+        def __init__(self):
+            super().__init__()
+            refs.append(weakref.ref(self))
+
+    globals()["Noted"] = Noted
+    import headrace_torch.modules as modules
+
+    real = modules._find
+    modules._find = lambda name: Noted
+    try:
+        pipe = headrace.pipe({"backend": "TorchModule", "module": f"{HERE}Net"})
+        pipe.reload("main", {"halve_on_oom": False})
+        pipe.close()
+    finally:
+        modules._find = real
+    gc.collect()
+    assert len(refs) == 2
+    assert [ref() for ref in refs] == [None, None]
+
+
+def test_describe_says_what_was_built(bench, files):
+    one = bench()
+    told = one.start(TorchModule, model=str(files / "program.bin"), cuda_graph=True).describe()
+    assert told["torch"] == torch.__version__
+    assert (told["device"], told["kind"], told["weight_bytes"]) == ("cpu", "torch.export", 32)
+    assert told["cuda_graphs"] == []  # the CPU has none
+    assert told["inputs"] == {"x": {"key": "data", "dtype": "float32", "shape": [None, 3]}}
+
+
+def test_compiled_models_give_the_same(bench, net, files, monkeypatch):
+    modes = []
+
+    def compile_(call, *, mode):
+        modes.append(mode)
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    one = bench()
+    for value, mode in ((True, "default"), ("max-autotune-no-cudagraphs",) * 2):
+        backend = one.start(
+            TorchModule,
+            module=f"{HERE}Net",
+            weights=str(files / "weights.bin"),
+            compile=value,
+            channels_last=True,
+        )
+        with torch.no_grad():
+            assert torch.allclose(one.run(backend, {"data": X[0]})[0], net(X)[0])
+        assert modes.pop() == mode
+
+
+def test_closing_in_mid_batch_answers_everybody():
+    Slow.entered.clear()
+    Slow.leave.clear()
+    pipe = headrace.pipe({"backend": "TorchModule", "module": f"{HERE}Slow", "max": 4})
+    first = pipe.submit({"data": torch.full((3,), 99.0)})
+    assert Slow.entered.wait(60)
+    second = pipe.submit({"data": X[0]})
+    closing = threading.Thread(target=pipe.close)
+    closing.start()
+    Slow.leave.set()
+    closing.join(60)
+    assert first.result(60)["result"].tolist() == [100] * 3
+    assert second.result(60)["result"].tolist() == (X[0] + 1).tolist()
+
+
+def test_threads_are_set_once_for_the_process(bench, monkeypatch):
+    from headrace_torch import threads
+
+    calls = []
+    monkeypatch.setattr(threads, "_limited", None)
+    monkeypatch.setattr(threads.torch, "set_num_threads", calls.append)
+    for share in (3, 1, 2):
+        bench(threads=share).start(TorchModule, module=f"{HERE}Net")
+    assert calls == [3]
+
+
+def test_numpy_in_and_numpy_out_stand_on_no_copies(net):
+    config = {
+        "backend": "S[GpuTensor,TorchModule,CpuTensor(numpy=true)]",
+        "module": f"{HERE}Itself",
+        "device": "cpu",
+        "max": 4,
+    }
+    with headrace.pipe(config) as pipe:
+        result = pipe({"data": np.ones(3, np.float32)})["result"]
+    assert isinstance(result, np.ndarray)
+    assert result.tolist() == [1, 1, 1]

@@ -1,0 +1,322 @@
+"""Arrays of other libraries come in and go out without a copy where the device is the same."""
+
+import array
+
+import numpy as np
+import pytest
+import torch
+
+import headrace
+from headrace.errors import InputError, SetupError
+from headrace_torch.batching import CatTensor, ContiguousTensor, SplitTensor
+from headrace_torch.moving import CpuTensor, FixTensor, GpuTensor
+from headrace_torch.selection import ArgMaxTensor, IndexSelectTensor, SoftmaxTensor, TopKTensor
+from headrace_torch.streams import StreamPool, SyncTensor
+from headrace_torch.tensors import as_tensor
+
+
+class ByDlpack:
+    """An array of a library that torch has not heard of."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __dlpack__(self, **how):
+        return self.values.__dlpack__(**how)
+
+    def __dlpack_device__(self):
+        return self.values.__dlpack_device__()
+
+
+class ByArray:
+    def __init__(self, values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values
+
+
+def address(values):
+    return values.data_ptr() if isinstance(values, torch.Tensor) else values.ctypes.data
+
+
+@pytest.mark.parametrize("wrap", [lambda a: a, ByDlpack, ByArray, memoryview, torch.from_numpy])
+def test_the_cpu_is_no_reason_to_copy(bench, wrap):
+    one = bench()
+    gpu, back = one.start(GpuTensor), one.start(CpuTensor, numpy=True)
+    values = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    (tensor,) = one.run(gpu, {"data": wrap(values)})
+    assert isinstance(tensor, torch.Tensor)
+    assert tensor.data_ptr() == values.ctypes.data
+    assert tensor.dtype == torch.uint8
+    (returned,) = one.run(back, {"data": tensor})
+    assert type(returned) is np.ndarray
+    assert address(returned) == values.ctypes.data
+    assert np.array_equal(returned, values)
+
+
+def test_what_may_only_be_read_is_read_without_a_copy_and_without_a_warning(recwarn):
+    values = np.frombuffer(bytes(range(12)), np.uint8)
+    tensor = as_tensor(values)
+    assert tensor.data_ptr() == values.ctypes.data
+    assert as_tensor(bytes(range(12))).tolist() == list(range(12))
+    assert as_tensor(array.array("d", [1.5, 2.5])).tolist() == [1.5, 2.5]
+    del values
+    assert tensor.tolist() == list(range(12))
+    assert not recwarn.list
+
+
+def test_odd_arrays_are_copied_to_what_torch_has():
+    values = np.arange(6, dtype=np.int16)
+    assert as_tensor(values[::-1]).tolist() == [5, 4, 3, 2, 1, 0]
+    assert as_tensor(values.astype(">i2")).tolist() == list(range(6))
+    assert as_tensor(values[::2]).data_ptr() == values.ctypes.data
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        "text",
+        3,
+        [1, 2],
+        object(),
+        np.array(["a"]),
+        np.array([None]),
+        torch.eye(2).to_sparse(),
+    ],
+    ids=str,
+)
+def test_what_is_no_array_is_the_senders_error(bench, wrong):
+    one = bench()
+    for cls in (GpuTensor, CpuTensor, ContiguousTensor, ArgMaxTensor):
+        error = one.error(one.start(cls), {"data": wrong})
+        assert (type(error), error.key) == (InputError, "data")
+
+
+@pytest.mark.parametrize("device", ["cuda:97", "tpu", "cpu:1", "cuda:x"])
+def test_a_device_that_is_not_there_is_an_error_that_lists_those_there_are(device):
+    with pytest.raises(SetupError) as caught:
+        headrace.pipe({"backend": "SoftmaxTensor", "device": device})
+    assert "cpu" in caught.value.hint
+    assert caught.value.backend == "SoftmaxTensor"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("word", ["GpuTensor", "DecodeTensor"])
+def test_without_a_device_words_for_the_gpu_never_run_on_the_cpu(word):
+    with pytest.raises(SetupError, match="cuda:0"):
+        headrace.pipe({"backend": word})
+
+
+def test_an_input_on_another_device_names_both(bench):
+    one = bench()
+    error = one.error(one.start(ArgMaxTensor), {"data": torch.zeros(3, device="meta")})
+    assert isinstance(error, InputError)
+    assert "meta" in str(error)
+    assert "cpu" in str(error)
+    assert "GpuTensor" in error.hint
+
+
+def test_cpu_tensor_takes_tables_and_says_what_numpy_lacks(bench):
+    one = bench()
+    (table,) = one.run(
+        one.start(CpuTensor, numpy=True), {"data": {"a": torch.ones(2), "b": torch.zeros(1)}}
+    )
+    assert {name: part.tolist() for name, part in table.items()} == {"a": [1, 1], "b": [0]}
+    error = one.error(one.start(CpuTensor, numpy=True), {"data": torch.ones(2).bfloat16()})
+    assert isinstance(error, InputError)
+
+
+def fix(bench, value, told=None, request=None, **options):
+    one = bench()
+    if told is not None:
+        one.instance.get_or_create("inputs", lambda: told)
+    backend = one.start(FixTensor, **options)
+    outcome = {"data": value, **(request or {})}
+    found = one.outcomes(backend, outcome)[0]
+    return found if found is not None else outcome["result"]
+
+
+IMAGE = {"x": {"dtype": "float32", "shape": [None, 3, None, None]}}
+
+
+def test_fix_turns_an_image_round_and_gives_it_its_batch_axis(bench):
+    image = np.random.default_rng(0).standard_normal((5, 7, 3)).astype(np.float32)
+    result = fix(bench, image, IMAGE)
+    assert result.shape == (1, 3, 5, 7)
+    assert result.is_contiguous()
+    assert np.array_equal(result[0].permute(1, 2, 0).numpy(), image)
+    planar = torch.from_numpy(image).permute(2, 0, 1).contiguous()
+    assert torch.equal(fix(bench, planar, IMAGE), result)
+    assert fix(bench, planar, IMAGE).data_ptr() == planar.data_ptr()
+    rows = np.stack([image, image + 1])
+    assert fix(bench, rows, IMAGE, {"request_size": 2}).shape == (2, 3, 5, 7)
+    assert fix(
+        bench, image[..., 0], {"x": {"dtype": "float32", "shape": [None, 1, 5, 7]}}
+    ).shape == ((1, 1, 5, 7))
+
+
+def test_fix_converts_only_where_it_was_asked_to(bench):
+    image = np.full((5, 7, 3), 200, np.uint8)
+    error = fix(bench, image, IMAGE)
+    assert isinstance(error, InputError)
+    assert "cast" in error.hint
+    result = fix(bench, image, IMAGE, cast=True)
+    assert (result.dtype, float(result.max())) == (torch.float32, 200.0)
+
+
+def test_fix_takes_from_its_options_what_the_model_does_not_tell(bench):
+    values = torch.arange(6.0)
+    result = fix(bench, values, dtype="float32", shape="6")
+    assert result.shape == (1, 6)
+    assert fix(
+        bench, values, {"x": {"dtype": None, "shape": [None, 6]}}, dtype="float32"
+    ).shape == (1, 6)
+    assert isinstance(fix(bench, values, shape="5"), InputError)
+    assert isinstance(fix(bench, values, dtype="int64", shape="6"), InputError)
+    assert fix(bench, values).shape == (1, 6)  # nobody tells: a sample without request_size
+    several = {
+        "a": {"dtype": "float32", "shape": [None, 6]},
+        "b": {"dtype": "int64", "shape": [None]},
+    }
+    assert fix(bench, values, several, input="a").shape == (1, 6)
+
+
+def test_fix_finds_what_a_module_behind_it_tells():
+    config = {
+        "backend": "S[FixTensor,TorchModule]",
+        "module": "headrace_torch.conformance:small_model",
+        "TorchModule::shape": "5",
+        "max": 4,
+    }
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": np.ones(5, np.float32)})["result"].shape == (1, 3)
+        with pytest.raises(InputError, match="FixTensor"):
+            pipe({"data": np.ones(5, np.float64)})
+
+
+def test_softmax_argmax_topk_and_index_are_numpys(bench):
+    one = bench()
+    values = np.random.default_rng(0).standard_normal((2, 6)).astype(np.float32)
+    power = np.exp(values - values.max(-1, keepdims=True))
+    for request, rows in (
+        ({"data": values}, slice(None)),
+        ({"data": values, "request_size": 2}, slice(None)),
+        ({"data": values[1]}, 1),
+    ):
+
+        def result(cls, request=request, **options):
+            return one.run(one.start(cls, **options), dict(request))[0]
+
+        expected = (power / power.sum(-1, keepdims=True))[rows]
+        assert np.allclose(result(SoftmaxTensor).numpy(), expected, atol=1e-6)
+        assert np.array_equal(result(ArgMaxTensor).numpy(), values[rows].argmax(-1))
+        order = np.argsort(-values[rows], -1)[..., :3]
+        top = result(TopKTensor, k=3)
+        assert np.array_equal(top["indices"].numpy(), order)
+        assert np.array_equal(top["values"].numpy(), np.take_along_axis(values[rows], order, -1))
+        picked = result(IndexSelectTensor, index=(0, -1, 2))
+        assert np.array_equal(picked.numpy(), values[rows][..., [0, -1, 2]])
+
+
+def test_an_axis_is_one_of_the_sample_whether_rows_come_or_not(bench):
+    one = bench()
+    values = torch.randn(4, 3, 5)
+    first = one.start(ArgMaxTensor, dim=0)
+    assert torch.equal(one.run(first, {"data": values})[0], values.argmax(0))
+    assert torch.equal(one.run(first, {"data": values, "request_size": 4})[0], values.argmax(1))
+    last = one.start(ArgMaxTensor)
+    assert torch.equal(one.run(last, {"data": values, "request_size": 4})[0], values.argmax(-1))
+    assert isinstance(one.error(first, {"data": torch.zeros(4), "request_size": 4}), InputError)
+    assert isinstance(one.error(first, {"data": values, "request_size": 3}), InputError)
+    assert isinstance(one.error(one.start(TopKTensor, k=6), {"data": values}), InputError)
+    assert isinstance(one.error(one.start(SoftmaxTensor), {"data": torch.arange(3)}), InputError)
+
+
+def test_indices_of_the_request_are_checked(bench):
+    one = bench()
+    pick = one.start(IndexSelectTensor, key="which", dim=0)
+    values = torch.arange(5) * 10
+    batch = [{"data": values, "which": which} for which in ([4, 0], np.array([-1]), [4, 0])]
+    assert [r.tolist() for r in one.run(pick, *batch)] == [[40, 0], [40], [40, 0]]
+    for wrong in ([5], [-6], [1.5], "0", None, [[1]], [True]):
+        error = one.error(pick, {"data": values, "which": wrong})
+        assert (type(error), error.key) == (InputError, "which")
+
+
+def test_cat_split_gives_each_its_rows_as_it_came():
+    seen = []
+
+    class Double(headrace.Backend):
+        def forward(self, batch):
+            for request in batch:
+                seen.append(request["data"].shape[0])
+                request["result"] = request["data"] * 2
+
+    name = "DoubleOfCatSplitTest"
+    headrace.register(name, Double)
+    config = {"backend": f"CatSplit[CatTensor,S[ContiguousTensor,{name}],SplitTensor]", "max": 8}
+    with headrace.pipe(config) as pipe:
+        batch = [
+            {"data": torch.tensor([1.0, 2.0])},
+            {"data": torch.tensor([[3.0, 4.0], [5.0, 6.0]]), "request_size": 2},
+            {"data": torch.tensor([[7.0, 8.0]]), "request_size": 1},
+        ]
+        results = [request["result"] for request in pipe(batch)]
+    assert seen == [4]
+    assert [r.tolist() for r in results] == [[2, 4], [[6, 8], [10, 12]], [[14, 16]]]
+
+
+def test_cat_refuses_what_does_not_fit_the_first_alone(bench):
+    one = bench()
+    cat = one.start(CatTensor)
+    batch = [{"data": torch.zeros(2)}, {"data": torch.zeros(3)}, {"data": torch.ones(2)}]
+    found = one.outcomes(cat, *batch)
+    assert [type(o) for o in found] == [type(None), InputError, type(None)]
+    assert batch[0]["result"] is batch[2]["result"]
+    assert batch[2]["result"].tolist() == [[0, 0], [1, 1]]
+    assert batch[2]["cat_rows"] == (1, 2, True)
+
+
+def test_split_without_a_note_goes_by_the_weights(bench):
+    one = bench()
+    whole = torch.arange(4) * 10
+    split = one.start(SplitTensor)
+    results = one.run(split, {"data": whole}, {"data": whole, "request_size": 2}, {"data": whole})
+    assert [r.tolist() for r in results] == [0, [10, 20], 30]
+    assert isinstance(one.error(split, {"data": whole, "request_size": 5}), InputError)
+    error = one.error(split, {"data": whole, "cat_rows": "0:1"})
+    assert error.key == "cat_rows"
+
+
+def test_sync_and_pool_change_no_result(bench):
+    one = bench()
+    inner = one.start(SoftmaxTensor)
+    values = torch.randn(3, 4)
+    (expected,) = one.run(inner, {"data": values})
+    (around,) = one.run(one.start(SyncTensor, inner), {"data": values})
+    assert torch.equal(around, expected)
+    (passed,) = one.run(one.start(SyncTensor), {"data": values})
+    assert passed is values
+    config = {"backend": "S[With[StreamPool(max=2),SoftmaxTensor],SyncTensor]", "max": 4}
+    with headrace.pipe(config) as pipe:
+        assert torch.equal(pipe({"data": values})["result"], expected)
+    assert StreamPool.rerun is SyncTensor.rerun is False
+
+
+def test_a_batch_is_waited_for_once_whatever_its_words(bench):
+    one = bench()
+    words = [one.start(cls) for cls in (GpuTensor, ContiguousTensor, SoftmaxTensor, ArgMaxTensor)]
+    place = words[0]._place
+    assert all(word._place is place for word in words)
+    waits = place.waits
+    for _ in range(3):
+        batch = [{"data": torch.randn(5)} for _ in range(4)]
+        for word in words:
+            assert word(batch) is None
+            for request in batch:
+                request["data"] = request.pop("result")
+        for end in one.ends:
+            end()
+    assert place.waits - waits == 3

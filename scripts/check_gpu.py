@@ -1,0 +1,79 @@
+"""Run the tests marked ``gpu`` from a checkout, with pytest and without any installation.
+
+scripts/check gpu                    the tests of every plugin whose library is there
+scripts/check gpu -k race -x         what pytest takes
+
+Needs pytest, what core needs, and the plugins' libraries (torch; ONNX Runtime and others if they are
+there); neither a package index nor the tools of the other checks. The distributions are found
+through PYTHONPATH: their metadata are written into a temporary folder, as an installation would.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from distributions import ROOT, sources, write_metadata
+
+LIBRARIES = {"ort": "onnxruntime", "torch": "torch", "trt": "tensorrt"}
+"""The plugins with tests for a GPU, and the library that each needs."""
+
+SETTINGS = """[pytest]
+addopts = -ra --import-mode=importlib
+markers =
+    gpu: needs a CUDA device
+    stress: long race and shutdown tests
+    network: needs the package index
+    timeout: for pytest-timeout, where that is installed
+"""
+
+LEFT_OUT = "not imports-lazily and not missing-library"
+"""Rules about imports, judged without a GPU: each starts fresh processes that import the library."""
+
+
+def chosen() -> list[str]:
+    """Give the folders of the tests that can run here, and say which cannot."""
+    found = []
+    for name, library in LIBRARIES.items():
+        folder = ROOT / "plugins" / name / "tests"
+        if not folder.is_dir():
+            continue
+        if importlib.util.find_spec(library) is None:
+            print(f"plugins/{name}: not run, {library} is not installed here", flush=True)
+        else:
+            found.append(str(folder))
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Run pytest on them; give its exit status."""
+    folders = chosen()
+    if not folders:
+        print("nothing to run", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as temporary:
+        write_metadata(Path(temporary))
+        settings = Path(temporary) / "pytest.ini"
+        settings.write_text(SETTINGS, encoding="utf-8")
+        path = [temporary, *map(str, sources()), os.environ.get("PYTHONPATH", "")]
+        environ = {
+            "HEADRACE_TORCH_DEVICE": "cuda:0",
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        }
+        command = [sys.executable, "-m", "pytest", "-c", str(settings), "--rootdir", str(ROOT)]
+        command += ["--confcutdir", str(ROOT / "plugins"), "-p", "no:cacheprovider", "-m", "gpu"]
+        if "-k" not in arguments:
+            command += ["-k", LEFT_OUT]
+        done = subprocess.run([*command, *folders, *arguments], env=environ, cwd=ROOT, check=False)
+        return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,64 @@
+"""The distributions of this repository as if they were installed: metadata without an installation.
+
+python scripts/distributions.py FOLDER     write a .dist-info per distribution, and print PYTHONPATH
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+
+__all__ = ["ROOT", "folders", "sources", "write_metadata"]
+
+
+def folders() -> list[Path]:
+    """Give the folders of all distributions, core first."""
+    return [ROOT / "core", *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
+
+
+def sources() -> list[Path]:
+    """Give the folders that hold their packages."""
+    return [folder / "src" for folder in folders()]
+
+
+def write_metadata(target: Path) -> None:
+    """Write a ``.dist-info`` for each distribution, with what an installer takes of its project."""
+    for folder in folders():
+        text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+        project: dict[str, Any] = tomllib.loads(text)["project"]
+        name = project["name"].replace("-", "_")
+        info = target / f"{name}-{project['version']}.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        lines = ["Metadata-Version: 2.1", f"Name: {project['name']}"]
+        lines.append(f"Version: {project['version']}")
+        lines += [f"Requires-Dist: {one}" for one in project.get("dependencies", ())]
+        (info / "METADATA").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (info / "entry_points.txt").write_text(_entry_points(project), encoding="utf-8")
+        (info / "INSTALLER").write_text("headrace scripts\n", encoding="utf-8")
+        (info / "RECORD").write_text("", encoding="utf-8")
+
+
+def _entry_points(project: dict[str, Any]) -> str:
+    groups = dict(project.get("entry-points", {}))
+    if "scripts" in project:
+        groups["console_scripts"] = project["scripts"]
+    parts = []
+    for group, entries in groups.items():
+        parts.append(f"[{group}]")
+        parts += [f"{name} = {value}" for name, value in entries.items()]
+        parts.append("")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    write_metadata(Path(sys.argv[1]))
+    print(os.pathsep.join(map(str, [Path(sys.argv[1]).resolve(), *sources()])))
