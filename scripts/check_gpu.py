@@ -24,6 +24,9 @@ from distributions import ROOT, sources, write_metadata
 LIBRARIES = {"ort": "onnxruntime", "torch": "torch", "trt": "tensorrt"}
 """The plugins with tests for a GPU, and the library that each needs."""
 
+MORE = {"trt": ("tests/test_tensorrt_pages.py", "tests/test_example_detect.py")}
+"""Tests of documents and examples that run a plugin on a GPU."""
+
 SETTINGS = """[pytest]
 addopts = -ra --import-mode=importlib
 markers =
@@ -38,7 +41,7 @@ LEFT_OUT = "not imports-lazily and not missing-library"
 
 
 def chosen() -> list[str]:
-    """Give the folders of the tests that can run here, and say which cannot."""
+    """Give the folders and files of the tests that can run here, and say which cannot."""
     found = []
     for name, library in LIBRARIES.items():
         folder = ROOT / "plugins" / name / "tests"
@@ -47,7 +50,7 @@ def chosen() -> list[str]:
         if importlib.util.find_spec(library) is None:
             print(f"plugins/{name}: not run, {library} is not installed here", flush=True)
         else:
-            found.append(str(folder))
+            found += [str(folder), *(str(ROOT / file) for file in MORE.get(name, ()))]
     return found
 
 

@@ -152,3 +152,13 @@ def test_discovery_lists_its_plugins(tmp_path):
     assert "with    7 plugins more" in printed
     assert figures["plugins"] == 7
     assert figures["plugins_list"]["with_ms"] > 0
+
+
+@pytest.mark.gpu
+def test_gpu_trt_runs_every_part(tmp_path):
+    from headrace_trt.cuda import load_cuda
+
+    if not load_cuda().device_count():
+        pytest.skip("no CUDA device")
+    _, figures = run("benchmarks.gpu_trt", tmp_path)
+    assert {"overhead", "limit", "resnet", "table", "image", "start"} <= set(figures)

@@ -25,6 +25,7 @@ DOCUMENTS = [
     ROOT / "docs" / "rules" / "README.md",
     ROOT / "benchmarks" / "README.md",
     ROOT / "examples" / "ocr" / "README.md",
+    ROOT / "examples" / "detect" / "README.md",
     ROOT / "examples" / "third_party" / "README.md",
     ROOT / "templates" / "README.md",
     ROOT / "docs" / "README.md",
@@ -39,6 +40,7 @@ DOCUMENTS = [
 ]
 # Not here: first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
 # test_followed_pages, streams.md by test_streams_page; words.md and catalogue.md are made from the code.
+BY_DETECT = "test_example_detect, those that run the engine on a device"
 RUN_ELSEWHERE = {
     "./dev demo": "test_packaging runs the parts: environment, wheels, example",
     "./dev test": "it is what runs this test",
@@ -56,6 +58,20 @@ RUN_ELSEWHERE = {
     "examples/ocr/made/pages.jsonl": "test_example_ocr_page",
     "python examples/ocr/draw.py examples/ocr/made/pages.jsonl": "test_example_ocr_page",
     "python examples/ocr/compare_pages.py --rounds 1 --passes 1": "test_example_ocr_page",
+    "python examples/ocr/prepare.py --into examples/detect/made": BY_DETECT,
+    "headrace trt build examples/detect/made/models/det.onnx -o examples/detect/made/det.plan "
+    "--image-input --mean 127.5 --std 127.5 --min-shapes x:1x32x32x3 --opt-shapes x:1x992x992x3 "
+    "--max-shapes x:1x2944x2944x3": BY_DETECT,
+    "headrace trt inspect examples/detect/made/det.plan": BY_DETECT,
+    "headrace check examples/detect/detect.toml": BY_DETECT,
+    "headrace explain examples/detect/detect.toml": BY_DETECT,
+    "headrace run --json examples/detect/detect.toml examples/detect/made/pages > "
+    "examples/detect/made/boxes.jsonl": BY_DETECT,
+    "python examples/detect/draw.py examples/detect/made/boxes.jsonl": BY_DETECT,
+    "python examples/detect/compare_boxes.py": BY_DETECT,
+    "headrace check examples/ocr/page_trt.toml": BY_DETECT,
+    "python examples/ocr/compare_pages.py --config examples/ocr/page_trt.toml --against "
+    "examples/ocr/page.toml": BY_DETECT,
     "python examples/functions/prepare.py": "test_example_functions",
     "headrace run examples/functions/digits.toml examples/functions/made": "test_example_functions",
     "headrace new backend Scale": "test_packaging",

@@ -3,6 +3,9 @@
 Both use the same three networks and get the same files, from the same number of threads, in turn,
 in one process. rapidocr runs as installed, and with 1 and 2 threads inside onnxruntime; its best
 setting is the one that reads most pages per second here.
+
+With ``--against`` the text is compared with that of another pipeline in place of rapidocr's, the same
+networks run by something else; the exit status is 1 when more than 0.5 % of the characters differ.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import argparse
 import os
 import platform
 import statistics
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -30,6 +34,8 @@ Reader: TypeAlias = "Callable[[bytes], str]"
 HERE = Path(__file__).resolve().parent
 WANTED = {1: 1.0, 8: 1.5}
 """By how much this pipeline is to be ahead of rapidocr as installed, per number of clients."""
+MOST_DIFFERENT = 0.005
+"""Part of the characters that may differ from those of another pipeline."""
 INSTALLED = "rapidocr as installed"
 OPTIONS = {
     "threads": "EngineConfig.onnxruntime.intra_op_num_threads",
@@ -70,26 +76,30 @@ def run(read: Reader, pictures: list[bytes], clients: int) -> Run:
     return Run(len(pictures) / wall, cpu / len(pictures))
 
 
-def compare_texts(names: list[str], pictures: list[bytes], ours: Reader, theirs: Reader) -> None:
-    """Print where the texts differ, and by how many characters in all.
+def compare_texts(
+    names: list[str], pictures: list[bytes], ours: Reader, theirs: Reader, who: str = "rapidocr"
+) -> float:
+    """Print where the texts differ; give by what part of their characters.
 
     For comparison: by how many rapidocr differs from itself when it reads the lines one by one,
     not six at a time, filled up to the same width.
     """
-    alone = rapidocr_reader(batch=1)
+    alone = rapidocr_reader(batch=1) if who == "rapidocr" else None
     wrong = wrong_alone = characters = 0
     for name, picture in zip(names, pictures, strict=True):
         our, their = ours(picture), theirs(picture)
         errors = distance(their, our)
         wrong, characters = wrong + errors, characters + len(their)
-        wrong_alone += distance(their, alone(picture))
+        wrong_alone += distance(their, alone(picture)) if alone else 0
         print(f"{errors:5} of {len(their):5} characters differ  {name}")
         for our_line, their_line in zip(our.split("\n"), their.split("\n"), strict=False):
             if our_line != their_line:
-                print(f"        headrace {our_line!r}\n        rapidocr {their_line!r}")
-    for who, count in (("headrace", wrong), ("rapidocr, line by line", wrong_alone)):
-        percent = f"{100 * count / characters:.2f} %"
-        print(f"{who}: {count} of {characters} characters are not those of rapidocr ({percent})")
+                print(f"        headrace {our_line!r}\n        {who:8} {their_line!r}")
+    counts = {"headrace": wrong} | ({"rapidocr, line by line": wrong_alone} if alone else {})
+    for name, count in counts.items():
+        percent = f"{100 * count / max(characters, 1):.2f} %"
+        print(f"{name}: {count} of {characters} characters are not those of {who} ({percent})")
+    return wrong / max(characters, 1)
 
 
 def compare_speed(
@@ -132,14 +142,25 @@ def compare_speed(
     print(f"against its best ({best}): {ahead_of(best).rate:.2f} x{wanted}")
 
 
-def main() -> None:
-    """Run from the command line."""
+def pipeline_reader(pipe: headrace.Pipeline) -> Reader:
+    """Give a pipeline as a function from a file to its text."""
+
+    def read(picture: bytes) -> str:
+        text: str = pipe({"data": picture})["result"]["text"]
+        return text
+
+    return read
+
+
+def main() -> int:
+    """Run from the command line; 1 where the text is not that of ``--against``."""
     parser = argparse.ArgumentParser(description="Compare with rapidocr, on whole pages.")
     parser.add_argument("--made", type=Path, default=HERE / "made", metavar="DIR")
     parser.add_argument("--rounds", type=int, default=3, help="of the speed; 0: only the text")
     parser.add_argument("--passes", type=int, default=2, help="over all pages, in one round")
     parser.add_argument("--clients", type=int, default=8, help="threads that send pages")
     parser.add_argument("--config", type=Path, default=HERE / "page.toml", help="of the pipeline")
+    parser.add_argument("--against", type=Path, metavar="CONFIG", help="another pipeline's text")
     options = parser.parse_args()
     paths = sorted((options.made / "pages").glob("*"))
     if not paths:
@@ -149,19 +170,21 @@ def main() -> None:
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     print(f"Python {platform.python_version()}, {packages}; {os.cpu_count()} CPUs{load}")
     with headrace.pipe(str(options.config)) as pipe:
-
-        def ours(picture: bytes) -> str:
-            text: str = pipe({"data": picture})["result"]["text"]
-            return text
-
+        ours, names = pipeline_reader(pipe), [path.name for path in paths]
+        if options.against is not None:
+            with headrace.pipe(str(options.against)) as other:
+                theirs, who = pipeline_reader(other), options.against.name
+                part = compare_texts(names, pictures, ours, theirs, who)
+            return 1 if part > MOST_DIFFERENT else 0
         readers: dict[str, Reader] = {"headrace": ours, INSTALLED: rapidocr_reader()}
-        compare_texts([path.name for path in paths], pictures, ours, readers[INSTALLED])
+        compare_texts(names, pictures, ours, readers[INSTALLED])
         if options.rounds:
             for threads in (1, 2):
                 readers[f"rapidocr, threads: {threads}"] = rapidocr_reader(threads=threads)
 
             compare_speed(readers, pictures * options.passes, options.rounds, options.clients)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

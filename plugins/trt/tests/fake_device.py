@@ -179,6 +179,7 @@ class FakeEngine:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
         options.log_severity_level = 4
         self.session = onnxruntime.InferenceSession(str(model), options)
         self.cuda = cuda

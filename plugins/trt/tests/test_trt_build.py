@@ -126,6 +126,7 @@ def test_external_data(rtx, save):
         ({"hardware_compatibility": "ampere_plus"}, "ignores it"),
         ({"plugins": ("nowhere.so",)}, "is not there"),
         ({"plugins": ("no_such_module:Thing",)}, "cannot be imported"),
+        ({"plugins": ("string:Template",)}, "add_plugin_v3, which tensorrt_rtx"),
         ({"profiles": None}, "axis 2, 3"),
     ],
 )

@@ -1,8 +1,13 @@
 """The words keep every rule; without a device those about the class alone are judged."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+from headrace.testing.conformance import certify
 from headrace_trt import conformance
+from headrace_trt.cache import CachedPlan
 
 
 @pytest.mark.gpu
@@ -17,3 +22,31 @@ class Whole(conformance.TensorrtTensorConformance):
 
 class OnThisMachine(conformance.TensorrtInferTensorConformance):
     """Here: rules about the class, and the others where there is a device."""
+
+
+@pytest.mark.parametrize(
+    ("kit", "more"),
+    [
+        (conformance.TensorrtInferTensorConformance, {}),
+        (conformance.TensorrtTensorConformance, {"output_device": "cuda"}),
+        (conformance.TensorrtTensorConformance, {"cuda_graph": True}),
+        (conformance.TensorrtInferTensorConformance, {"context_memory": "shared"}),
+    ],
+)
+def test_every_rule_is_kept_on_a_device_of_host_memory(device, monkeypatch, kit, more):
+    """Buffers, streams and graphs are ours; the engine is ONNX Runtime's."""
+    pytest.importorskip("onnxruntime")
+
+    def build_engine(settings, **_):
+        most = settings.max or 1
+        profile = {"x": ((1, 3), (most, 3), (most, 3))}
+        told = {"model": str(settings.model), "profiles": [profile], "data_dependent": []}
+        return CachedPlan(Path("it.plan"), json.dumps(told).encode(), False, {})
+
+    monkeypatch.setattr("headrace_trt.obtaining.build_engine", build_engine)
+    members = {"options": {**kit.options, **more}, "unavailable": lambda self: None}
+    certificate = certify(type("OnFake", (kit,), members))
+    wrong = [(v.id, v.detail) for v in certificate.rules if v.outcome in ("failed", "blocked")]
+    assert wrong == []
+    assert certificate.certified
+    assert device.memory == {}

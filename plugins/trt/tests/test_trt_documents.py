@@ -1,4 +1,4 @@
-"""Every program and command of the README and the page is run; those for a device by `gpu` tests."""
+"""Every program and command of the README is run; those for a device by a `gpu` test."""
 
 import re
 import shlex
@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 CliRunner = pytest.importorskip("typer.testing").CliRunner
@@ -14,7 +13,6 @@ app = pytest.importorskip("headrace_trt.cli").app
 
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "plugins" / "trt" / "README.md"
-PAGE = ROOT / "docs" / "tensorrt.md"
 FOR_DEVICE = {"bench", "profile", "compare", "refit", "--refit"}
 NEEDS = "# needs a CUDA device"
 
@@ -59,21 +57,6 @@ def test_the_readme_without_a_device(rtx, in_folder):
             trt(words)
     assert (in_folder / "tiny.html").stat().st_size > 1000
     assert (in_folder / "part.onnx").exists()
-
-
-def test_the_page_without_a_device(rtx, in_folder, small_net):
-    import headrace
-
-    small_net.rename(in_folder / "net.onnx")
-    samples = np.random.default_rng(0).standard_normal((4, 3, 32, 32)).astype(np.float32)
-    np.savez(in_folder / "samples.npz", x=samples)
-    (in_folder / "net.toml").write_text(blocks(PAGE, "toml")[0])
-    for words in commands(PAGE):
-        if words[1] == "check":
-            headrace.PipelineConfig.load(words[2])
-        else:
-            assert not FOR_DEVICE & set(words)
-            trt(words)
 
 
 @pytest.mark.gpu

@@ -82,7 +82,7 @@ class Engine:
         self.engine = self._runtime = None
 
 
-def load_engine(
+def load_engine(  # noqa: PLR0913 - all by name
     library: Library,
     cuda: Cuda,
     plan: bytes,

@@ -91,7 +91,8 @@ def build_engine(  # noqa: PLR0913 - all by name
         settings: What to build.
         library: The TensorRT to build with; None: the one that ``settings`` names.
         engine: A file to keep the plan in; None: one of ``cache_dir`` under a key of its content.
-        cache_dir: The folder of the engine cache; None: the user's.
+        cache_dir: The folder of the engine cache; None: the user's. A timing cache is kept there
+            too, where the settings name none and the library has timings.
         cache_size_bytes: Size limit of the folder; the longest unused plans go first.
         device: What describes the GPU in the key; None: no GPU takes part.
         cancelled: Asked at every step and while waiting for another process.
@@ -104,8 +105,11 @@ def build_engine(  # noqa: PLR0913 - all by name
     """
     found = library if library is not None else find_library(settings.library)
     found.require_builder()
+    folder = cache_dir if cache_dir is not None else default_cache_dir()
     if settings.timing_cache is not None:
         refuse_without_timings(found)
+    elif not found.is_rtx and device is not None:
+        settings = settings.with_(timing_cache=folder / timing_name(found, device))
 
     def build() -> Any:
         return build_plan(
@@ -131,9 +135,14 @@ def build_engine(  # noqa: PLR0913 - all by name
         asked["network_built_at"] = _fresh()
     if engine is not None:
         return get_or_build(engine, asked, build, cancelled=cancelled)
-    folder = cache_dir if cache_dir is not None else default_cache_dir()
     path = folder / f"{key_of(asked)}.plan"
     return get_or_build(path, asked, build, cancelled=cancelled, most_bytes=cache_size_bytes)
+
+
+def timing_name(library: Library, device: Mapping[str, Any]) -> str:
+    """Give the name of the timing cache of a version and a device."""
+    kind = "".join(c if c.isalnum() else "-" for c in str(device["name"])).lower()
+    return f"timing-{library.name}-{library.version}-{kind}.cache"
 
 
 def _nowhere(settings: BuildSettings) -> Path:

@@ -8,8 +8,6 @@ from headrace_trt.options import BuildOptions
 from headrace_trt.words import EngineWord, cuda_for, device_errors_in_setup
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import headrace
     from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
@@ -102,22 +100,18 @@ def _engine(
     cuda: Cuda,
     ordinal: int,
 ) -> Engine:
-    from headrace_trt.cache import default_cache_dir
     from headrace_trt.engine import load_engine
     from headrace_trt.network import prepare_model
     from headrace_trt.obtaining import build_engine
     from headrace_trt.plugin_libraries import load_plugins
 
     device = cuda.describe(ordinal)
-    folder = options.cache_dir or default_cache_dir()
-    if settings.timing_cache is None and not library.is_rtx:
-        settings = settings.with_(timing_cache=_timing_file(folder, library, device))
     load_plugins(library, settings.plugins, allow_import=context.allow_import)
     found = build_engine(
         settings,
         library=library,
         engine=options.engine,
-        cache_dir=folder,
+        cache_dir=options.cache_dir,
         cache_size_bytes=options.cache_size_bytes,
         device=device,
         cancelled=context.cancelled,
@@ -152,8 +146,3 @@ def _engine(
     if not engine.layers():
         engine.about["layers_by_type"] = found.sidecar.get("layers_by_type")
     return engine
-
-
-def _timing_file(folder: Path, library: Library, device: dict[str, Any]) -> Path:
-    kind = "".join(c if c.isalnum() else "-" for c in str(device["name"])).lower()
-    return folder / f"timing-{library.name}-{library.version}-{kind}.cache"

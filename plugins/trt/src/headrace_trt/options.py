@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, FiniteFloat, field_validator, model_validator
@@ -50,7 +49,7 @@ class BuildOptions(headrace.Options):
         description="The graph's own types, or the type it is converted to; int8 and fp8 through "
         "Q/DQ nodes, the graph's or made from `calibration`. Inputs and outputs keep their types.",
     )
-    calibration: Path | None = Field(
+    calibration: headrace.OutputPath | None = Field(
         None, description="Folder of .npy or .npz samples, or one .npz of all, for int8 and fp8."
     )
     keep_fp32: Names = Field(
@@ -123,8 +122,8 @@ class BuildOptions(headrace.Options):
     )
     plugins: Names = Field(
         (),
-        description="Plugin libraries (.so files) and creators in Python (package.module:Class); "
-        "refused where `import` is.",
+        description="Plugin libraries (.so files, relative to the working directory) and creators in Python "
+        "(package.module:Class); refused where `import` is.",
     )
     mark_outputs: Names = Field((), description="Inner tensors that become outputs, to look at.")
     verbosity: Literal["detailed", "layer_names_only", "none"] | None = Field(
@@ -211,8 +210,8 @@ class LoadOptions(headrace.Options):
     )
     plugins: Names = Field(
         (),
-        description="Plugin libraries (.so files) and creators in Python (package.module:Class); "
-        "refused where `import` is.",
+        description="Plugin libraries (.so files, relative to the working directory) and creators in Python "
+        "(package.module:Class); refused where `import` is.",
     )
 
 

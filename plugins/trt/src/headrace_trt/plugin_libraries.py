@@ -48,7 +48,7 @@ def load_plugins(library: Library, plugins: Sequence[str], *, allow_import: bool
             if key in _loaded:
                 continue
             if _is_python(plugin):
-                _register(registry, plugin)
+                _register(registry, plugin, library)
             else:
                 _load(registry, plugin, library)
             _loaded.add(key)
@@ -78,8 +78,10 @@ def _load(registry: Any, plugin: str, library: Library) -> None:
         )
 
 
-def _register(registry: Any, plugin: str) -> None:
+def _register(registry: Any, plugin: str, library: Library) -> None:
     creator = import_object(plugin, "plugins")
+    # A parser that meets a creator in Python and cannot add its plugin ends the process.
+    library.need("INetworkDefinition.add_plugin_v3", "plugins")
     try:
         made = creator() if isinstance(creator, type) else creator
         namespace = str(getattr(made, "plugin_namespace", "") or "")

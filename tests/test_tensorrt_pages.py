@@ -1,0 +1,174 @@
+"""The pages about TensorRT: every file is written and every command run, in the order of the pages.
+
+A block whose first line says ``gpu`` needs a device: a test marked `gpu` follows all of every page,
+the others what is left without.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "tensorrt"
+PAGES = [
+    "README.md",
+    "running.md",
+    "building.md",
+    "plugins.md",
+    "finding_faults.md",
+    "migrating.md",
+]
+BLOCK = re.compile(r"^```(\w+)( gpu)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = f'python() {{ "{sys.executable}" "$@"; }}; headrace() {{ python -m headrace "$@"; }}; '
+"""What the commands of a page mean, also where headrace is not installed but on PYTHONPATH."""
+PRINTED = {
+    "python serve.py": "(10,)\n(2, 10)\n",
+    "python two_ranges.py": "(10,)\n(20, 10)\n",
+    "python double.py": "[2.0, 0.0, 6.0, 0.0]\n",
+}
+"""What programs print on a device."""
+
+
+class Step(NamedTuple):
+    """A file to write, a command to run (without ``file``), or a part of a configuration."""
+
+    kind: str
+    file: str
+    text: str
+    needs_device: bool
+
+
+def steps(page: str) -> list[Step]:
+    found = []
+    for language, device, body in BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
+        if language == "console":
+            lines = [line[2:] for line in body.splitlines() if line.startswith("$ ")]
+            found += [Step("command", "", line, bool(device)) for line in lines]
+        elif language in ("python", "toml"):
+            first, _, text = body.partition("\n")
+            if first.startswith("# "):
+                found.append(Step("file", first[2:], text, bool(device)))
+            else:
+                found.append(Step("part", "", body, bool(device)))
+        else:
+            assert language in ("mermaid", "text"), f"{page}: {language}"
+    return found
+
+
+def run(command: str) -> None:
+    """Run a command in this process, which has loaded TensorRT already."""
+    from typer.testing import CliRunner
+
+    from headrace._cli.app import app
+    from headrace_trt.cli import app as trt
+
+    words = shlex.split(command)
+    if words[0] == "python":
+        runpy.run_path(words[1], run_name="__main__")
+        return
+    assert words[0] == "headrace", command
+    which, arguments = (trt, words[2:]) if words[1] == "trt" else (app, words[1:])
+    done = CliRunner().invoke(which, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, f"{command}\n{done.output}"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """The model that the first page makes."""
+    folder = tmp_path_factory.mktemp("model")
+    (program,) = [step for step in steps("README.md") if step.file == "make_model.py"]
+    subprocess.run([sys.executable, "-c", program.text], cwd=folder, check=True)
+    return folder / "net.onnx"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_without_a_device(page, model, tmp_path, monkeypatch):
+    pytest.importorskip("tensorrt_rtx")
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADRACE_TRT_CACHE", str(tmp_path / "cache"))
+    shutil.copyfile(model, "net.onnx")
+    for step in steps(page):
+        if step.kind == "file":
+            Path(step.file).write_text(step.text, encoding="utf-8")
+        elif step.kind == "command" and not step.needs_device:
+            run(step.text)
+
+
+def test_every_option_of_a_page_exists():
+    from headrace._config.nodekeys import NodeKeys
+    from headrace_trt.options import BuildOptions, InferOptions, LoadOptions
+
+    classes = (BuildOptions, InferOptions, LoadOptions, NodeKeys)
+    known = {name for cls in classes for name in cls.model_fields}
+    known |= {field.alias for field in NodeKeys.model_fields.values() if field.alias}
+    for page in PAGES:
+        tables = [s.text for s in steps(page) if s.kind == "part" or s.file.endswith(".toml")]
+        for table in tables:
+            assert set(tomllib.loads(table)) <= known
+        text = (DOCS / page).read_text(encoding="utf-8")
+        written = re.findall(r"`([a-z_0-9]+) = [^`]+`", text)
+        assert set(written) <= known, page
+
+
+def test_programs_that_need_a_device_are_python():
+    programs = [step for page in PAGES for step in steps(page) if step.file.endswith(".py")]
+    assert len(programs) >= 6
+    for step in programs:
+        compile(step.text, step.file, "exec")
+    (plugin,) = [step.text for step in programs if step.file == "double_plugin.py"]
+    assert len([line for line in plugin.splitlines() if line.strip()]) <= 40
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_on_a_device(page, model, tmp_path):
+    for needed in ("onnxruntime", "typer", "rich"):
+        pytest.importorskip(needed)
+    from headrace_trt.cuda import load_cuda
+
+    if not load_cuda().device_count():
+        pytest.skip("no CUDA device")
+    if page == "plugins.md":
+        pytest.importorskip("torch")
+        pytest.importorskip("tensorrt")
+    environ = {**os.environ, "HEADRACE_TRT_CACHE": str(tmp_path / "cache")}
+    shutil.copyfile(model, tmp_path / "net.onnx")
+    if page == "finding_faults.md":  # it profiles the plan that the first page built
+        build = next(s.text for s in steps("README.md") if s.text.startswith("headrace trt build"))
+        subprocess.run(["bash", "-c", HERE + build], cwd=tmp_path, check=True, env=environ)
+    for step in steps(page):
+        if step.kind == "file":
+            (tmp_path / step.file).write_text(step.text, encoding="utf-8")
+        elif step.kind == "command":
+            if step.text.startswith("nsys ") and not (
+                shutil.which("nsys") and shutil.which("headrace")
+            ):
+                continue  # nsys starts the installed command
+            done = subprocess.run(
+                ["bash", "-c", HERE + step.text],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                check=False,
+                env=environ,
+            )
+            assert done.returncode == 0, f"{step.text}\n{done.stdout}\n{done.stderr}"
+            if step.text in PRINTED:
+                assert done.stdout == PRINTED[step.text]
