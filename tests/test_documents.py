@@ -35,6 +35,7 @@ DOCUMENTS = [
     ROOT / "docs" / "production.md",
     ROOT / "docs" / "instances_and_cores.md",
     ROOT / "examples" / "functions" / "README.md",
+    ROOT / "examples" / "classify" / "README.md",
 ]
 # Not here: first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
 # test_followed_pages, streams.md by test_streams_page; words.md and catalogue.md are made from the code.
@@ -45,6 +46,23 @@ RUN_ELSEWHERE = {
     "./dev wheels": "test_packaging",
     'export PIP_FIND_LINKS="$PWD/dist"': "it is of the shell; the pages are followed with it",
     "scripts/check": "it is what ./dev test runs",
+    "scripts/check gpu": "it needs a GPU",
+    "./dev test torch": "it is what .ci/run runs beside this test",
+    **dict.fromkeys(
+        (
+            "python examples/classify/train.py",
+            *(
+                f"{network}headrace run examples/classify/classify.toml examples/classify/made/held_out"
+                for network in (
+                    "",
+                    'NETWORK="TorchModule(made/digits.ts)" ',
+                    "NETWORK=\"TorchModule(module='net.py:Digits',weights='made/digits.pt')\" ",
+                    'NETWORK="OnnxTensor(made/digits.onnx)" ',
+                )
+            ),
+        ),
+        "plugins/torch/tests/test_torch_example.py",
+    ),
     ". .venv/bin/activate": "it is of the shell",
     "headrace run examples/ocr/line.toml examples/ocr/made/lines": "test_example_ocr",
     "headrace run examples/ocr/line.toml examples/ocr/made/broken": "test_example_ocr",
