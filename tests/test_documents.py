@@ -232,6 +232,10 @@ def test_every_word_of_core_stands_in_the_documentation():
 def test_the_table_of_plugins_lists_their_backends():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for point in entry_points(group="headrace.backends"):
-        if point.dist is not None and point.dist.name in ("headrace-cv", "headrace-ort"):
+        if point.dist is not None and point.dist.name in (
+            "headrace-cv",
+            "headrace-ort",
+            "headrace-trt",
+        ):
             (row,) = [line for line in text.splitlines() if f"[`{point.dist.name}`]" in line]
             assert f"`{point.name}`" in row

@@ -163,7 +163,7 @@ class Silent:
     ],
 )
 def test_who_wrote_no_result_is_named(text):
-    headrace.register(Silent)
+    headrace.register(Silent, replace=True)
     with headrace.pipe({"backend": text}) as pipe:
         request: Request = {"data": 1}
         with pytest.raises(

@@ -146,7 +146,7 @@ class DefaultRaises(headrace.Backend):
 
 @pytest.mark.parametrize("what", ["runtime", "key", "exit", "odd"])
 def test_what_a_validator_raises_is_a_problem_that_names_the_class(what):
-    headrace.register(Raises)
+    headrace.register(Raises, replace=True)
     first, second = problems({"backend": f"S[Raises(what={what}),Raises]", "max": 0})
     assert {first.code, second.code} == {"option", "key"}
     found = first if first.code == "option" else second
@@ -156,7 +156,7 @@ def test_what_a_validator_raises_is_a_problem_that_names_the_class(what):
 
 
 def test_what_a_default_raises_is_a_problem_that_names_the_class():
-    headrace.register(DefaultRaises)
+    headrace.register(DefaultRaises, replace=True)
     (found,) = problems({"backend": "DefaultRaises"})
     assert "ZeroDivisionError" in found.message
     assert "DefaultRaises.Options" in found.hint
@@ -169,7 +169,7 @@ def test_ctrl_c_in_a_validator_is_no_problem_of_the_configuration():
 
         forward = Raises.forward
 
-    headrace.register(Interrupted)
+    headrace.register(Interrupted, replace=True)
     with pytest.raises(KeyboardInterrupt):
         headrace.PipelineConfig.load({"backend": "Interrupted"})
 

@@ -684,6 +684,22 @@ def test_an_instance_lost_in_a_call_past_its_queue_is_known(losing, shortcut):
         assert losing.ran == []
 
 
+def test_an_instance_is_lost_with_what_is_lost_in_its_process(tmp_path):
+    (tmp_path / "far.py").write_text(
+        "import headrace\n"
+        "@headrace.register('FarLoses')\n"
+        "class FarLoses(headrace.Backend):\n"
+        "    def forward(self, batch):\n"
+        "        raise headrace.errors.InstanceLostError('the context is gone')\n"
+    )
+    config = {"import": [str(tmp_path / "far.py")], "backend": "S[Identity,Process[FarLoses]]"}
+    with headrace.pipe(config) as pipe:
+        with pytest.raises(InstanceLostError, match="the context is gone") as error:
+            pipe({"data": 1})
+        assert error.value.node == "main"
+        assert state_of(pipe) == ("degraded", [False])
+
+
 def test_it_can_be_pickled():
     error = InstanceLostError("gone", node="main", backend="B", instance=2)
     again = pickle.loads(pickle.dumps(error))

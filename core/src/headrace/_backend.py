@@ -68,9 +68,8 @@ class Backend:
     **Requests** are dicts (see `headrace.keys`). A backend reads ``data`` and writes ``result``; other
     keys it declares in `reads` and `writes`. It changes no object that it reads: others may hold it.
     What it writes owns its memory: no view into a buffer that is used again. What a CPU can read is
-    finished when `forward` returns; what is in the memory of a device may be unfinished until the end
-    of the batch (``context.at_batch_end``), on the stream of the instance or behind DLPack's exchange
-    of streams.
+    finished when `forward` returns, what is in the memory of a device at the end of the batch: see
+    ``context.at_batch_end``.
 
     **Errors.** A request that is wrong gets a `headrace.errors.InputError`, which names key, what was
     expected and what came; a model that cannot be built, or an option that does not fit it, a
@@ -231,8 +230,7 @@ class Backend:
             # A copy of the list: whatever the backend does to it, no item gets lost.
             outcomes = self.forward([*batch])
         except Exception as error:  # noqa: BLE001 - any error of a backend is an outcome
-            without_locals(error)  # what is run again needs the memory
-            return self._after_failure(batch, error)
+            return self._after_failure(batch, without_locals(error))
         if outcomes is None:
             return None
         try:
@@ -276,9 +274,8 @@ class Backend:
             try:
                 alone = self.forward([request])
             except Exception as again:  # noqa: BLE001 - any error of a backend is an outcome
-                without_locals(again)
-                outcomes.append(self._wrap(again))
-                error = again
+                error = without_locals(again)
+                outcomes.append(self._wrap(error))
             else:
                 checked = None if alone is None else self._checked([request], alone)
                 outcomes.append(None if checked is None else checked[0])
@@ -295,9 +292,7 @@ class Backend:
         elif all(o is None for o in outcomes):
             return None
         else:
-            for raised in filter(None, outcomes):
-                without_locals(raised)
-            return [None if o is None else self._wrap(o) for o in outcomes]
+            return [None if o is None else self._wrap(without_locals(o)) for o in outcomes]
         hint = "forward returns None, or a list with one exception or None per item"
         return [self._located(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._build import build_aside, build_pipeline, needed_with_each
 from headrace._describe import describe_node
 from headrace._graph import Graph
 from headrace._process import close_at_exit
+from headrace._retirement import Retirement
 from headrace._scheduling.signal import Signal
 from headrace.errors import ClosedError, DeadlineExceededError, InputError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._build import Aside, Built, BuiltNode
+    from headrace._build import Aside, Built
     from headrace._config import PipelineConfig
     from headrace._graph import Route
     from headrace._plan import PipelinePlan
@@ -34,16 +37,13 @@ class Core:
     Attributes:
         config: What it is built from now.
         closes: Called, in any order, when the pipeline begins to close.
-        in_service: Whether it is built.
     """
 
     def __init__(self, config: PipelineConfig, *, shortcut: bool) -> None:
         self.config = config
         self.closes: list[Callable[[], None]] = []
-        self.in_service = False
         self._plan = config._plan
         self._shortcut = shortcut
-        self._built: Built
         self._retirements: list[Retirement] = []
         self._building = False
         self.only: Scheduler | None = None
@@ -54,11 +54,11 @@ class Core:
         self._closed = threading.Event()
         self._forked = False
 
-    def build(self) -> None:
-        """Build all; what was built is closed again when something fails."""
-        build_pipeline(self._plan, shortcut=self._shortcut, use=self._use)
+    def build(self, owner: object) -> None:
+        """Build all, to be closed when nobody refers to ``owner``; all is closed when this fails."""
+        build_pipeline(self._plan, shortcut=self._shortcut, use=partial(self._use, owner))
 
-    def _use(self, built: Built) -> None:
+    def _use(self, owner: object, built: Built) -> None:
         plan = self._plan
         self._built = built
         self._probes = built.commons.probes
@@ -72,7 +72,7 @@ class Core:
         elif self.only is None:
             self.only = self._schedulers[0]
         close_at_exit(self)
-        self.in_service = True
+        weakref.finalize(owner, _dropped, self).atexit = False
 
     def _in_order(self) -> list[Scheduler]:
         """Give all schedulers, those that call others after them."""
@@ -360,49 +360,11 @@ class Core:
             scheduler.after_fork(self._closing)
 
 
-class Retirement:
-    """Old instances of a node, each closed when its last batch has ended.
-
-    Attributes:
-        scheduler: The scheduler they served.
-        signal: Woken when one of them has ended its batch.
-        over: Whether all are closed, and what they had in common.
-    """
-
-    def __init__(self, node: BuiltNode, instances: list[Instance], signal: Signal) -> None:
-        self.scheduler = node.scheduler
-        self.signal = signal
-        self.over = False
-        self._node: BuiltNode | None = node
-        self._instances = instances
-        self._left = list(instances)
-        self._lock = threading.Lock()
-
-    def close_ended_until(self, until: float) -> None:
-        """Close those whose last batch has ended, waiting for another thread until ``until``."""
-        self.close_ended(until - time.monotonic())
-
-    def close_ended(self, timeout_s: float = -1.0) -> bool:
-        """Close those whose last batch has ended; tell whether all are closed.
-
-        Args:
-            timeout_s: How long to wait for another thread that is closing them; -1 for ever.
-        """
-        if not self._lock.acquire(timeout=timeout_s if timeout_s == -1 else max(0.0, timeout_s)):
-            return False
-        try:
-            node = self._node
-            if node is not None:
-                for instance in reversed(self.scheduler.take_retired(self._left)):
-                    self._left.remove(instance)
-                    index = self._instances.index(instance)
-                    if index < len(node.instances):
-                        node.instances[index].close()
-                if not self._left:
-                    node.parts.close()
-                    self._node = None
-                    self._instances = []
-                    self.over = True
-            return self.over
-        finally:
-            self._lock.release()
+def _dropped(core: Core) -> None:
+    """Close after the last reference is gone: what waits is run, nobody waits for it."""
+    try:
+        threading.Thread(
+            target=core.close, kwargs={"drain": True, "timeout": 30.0}, daemon=True
+        ).start()
+    except RuntimeError:
+        return  # the interpreter ends; its own handler closes the pipeline

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
-import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
@@ -67,14 +65,7 @@ class Pipeline:
         core = Core(config, shortcut=_default_shortcut if _shortcut is None else _shortcut)
         self._core = core
         self._reloader = Reloader(core)
-        # Before there is anything to close, so that an interrupt leaves nothing open.
-        self._finalizer = weakref.finalize(self, _dropped, core)
-        self._finalizer.atexit = False
-        try:
-            core.build()
-        except BaseException:
-            self._finalizer.detach()
-            raise
+        core.build(self)
         self._only: Scheduler | None = core.only
         self._call = None if self._only is None else self._only.call
         self._graph = core.graph
@@ -394,15 +385,3 @@ def _forget_result(data: Any, *, abandoned: bool) -> None:
 def _take_back(scheduler: Scheduler, entry: Entry) -> bool:
     """Take an entry back; tell whether a backend still runs on it."""
     return not scheduler.cancel(entry) and scheduler.abandon(entry)
-
-
-def _dropped(core: Core) -> None:
-    """Close after the last reference is gone: what waits is run, nobody waits for it."""
-    if not core.in_service:
-        return
-    try:
-        threading.Thread(
-            target=core.close, kwargs={"drain": True, "timeout": 30.0}, daemon=True
-        ).start()
-    except RuntimeError:
-        return  # the interpreter ends; its own handler closes the pipeline

@@ -6,9 +6,11 @@ import builtins
 import pickle
 import sys
 import traceback
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = ["portable", "rebuild", "told", "twin_of", "without_locals"]
+
+Error = TypeVar("Error", bound=BaseException)
 
 
 def told(error: BaseException) -> str:
@@ -19,14 +21,14 @@ def told(error: BaseException) -> str:
         return f"{type(error).__name__} (its __str__ raised {type(broken).__name__})"
 
 
-def without_locals(error: BaseException) -> None:
-    """Let the tracebacks of an error and of its causes hold no local variables any more.
+def without_locals(error: Error) -> Error:
+    """Give an error whose tracebacks, and those of its causes, hold no local variables any more.
 
     Whoever keeps the error would keep them: after an out-of-memory error that is the batch itself.
     Files and lines stay. In Python's development mode (``python -X dev``) the variables stay, too.
     """
     if sys.flags.dev_mode:
-        return
+        return error
     group = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
@@ -37,6 +39,7 @@ def without_locals(error: BaseException) -> None:
             traceback.clear_frames(one.__traceback__)  # passes over frames that still run
             left += [one.__cause__, one.__context__]
             left += one.exceptions if isinstance(one, group) else ()
+    return error
 
 
 def _is_over(error: BaseException) -> bool:

@@ -27,7 +27,8 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace._core import Core, Retirement
+    from headrace._core import Core
+    from headrace._retirement import Retirement
 
 __all__ = ["Reloader"]
 

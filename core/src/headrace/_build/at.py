@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._build.batch_end import BatchEnd
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from headrace._build.parts import Parts
     from headrace._scheduling.thread import OwnThread
 
-__all__ = ["LOOK_S", "At", "BuildSettings"]
+__all__ = ["LOOK_S", "At", "BuildSettings", "logger_of"]
 
 LOOK_S = 0.25
 """How often a thread that waits while something is built, or closed again, looks for an interrupt."""
@@ -69,3 +71,9 @@ class BuildSettings(NamedTuple):
     threads: int
     cancelled: Callable[[], bool]
     shortcut: bool
+
+
+@cache
+def logger_of(backend: str) -> logging.Logger:
+    """Give the logger of a backend; made once, since an interrupt there can leave logging locked."""
+    return logging.getLogger(f"headrace.backend.{backend}")

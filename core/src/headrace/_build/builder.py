@@ -242,7 +242,7 @@ def build_pipeline(
 ) -> Built:
     """Build a whole pipeline; what was built is closed again when something fails.
 
-    A thread closes it, which no interrupt hits: a second Ctrl-C only ends the wait for that.
+    After Ctrl-C a thread closes it, which no interrupt hits: a second one only ends the wait for that.
 
     Args:
         plan: The checked plan.
@@ -268,6 +268,13 @@ def build_pipeline(
         built = with_room(builder.build)
         if use is not None:
             use(built)
+    except Exception:
+        try:
+            builder.close()
+        except BaseException:  # Ctrl-C meanwhile
+            start_new_thread(close, ())
+            raise
+        raise
     except BaseException:
         try:
             start_new_thread(close, ())  # one step: an interrupt comes before it or after it

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING
 
-from headrace._build.at import LOOK_S, At
+from headrace._build.at import LOOK_S, At, logger_of
 from headrace._build.batch_end import BatchEnd, Passage
 from headrace._build.door import Bound, Door, FrontDoor, Guarded, NotCallable
 from headrace._build.far import FarProcess
@@ -194,7 +193,7 @@ class ElementBuilder:
             threads=self._threads,
             children=children,
             prefixes=tuple((tuple(p), dict(n)) for p, n in element.prefixes),
-            logger=_logger(element.cls.__name__),
+            logger=logger_of(element.cls.__name__),
             shared=self._shared,
             progress=self._progress,
             cancelled=self._cancelled,
@@ -382,12 +381,6 @@ class ElementBuilder:
         backends = self.instances if own else [self._shared_out(child, at)]
         probes = self._pipeline.probes
         return Door(node_scheduler(self.node, backends, shortcut=self._shortcut, probes=probes))
-
-
-@cache
-def _logger(backend: str) -> logging.Logger:
-    """Give the logger of a backend; made once, since an interrupt there can leave logging locked."""
-    return logging.getLogger(f"headrace.backend.{backend}")
 
 
 def reached_by_name(plan: PipelinePlan) -> set[str]:

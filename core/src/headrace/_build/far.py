@@ -151,6 +151,8 @@ class FarProcess:
             error: Exception | None = pickle.loads(outcome)  # noqa: S301
         except Exception as lost:  # noqa: BLE001 - a class that is not known here
             return BackendError(f"what its process answered is unknown here: {told(lost)}")
+        if isinstance(error, InstanceLostError):
+            error.node = None  # raised anew here, so that the instance is known to be lost
         return error
 
     def stop(self) -> None:

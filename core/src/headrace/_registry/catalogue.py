@@ -72,7 +72,10 @@ _BY_DISTRIBUTION = {
         "FixTensor GpuTensor IndexSelectTensor NormalizeTensor PadTensor ResizeTensor SoftmaxTensor "
         "SplitTensor StreamPool SyncTensor TopKTensor TorchModule"
     ),
-    "headrace-trt": "LoadTensorrtEngine Onnx2Tensorrt TensorrtInferTensor TensorrtTensor",
+    "headrace-trt": (
+        "LoadTensorrtEngine Onnx2Tensorrt TensorrtCat TensorrtInferTensor TensorrtSplit "
+        "TensorrtTensor"
+    ),
 }
 
 _FOLDERS = {name: name.replace("headrace-", "plugins/", 1) for name in _BY_DISTRIBUTION}

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from headrace import InitContext
+
 __all__ = ["Mat2Tensor", "Tensor2Mat"]
 
 
@@ -73,6 +75,15 @@ class Mat2Tensor(PerImage):
             return self
 
     expected = "an image: uint8 or float32 [H, W, C] or [H, W]"
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Build the function; tell those behind in the instance which mean and std are applied."""
+        super().init(options, context)
+        if options.mean is not None or options.std is not None:
+            # The keys ``mean`` and ``std`` of a node may reach a word that folds them into its
+            # network as well: it finds here that it need not.
+            applied: list[Any] = context.instance.get_or_create("normalized", list)
+            applied.append((options.mean, options.std))
 
     def build(self, options: Any) -> Callable[[Any], Any]:
         """Give `headrace_cv.image_to_tensor` with the options filled in."""

@@ -1,0 +1,569 @@
+"""TensorRT on one GPU: the pipeline beside the engine alone, and what an instance costs.
+
+Parts, each of which runs its sides in turn:
+
+- ``overhead``: a batch of 8 and of 32 requests with inputs on the device, through gathering, running
+  and splitting, beside a bare loop with the same engine (addresses, ``execute_async_v3``, wait). Per
+  batch and per further request, in microseconds of the host.
+- ``limit``: JPEG → decoding on the CPU → TensorRT fp16, 40 clients, two nodes, with a wide network
+  at which the engine is the limit; beside the engine alone at the same batch size (two contexts on
+  two streams, inputs on the device) and decoding alone. Then an open loop at half that load.
+- ``resnet``: the same with ResNet-50, where decoding is the limit.
+- ``table``: ResNet-50 at batch 1, 8 and 32: the loop of trtexec with and without CUDA graphs, ours
+  (three clients, two instances), ONNX Runtime's CUDA provider and torch, whichever are installed.
+- ``image``: pictures as uint8 from the host (``image_input``) beside float32, with a network that
+  does almost nothing, so that copies are the limit.
+- ``start``: building, beside a second start from the cache; memory of one and of four instances.
+
+    python -m benchmarks.gpu_trt [--part overhead limit ...] [--quick] [--json FILE]
+
+The networks have random weights and are made at run time. Needs headrace, headrace-cv, headrace-trt
+and a CUDA device. The clock of a request runs from the call with the bytes to the result in the
+client's hands; that of a bare loop is the host's around many runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from benchmarks.load import drive, environment, print_environment, save, usable_cpus
+from onnx import TensorProto, helper, numpy_helper
+
+import headrace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ENGINE = "Onnx2Tensorrt,TensorrtInferTensor"
+GATHERED = f"IoC[{ENGINE};CatSplit[TensorrtCat,TensorrtInferTensor,TensorrtSplit]]"
+ALONE = f"IoC[{ENGINE};TensorrtInferTensor]"
+CLIENTS = 40
+
+
+def resnet(folder: Path, *, width: int = 1, name: str = "resnet50") -> Path:
+    """Write ResNet-50 (its layers ``width`` times as wide), batch normalisation folded in."""
+    random = np.random.default_rng(0)
+    nodes: list[Any] = []
+    weights: list[Any] = []
+
+    def conv(source: str, taken: int, given: int, size: int, stride: int, *, relu: bool) -> str:
+        number = len(weights) // 2
+        scale = np.sqrt(2 / (taken * size * size)) * (1.0 if relu else 0.5)
+        kernel = random.standard_normal((given, taken, size, size), np.float32) * np.float32(scale)
+        weights.append(numpy_helper.from_array(kernel, f"w{number}"))
+        weights.append(numpy_helper.from_array(np.zeros(given, np.float32), f"b{number}"))
+        made = f"c{number}"
+        pads = [size // 2] * 4
+        inputs = [source, f"w{number}", f"b{number}"]
+        nodes.append(
+            helper.make_node(
+                "Conv", inputs, [made], f"conv{number}", pads=pads, strides=[stride] * 2
+            )
+        )
+        if relu:
+            nodes.append(helper.make_node("Relu", [made], [f"{made}r"], f"relu{number}"))
+            made = f"{made}r"
+        return made
+
+    last, taken = conv("x", 3, 64 * width, 7, 2, relu=True), 64 * width
+    nodes.append(
+        helper.make_node(
+            "MaxPool", [last], ["pool"], "pool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
+        )
+    )
+    last = "pool"
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        inner = 64 * width * 2**stage
+        for block in range(blocks):
+            stride = 2 if stage and not block else 1
+            short = last
+            if not block:
+                short = conv(last, taken, 4 * inner, 1, stride, relu=False)
+            deep = conv(last, taken, inner, 1, 1, relu=True)
+            deep = conv(deep, inner, inner, 3, stride, relu=True)
+            deep = conv(deep, inner, 4 * inner, 1, 1, relu=False)
+            added = f"add{stage}_{block}"
+            nodes.append(helper.make_node("Add", [deep, short], [added], added))
+            last, taken = f"{added}r", 4 * inner
+            nodes.append(helper.make_node("Relu", [added], [last], last))
+    nodes.append(helper.make_node("GlobalAveragePool", [last], ["mean"], "mean"))
+    nodes.append(helper.make_node("Flatten", ["mean"], ["flat"], "flat"))
+    dense = random.standard_normal((taken, 1000), np.float32) * np.float32(taken**-0.5)
+    weights.append(numpy_helper.from_array(dense, "dense"))
+    nodes.append(helper.make_node("MatMul", ["flat", "dense"], ["y"], "fc"))
+    return _saved(folder / f"{name}.onnx", nodes, weights, ["n", 3, "h", "w"], ["n", 1000])
+
+
+def tiny(folder: Path) -> Path:
+    """Write a network of one small matrix: what is left is the host's work."""
+    matrix = np.random.default_rng(0).standard_normal((256, 16), np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "m"], ["y"], "fc")]
+    weights = [numpy_helper.from_array(matrix, "m")]
+    return _saved(folder / "tiny.onnx", nodes, weights, ["n", 256], ["n", 16])
+
+
+def mean_only(folder: Path) -> Path:
+    """Write a network that means a picture away: copies are the limit."""
+    nodes = [
+        helper.make_node("AveragePool", ["x"], ["p"], "p", kernel_shape=[64, 64], strides=[64, 64]),
+        helper.make_node("GlobalAveragePool", ["p"], ["g"], "g"),
+        helper.make_node("Flatten", ["g"], ["y"], "f"),
+    ]
+    return _saved(folder / "mean.onnx", nodes, [], ["n", 3, "h", "w"], ["n", 3])
+
+
+def _saved(path: Path, nodes: Any, weights: Any, takes: Any, gives: Any) -> Path:
+    graph = helper.make_graph(
+        nodes,
+        path.stem,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, takes)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, gives)],
+        weights,
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return path
+
+
+class Bench:
+    """The networks, options and figures of one run of this script."""
+
+    def __init__(self, folder: Path, *, quick: bool) -> None:
+        from headrace_trt.cuda import load_cuda
+        from headrace_trt.library import find_library
+
+        self.folder = folder
+        self.quick = quick
+        self.seconds = 0.3 if quick else 2.0
+        self.cuda = load_cuda()
+        self.cuda.set_device(0)
+        self.library = find_library()
+        self.figures: dict[str, Any] = {}
+
+    def built(self, model: Path, **settings: Any) -> Any:
+        """Give an engine, built or out of the cache of this run."""
+        from headrace_trt.engine import load_engine
+        from headrace_trt.obtaining import build_engine
+        from headrace_trt.settings import BuildSettings
+
+        found = build_engine(
+            BuildSettings(model=model, **settings),
+            cache_dir=self.folder / "cache",
+            device=self.cuda.describe(0),
+            library=self.library,
+        )
+        return load_engine(self.library, self.cuda, found.plan, label=str(found.path))
+
+    def alone(self, engine: Any, rows: int, *, streams: int, graph: bool = False) -> Any:
+        """Measure an engine by the loop of trtexec."""
+        from headrace_trt.benching import bench_engine
+        from headrace_trt.signature import read_signature
+
+        (port,) = read_signature(engine).inputs
+        shapes = {port.name: (rows, *port.best[1:])}
+        most = 0.8 if self.quick else 2.5
+        return bench_engine(
+            engine, self.cuda, shapes=shapes, streams=streams, cuda_graph=graph, most_s=most
+        )
+
+    def common(self, model: Path, **more: Any) -> dict[str, Any]:
+        """Give the options of a node that runs a model of this script."""
+        return {"model": str(model), "cache_dir": str(self.folder / "cache"), **more}
+
+    # Parts.
+
+    def overhead(self) -> None:
+        """Show what gathering, running and splitting cost the host beyond the bare loop."""
+        from headrace_trt.arrays import DeviceArray, StreamRef
+        from headrace_trt.gathering import Gathering
+        from headrace_trt.memory import DevicePool, Stream
+        from headrace_trt.runner import Runner, RunSettings
+        from headrace_trt.signature import read_signature
+
+        engine = self.built(tiny(self.folder), min=1, max=32, optimization_level=0)
+        signature = read_signature(engine)
+        stream = Stream(self.cuda)
+        settings = RunSettings(output_device="cuda")
+        runner = Runner(
+            engine, self.cuda, stream.handle, profile=0, signature=signature, keys={"x": "data"},
+            settings=settings,
+        )  # fmt: skip
+        gathering = Gathering(runner)
+        pool = DevicePool(self.cuda, stream.handle)
+        ref = StreamRef(stream.handle)
+        arrays = []
+        for _ in range(32):
+            block = pool.take(1024)
+            arrays.append(
+                DeviceArray(
+                    self.cuda, block.pointer, (256,), "float32", ordinal=0, stream=ref, owner=block
+                )
+            )
+
+        def through(size: int) -> None:
+            batch = [{"data": array} for array in arrays[:size]]
+            gathering.gather(batch)
+            gathered = dict(batch[0])
+            gathered["data"] = gathered.pop("result")
+            gathered["request_size"] = size
+            gathering.run(gathered)
+            for request in batch:
+                request["data"] = gathered["result"]
+            gathering.split(batch)
+            gathering.finish()
+            runner.finish()
+
+        execution = runner._execution
+        assert execution is not None
+        target = pool.take(32 * 64)
+
+        def bare(size: int) -> None:
+            context = execution.context
+            context.set_tensor_address("x", arrays[0].pointer)
+            context.set_tensor_address("y", target.pointer)
+            context.execute_async_v3(stream.handle)
+            self.cuda.stream_synchronize(stream.handle)
+
+        rounds = 50 if self.quick else 1000
+        found: dict[str, float] = {}
+        for size in (8, 32):
+            through(size)
+            times: dict[str, list[float]] = {"through": [], "bare": []}
+            for _ in range(5):
+                for name, side in (("through", through), ("bare", bare)):
+                    begun = time.perf_counter()
+                    for _ in range(rounds):
+                        side(size)
+                    times[name].append(1e6 * (time.perf_counter() - begun) / rounds)
+            middle = {name: statistics.median(values) for name, values in times.items()}
+            found[f"batch_{size}_us"] = middle["through"]
+            found[f"bare_{size}_us"] = middle["bare"]
+            found[f"beyond_{size}_us"] = middle["through"] - middle["bare"]
+        found["further_request_us"] = (found["beyond_32_us"] - found["beyond_8_us"]) / 24
+        self.figures["overhead"] = found
+        print(
+            f"overhead: 8 requests {found['beyond_8_us']:.1f} us beyond the bare loop"
+            f" ({found['bare_8_us']:.1f} us; wanted <= 60), each further request"
+            f" {found['further_request_us']:.2f} us (wanted <= 3)"
+        )
+        runner.close()
+        pool.close()
+
+    def _served(self, part: str, model: Path, size: int, most: int, **more: Any) -> None:
+        """Measure decoding alone, the engine alone, and both as a pipeline of two nodes."""
+        import cv2
+
+        pictures = _pictures(cv2, 32)
+        profiles = [{"min": f"x:1x{size}x{size}x3", "max": f"x:{most}x{size}x{size}x3"}]
+        built = {
+            "precision": "fp16", "image_input": True, "mean": [127.5], "std": [64.0],
+        }  # fmt: skip
+        engine = self.built(
+            model, profiles=tuple(profiles), precision="fp16", image_input=True,
+            mean=(127.5,), std=(64.0,), max=most, **more,
+        )  # fmt: skip
+        alone = self.alone(engine, most, streams=2)
+        del engine
+        decode = {
+            "backend": "S[DecodeMat,ResizeMat]", "resize_h": size, "resize_w": size,
+            "instance_num": usable_cpus(),
+        }  # fmt: skip
+        with headrace.pipe(decode) as pipe:
+            decoding = drive(
+                lambda i: pipe({"data": pictures[i % len(pictures)]}), CLIENTS, self.seconds
+            )
+        infer = self.common(
+            model, backend=GATHERED, profiles=profiles, max=most, instance_num=2, **built, **more
+        )
+        config = {"decode": {**decode, "next": "infer"}, "infer": infer}
+        with headrace.pipe(config) as pipe:
+            whole = drive(
+                lambda i: pipe({"data": pictures[i % len(pictures)]}), CLIENTS, self.seconds
+            )
+            batch = pipe.stats()["nodes"]["infer"]["batch_size"]["mean"]
+            wide = drive(
+                lambda i: pipe({"data": pictures[i % len(pictures)]}), 4 * CLIENTS, self.seconds
+            )
+            rate = min(whole.rps, alone.rows_per_s) / 2
+            late = open_loop(
+                lambda i: pipe.submit({"data": pictures[i % len(pictures)]}), rate, self.seconds
+            )
+        lower = min(alone.rows_per_s, decoding.rps)
+        self.figures[part] = {
+            "engine_rows_per_s": alone.rows_per_s,
+            "engine_latency_ms": dict(alone.latency_ms),
+            "decoding_rps": decoding.rps,
+            "pipeline_rps": whole.rps,
+            "pipeline_rps_160_clients": wide.rps,
+            "mean_batch": batch,
+            "of_engine": whole.rps / alone.rows_per_s,
+            "of_lower_stage": whole.rps / lower,
+            "of_lower_stage_160_clients": wide.rps / lower,
+            "open_loop": late,
+            "p99_over_engine": late["p99_ms"] / alone.latency_ms["p50"],
+        }
+        print(
+            f"{part}: engine alone {alone.rows_per_s:.0f}/s at batch {most}, decoding alone"
+            f" {decoding.rps:.0f}/s, pipeline {whole.rps:.0f}/s with {CLIENTS} clients"
+            f" (mean batch {batch:.1f}): {whole.rps / lower:.3f} of the lower stage; with"
+            f" {4 * CLIENTS} clients {wide.rps / lower:.3f}. Open loop at {rate:.0f}/s: p99"
+            f" {late['p99_ms']:.1f} ms, engine {alone.latency_ms['p50']:.1f} ms a batch"
+        )
+
+    def limit(self) -> None:
+        """JPEG to a wide network: the engine is the limit."""
+        model = resnet(self.folder, width=2, name="wide")
+        size, most = (64, 4) if self.quick else (448, 16)
+        self._served("limit", model, size, most, optimization_level=2)
+
+    def resnet(self) -> None:
+        """JPEG to ResNet-50: decoding is the limit."""
+        size, most = (64, 4) if self.quick else (224, 32)
+        self._served("resnet", resnet(self.folder), size, most)
+
+    def table(self) -> None:
+        """ResNet-50 at batch 1, 8 and 32, all sides."""
+        size = 64 if self.quick else 224
+        model = resnet(self.folder)
+        profiles = ({"min": f"x:1x3x{size}x{size}", "max": f"x:32x3x{size}x{size}"},)
+        options = {"precision": "fp16", "profiles": profiles, "max": 32}
+        engine = self.built(model, **options)
+        rows: dict[str, dict[str, float]] = {}
+        config = self.common(
+            model, backend=ALONE, precision="fp16", profiles=list(profiles), max=32,
+            instance_num=2, output_device="cuda",
+        )  # fmt: skip
+        with headrace.pipe(config) as pipe:
+            for batch in (1, 8, 32):
+                bare = self.alone(engine, batch, streams=2)
+                graph = self.alone(engine, batch, streams=2, graph=True)
+                block = _resident(self.cuda, (batch, 3, size, size))
+                request = {"data": block, "request_size": batch}
+                ours = drive(lambda _, request=request: pipe(dict(request)), 3, self.seconds)
+                rows[str(batch)] = {
+                    "trtexec_ms": 1e3 / bare.runs_per_s,
+                    "trtexec_graph_ms": 1e3 / graph.runs_per_s,
+                    "headrace_ms": 1e3 / ours.rps,
+                    "headrace_of_trtexec": ours.rps / bare.runs_per_s,
+                    **self._others(model, batch, size),
+                }
+                print(f"table: batch {batch}: " + ", ".join(
+                    f"{name} {value:.3f}" for name, value in rows[str(batch)].items()
+                ))  # fmt: skip
+        self.figures["table"] = rows
+
+    def _others(self, model: Path, batch: int, size: int) -> dict[str, float]:
+        """Time ONNX Runtime's CUDA provider (fp32, TF32) and torch (fp16), where they are."""
+        found: dict[str, float] = {}
+        try:
+            import torch
+        except ImportError:
+            return found
+        x = torch.zeros((batch, 3, size, size), device="cuda")
+        try:
+            import onnxruntime
+
+            session = onnxruntime.InferenceSession(str(model), providers=["CUDAExecutionProvider"])
+            binding = session.io_binding()
+            binding.bind_input("x", "cuda", 0, np.float32, tuple(x.shape), x.data_ptr())
+            binding.bind_output("y", "cuda")
+            if "CUDAExecutionProvider" in session.get_providers():
+                run = lambda: session.run_with_iobinding(binding)  # noqa: E731
+                found["onnxruntime_cuda_ms"] = _timed(run, self.seconds / 2)
+        except Exception as error:  # noqa: BLE001 - a side that is not there is left out
+            print(f"table: onnxruntime is left out: {error}")
+        try:
+            import torchvision
+
+            with torch.inference_mode():
+                net = torchvision.models.resnet50(weights=None).half().cuda().eval()
+                half = x.half().contiguous(memory_format=torch.channels_last)
+                net = net.to(memory_format=torch.channels_last)
+
+                def eager() -> None:
+                    net(half)
+                    torch.cuda.current_stream().synchronize()
+
+                found["torch_eager_ms"] = _timed(eager, self.seconds / 2)
+        except Exception as error:  # noqa: BLE001
+            print(f"table: torch is left out: {error}")
+        return found
+
+    def image(self) -> None:
+        """Pictures of uint8 from the host beside float32."""
+        size, most = (128, 4) if self.quick else (640, 16)
+        model = mean_only(self.folder)
+        random = np.random.default_rng(0)
+        picture = random.integers(0, 256, (size, size, 3), np.uint8)
+        planar = np.ascontiguousarray(picture.transpose(2, 0, 1), np.float32)
+        found = {}
+        shared = {"backend": GATHERED, "max": most, "instance_num": 2, "optimization_level": 0}
+        sides = {
+            "uint8": ({"profiles": [{"max": f"x:{most}x{size}x{size}x3", "min":
+                       f"x:1x{size}x{size}x3"}], "image_input": True}, picture),
+            "float32": ({"profiles": [{"max": f"x:{most}x3x{size}x{size}", "min":
+                         f"x:1x3x{size}x{size}"}]}, planar),
+        }  # fmt: skip
+        for name, (options, value) in sides.items():
+            with headrace.pipe(self.common(model, **shared, **options)) as pipe:
+                load = drive(lambda _, value=value: pipe({"data": value}), CLIENTS, self.seconds)
+            found[f"{name}_rps"] = load.rps
+            found[f"{name}_bytes"] = float(value.nbytes)
+        found["ratio"] = found["uint8_rps"] / found["float32_rps"]
+        self.figures["image"] = found
+        print(
+            f"image: uint8 {found['uint8_rps']:.0f}/s, float32 {found['float32_rps']:.0f}/s:"
+            f" {found['ratio']:.2f}x (wanted >= 2)"
+        )
+
+    def start(self) -> None:
+        """A build beside a start from the cache; memory of one and of four instances."""
+        size = 64 if self.quick else 224
+        model = resnet(self.folder, name="started")
+        profiles = [{"min": f"x:1x3x{size}x{size}", "max": f"x:8x3x{size}x{size}"}]
+        config = self.common(
+            model, backend=ALONE, profiles=profiles, max=8, optimization_level=2, precision="fp16",
+            cache_dir=str(self.folder / "fresh"),
+        )  # fmt: skip
+        seconds, memory = {}, {}
+        for name, instances in (("build", 1), ("cache", 1), ("four", 4)):
+            gc.collect()
+            free, _ = self.cuda.memory_bytes()
+            begun = time.perf_counter()
+            with headrace.pipe({**config, "instance_num": instances}) as pipe:
+                seconds[name] = time.perf_counter() - begun
+                memory[name] = free - self.cuda.memory_bytes()[0]
+                about = str(pipe.describe())
+            assert ("'cache_hit': True" in about) is (name != "build")
+        self.figures["start"] = {
+            "build_s": seconds["build"],
+            "cache_s": seconds["cache"],
+            "ratio": seconds["build"] / seconds["cache"],
+            "one_instance_bytes": memory["cache"],
+            "four_instances_bytes": memory["four"],
+            "weights_bytes": 2 * 25_500_000,
+        }
+        print(
+            f"start: build {seconds['build']:.1f} s, from the cache {seconds['cache']:.2f} s:"
+            f" {seconds['build'] / seconds['cache']:.0f}x (wanted >= 10); memory one instance"
+            f" {memory['cache'] / 2**20:.0f} MiB, four {memory['four'] / 2**20:.0f} MiB"
+        )
+
+
+PARTS = ("overhead", "limit", "resnet", "table", "image", "start")
+
+
+def open_loop(submit: Callable[[int], Any], rate: float, seconds: float) -> dict[str, float]:
+    """Send requests at given moments, whether or not others are answered; latency from there."""
+    count = max(20, int(rate * seconds))
+    gaps = np.random.default_rng(0).exponential(1 / rate, count).cumsum()
+    ended = [0.0] * count
+    done = threading.Semaphore(0)
+    begun = time.perf_counter()
+
+    def note(i: int) -> Callable[[Any], None]:
+        def ends(future: Any) -> None:
+            ended[i] = time.perf_counter()
+            done.release()
+
+        return ends
+
+    for i in range(count):
+        wait = begun + gaps[i] - time.perf_counter()
+        if wait > 0:
+            time.sleep(wait)
+        submit(i).add_done_callback(note(i))
+    for _ in range(count):
+        done.acquire()
+    late = 1e3 * (np.asarray(ended) - begun - gaps)
+    return {
+        "rate": rate,
+        "requests": float(count),
+        **{f"p{q}_ms": float(np.percentile(late, q)) for q in (50, 90, 99)},
+    }
+
+
+def _timed(run: Callable[[], object], seconds: float) -> float:
+    """Give the milliseconds of one call, over ``seconds`` after a warm-up."""
+    for _ in range(5):
+        run()
+    count, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        run()
+        count += 1
+    return 1e3 * (time.perf_counter() - begun) / count
+
+
+def _resident(cuda: Any, shape: tuple[int, ...]) -> Any:
+    """Give an array of zeros on the device."""
+    from headrace_trt.arrays import DeviceArray, StreamRef
+    from headrace_trt.memory import DevicePool, Stream
+
+    stream = Stream(cuda)
+    pool = DevicePool(cuda, stream.handle)
+    zeros = np.zeros(shape, np.float32)
+    block = pool.take(zeros.nbytes)
+    cuda.copy(block.pointer, zeros.ctypes.data, zeros.nbytes, stream.handle)
+    cuda.stream_synchronize(stream.handle)
+    ref = StreamRef(0)
+    return DeviceArray(
+        cuda, block.pointer, shape, "float32", ordinal=0, stream=ref, owner=(block, pool)
+    )
+
+
+def _pictures(cv2: Any, count: int) -> list[bytes]:
+    random = np.random.default_rng(0)
+    made = []
+    for _ in range(count):
+        small = random.integers(0, 256, (30, 40, 3), np.uint8)
+        made.append(cv2.imencode(".jpg", cv2.resize(small, (640, 480)))[1].tobytes())
+    return made
+
+
+def main() -> int:
+    """Run the parts that were asked for; a part that fails is told and the others go on."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--quick", action="store_true", help="show that it runs, not how fast")
+    parser.add_argument("--json", type=Path, help="write all figures to a file")
+    chosen = parser.parse_args()
+    packages = ("headrace", "headrace-trt", "tensorrt_cu12_bindings", "tensorrt", "torch", "numpy")
+    about: Mapping[str, Any] = environment(packages)
+    print_environment(about)
+    failed = []
+    with tempfile.TemporaryDirectory(prefix="headrace-gpu-trt-") as folder:
+        bench = Bench(Path(folder), quick=chosen.quick)
+        device = bench.cuda.describe(0)
+        print(f"{device['name']} ({device['compute_capability']}), {bench.library.text}\n")
+        for part in chosen.part:
+            begun = time.perf_counter()
+            try:
+                getattr(bench, part)()
+            except Exception:  # noqa: BLE001 - the device is lent: the other parts still count
+                failed.append(part)
+                traceback.print_exc()
+            print(f"  ({part}: {time.perf_counter() - begun:.0f} s)\n", flush=True)
+        if chosen.json is not None:
+            save(
+                chosen.json,
+                {"device": device, "library": bench.library.text, **bench.figures},
+                about,
+            )
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

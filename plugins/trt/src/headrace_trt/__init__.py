@@ -1,0 +1,99 @@
+"""Headrace backends for TensorRT, and the plain functions and tools they are made of.
+
+Nothing is imported until it is used: ``import headrace_trt`` loads neither TensorRT nor CUDA, numpy
+or onnx.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace_trt.arrays import DeviceArray
+    from headrace_trt.building import BuildCancelledError, BuiltPlan, build_plan
+    from headrace_trt.cache import CachedPlan, default_cache_dir, trim_cache
+    from headrace_trt.engine import Engine, load_engine
+    from headrace_trt.image_input import fold_image_input
+    from headrace_trt.infer import TensorrtCat, TensorrtInferTensor, TensorrtSplit
+    from headrace_trt.layers import Layer
+    from headrace_trt.library import Library, find_library
+    from headrace_trt.load_engine import LoadTensorrtEngine
+    from headrace_trt.obtaining import build_engine
+    from headrace_trt.onnx2tensorrt import Onnx2Tensorrt
+    from headrace_trt.precision import convert_precision
+    from headrace_trt.profiles import Profile, choose_profiles, parse_shapes
+    from headrace_trt.quantize import quantize
+    from headrace_trt.settings import BuildSettings
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "BuildCancelledError": "building",
+    "BuildSettings": "settings",
+    "BuiltPlan": "building",
+    "CachedPlan": "cache",
+    "DeviceArray": "arrays",
+    "Engine": "engine",
+    "Layer": "layers",
+    "Library": "library",
+    "LoadTensorrtEngine": "load_engine",
+    "Onnx2Tensorrt": "onnx2tensorrt",
+    "Profile": "profiles",
+    "TensorrtCat": "infer",
+    "TensorrtInferTensor": "infer",
+    "TensorrtSplit": "infer",
+    "build_engine": "obtaining",
+    "build_plan": "building",
+    "choose_profiles": "profiles",
+    "convert_precision": "precision",
+    "default_cache_dir": "cache",
+    "find_library": "library",
+    "fold_image_input": "image_input",
+    "load_engine": "engine",
+    "parse_shapes": "profiles",
+    "quantize": "quantize",
+    "trim_cache": "cache",
+}
+
+__all__ = [
+    "BuildCancelledError",
+    "BuildSettings",
+    "BuiltPlan",
+    "CachedPlan",
+    "DeviceArray",
+    "Engine",
+    "Layer",
+    "Library",
+    "LoadTensorrtEngine",
+    "Onnx2Tensorrt",
+    "Profile",
+    "TensorrtCat",
+    "TensorrtInferTensor",
+    "TensorrtSplit",
+    "__version__",
+    "build_engine",
+    "build_plan",
+    "choose_profiles",
+    "convert_precision",
+    "default_cache_dir",
+    "find_library",
+    "fold_image_input",
+    "load_engine",
+    "parse_shapes",
+    "quantize",
+    "trim_cache",
+]
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name not in _HOME:
+        raise AttributeError(f"module 'headrace_trt' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"headrace_trt.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

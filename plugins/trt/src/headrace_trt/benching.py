@@ -1,0 +1,306 @@
+"""How fast an engine is by itself: the loop of trtexec, until its throughput is stable."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import SetupError
+from headrace_trt.arrays import item_bytes
+from headrace_trt.execution import Execution
+from headrace_trt.memory import Buffer, DevicePool, PinnedArena, Stream, close_all
+from headrace_trt.outputs import nbytes_of
+from headrace_trt.signature import Signature, read_signature
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace_trt.cuda import Cuda
+    from headrace_trt.engine import Engine
+
+__all__ = ["EngineBench", "bench_engine"]
+
+_DEPTH = 2
+"""Runs that are queued ahead on each stream, as trtexec does, so that the device never waits."""
+
+_STABLE = 0.02
+_WINDOWS = 3
+
+
+@dataclass(frozen=True)
+class EngineBench:
+    """What was measured.
+
+    Attributes:
+        shapes: Shape of every input.
+        rows: Rows of one run.
+        streams: How many contexts ran at a time, each on a stream of its own.
+        cuda_graph: Whether runs were recorded.
+        copies: Whether copies from and to the host are part of each run.
+        runs: How many were measured.
+        seconds: How long that took.
+        runs_per_s: Runs per second, of all streams.
+        latency_ms: Time of one run on the device by events: p50, p90, p99, mean.
+        stable: Whether the last windows differed by less than 2 %.
+        clock: What the clock covers, in words.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    rows: int
+    streams: int
+    cuda_graph: bool
+    copies: bool
+    runs: int
+    seconds: float
+    runs_per_s: float
+    latency_ms: Mapping[str, float]
+    stable: bool
+    clock: str
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows per second, of all streams."""
+        return self.runs_per_s * self.rows
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give everything, JSON-able."""
+        return {
+            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "rows": self.rows,
+            "streams": self.streams,
+            "cuda_graph": self.cuda_graph,
+            "copies": self.copies,
+            "runs": self.runs,
+            "seconds": self.seconds,
+            "runs_per_s": self.runs_per_s,
+            "rows_per_s": self.rows_per_s,
+            "latency_ms": dict(self.latency_ms),
+            "stable": self.stable,
+            "clock": self.clock,
+        }
+
+
+class _Lane:
+    """One context on a stream of its own, with inputs and outputs that stay where they are."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        cuda: Cuda,
+        signature: Signature,
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        profile: int,
+        copies: bool,
+    ) -> None:
+        self._cuda = cuda
+        self._copies = copies
+        self.stream = Stream(cuda)
+        self.pool = DevicePool(cuda, self.stream.handle)
+        self.arena = PinnedArena(cuda)
+        self.execution = Execution(engine, profile, signature, self.stream.handle, pool=self.pool)
+        self.buffers: list[Buffer] = []
+        self._ways: list[tuple[int, int, int, bool]] = []
+        self._events = [
+            (cuda.event_create(timing=True), cuda.event_create(timing=True)) for _ in range(_DEPTH)
+        ]
+        self._waiting: deque[tuple[int, int]] = deque()
+        self.graph: Any = None
+        self._values = []
+        pointers = {}
+        for port in signature.inputs:
+            if port.is_shape:
+                values = np.asarray(port.best, port.dtype)
+                self._values.append(values)
+                pointers[port.name] = values.ctypes.data
+                continue
+            nbytes = item_bytes(port.dtype) * int(np.prod(shapes[port.name]))
+            pointers[port.name] = self._buffer(nbytes, to_device=True)
+        outputs = self.execution.set_shapes(shapes, pointers)
+        for port in (*signature.outputs, *signature.unwanted):
+            if -1 in outputs[port.name]:
+                raise SetupError(f"the size of output {port.name!r} depends on the data")
+            nbytes = nbytes_of(port, outputs[port.name])
+            pointers[port.name] = self._buffer(nbytes, to_device=False)
+        for name, pointer in pointers.items():
+            self.execution.bind(name, pointer)
+        self.enqueue()
+        cuda.stream_synchronize(self.stream.handle)
+
+    def _buffer(self, nbytes: int, *, to_device: bool) -> int:
+        buffer = Buffer(self._cuda)
+        buffer.reserve(nbytes)
+        self.buffers.append(buffer)
+        host, view = self.arena.take(max(nbytes, 1))
+        view[:] = 0
+        self._cuda.copy(buffer.pointer, host, nbytes, self.stream.handle)
+        self._ways.append((buffer.pointer, host, nbytes, to_device))
+        return buffer.pointer
+
+    def record(self) -> None:
+        """Record a run as a graph."""
+        self._cuda.begin_capture(self.stream.handle)
+        self.enqueue()
+        self.graph = self._cuda.end_capture(self.stream.handle)
+
+    def enqueue(self) -> None:
+        """Queue a run, with its copies."""
+        if self.graph is not None:
+            self._cuda.graph_launch(self.graph, self.stream.handle)
+            return
+        if self._copies:
+            for device, host, nbytes, to_device in self._ways:
+                if to_device:
+                    self._cuda.copy(device, host, nbytes, self.stream.handle)
+        self.execution.enqueue()
+        if self._copies:
+            for device, host, nbytes, to_device in self._ways:
+                if not to_device:
+                    self._cuda.copy(host, device, nbytes, self.stream.handle)
+
+    def step(self) -> float | None:
+        """Queue a run; give the time of the one before the last in ms, once there is one."""
+        told = self.settle() if len(self._waiting) == _DEPTH else None
+        start, end = self._events[0]
+        self._events.append(self._events.pop(0))
+        self._cuda.event_record(start, self.stream.handle)
+        self.enqueue()
+        self._cuda.event_record(end, self.stream.handle)
+        self._waiting.append((start, end))
+        return told
+
+    def settle(self) -> float:
+        """Wait for the oldest run that is queued and give its time in ms."""
+        start, end = self._waiting.popleft()
+        self._cuda.event_synchronize(end)
+        return self._cuda.event_elapsed_ms(start, end)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._cuda.stream_synchronize(self.stream.handle)
+        if self.graph is not None:
+            self._cuda.graph_destroy(self.graph)
+        self.execution.close()
+        for pair in self._events:
+            for event in pair:
+                self._cuda.event_destroy(event)
+        close_all([self.stream, self.pool, self.arena, *self.buffers])
+
+
+def bench_engine(  # noqa: PLR0913 - all by name
+    engine: Engine,
+    cuda: Cuda,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    profile: int = 0,
+    streams: int = 1,
+    cuda_graph: bool = False,
+    copies: bool = False,
+    window_s: float = 0.25,
+    most_s: float = 5.0,
+) -> EngineBench:
+    """Measure an engine alone, on inputs of zeros.
+
+    Args:
+        engine: The engine.
+        cuda: The CUDA runtime.
+        shapes: Shape of inputs; of those that are left out, the best of the profile.
+        profile: Which optimization profile.
+        streams: Contexts that run at a time, each on a stream of its own.
+        cuda_graph: Whether runs are recorded.
+        copies: Whether each run copies its inputs from pinned memory and its outputs back.
+        window_s: Length of a window; the measurement ends when the last three differ by less
+            than 2 %.
+        most_s: It ends after this in any case.
+
+    Raises:
+        SetupError: A shape that the profile does not take, or an output whose size the data decide.
+    """
+    signature = read_signature(engine, profile)
+    chosen = _shapes(signature, shapes or {})
+    lanes: list[_Lane] = []
+    try:
+        for _ in range(streams):
+            lane = _Lane(engine, cuda, signature, chosen, profile=profile, copies=copies)
+            lanes.append(lane)
+            if cuda_graph:
+                lane.record()
+        measured = _measure(lanes, window_s, most_s)
+    finally:
+        close_all(list(lanes))
+    runs, seconds, times, stable = measured
+    sorted_ms = np.sort(np.asarray(times))
+    latency = {f"p{q}": float(np.percentile(sorted_ms, q)) for q in (50, 90, 99)}
+    covers = (
+        "each run with its copies from and to pinned host memory"
+        if copies
+        else ("each run; inputs and outputs stay on the device")
+    )
+    batched = next(port for port in signature.inputs if port.batched)
+    return EngineBench(
+        chosen,
+        chosen[batched.name][0],
+        streams,
+        cuda_graph,
+        copies,
+        runs,
+        seconds,
+        runs / seconds,
+        {**latency, "mean": float(sorted_ms.mean())},
+        stable,
+        f"host clock from the first enqueue to the last result; latency by events around {covers}",
+    )
+
+
+def _shapes(signature: Signature, given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    names = [port.name for port in signature.inputs]
+    for name in given:
+        if name not in names:
+            raise SetupError(f"there is no input {name!r}", hint=f"There are: {', '.join(names)}.")
+    chosen = {}
+    for port in signature.inputs:
+        shape = tuple(given.get(port.name, port.best))
+        fits = len(shape) == len(port.best) and all(
+            low <= n <= high for low, n, high in zip(port.low, shape, port.high, strict=True)
+        )
+        if not fits and not port.is_shape:
+            raise SetupError(f"input {port.name!r} takes {port.text()}, not {list(shape)}")
+        chosen[port.name] = shape
+    return chosen
+
+
+def _measure(
+    lanes: Sequence[_Lane], window_s: float, most_s: float
+) -> tuple[int, float, list[float], bool]:
+    """Run windows until they agree; give runs, seconds and times of the last windows."""
+    windows: deque[tuple[int, float, list[float]]] = deque(maxlen=_WINDOWS)
+    begun = time.monotonic()
+    stable = False
+    while not stable and (len(windows) < _WINDOWS or time.monotonic() - begun < most_s):
+        windows.append(_window(lanes, window_s))
+        rates = [runs / seconds for runs, seconds, _ in windows]
+        stable = len(windows) == _WINDOWS and max(rates) - min(rates) <= _STABLE * max(rates)
+    return (
+        sum(runs for runs, _, _ in windows),
+        sum(seconds for _, seconds, _ in windows),
+        [ms for _, _, times in windows for ms in times],
+        stable,
+    )
+
+
+def _window(lanes: Sequence[_Lane], window_s: float) -> tuple[int, float, list[float]]:
+    times: list[float] = []
+    begun = time.monotonic()
+    while time.monotonic() - begun < window_s:
+        for lane in lanes:
+            told = lane.step()
+            if told is not None:
+                times.append(told)
+    for lane in lanes:
+        while lane._waiting:
+            times.append(lane.settle())
+    return len(times), time.monotonic() - begun, times

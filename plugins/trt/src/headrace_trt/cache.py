@@ -1,0 +1,227 @@
+"""The engine cache: plans in files of their own, each with a sidecar that says what it is.
+
+An entry is ``KEY.plan``, the bytes as TensorRT gave them, and ``KEY.json``. The sidecar is written
+last and holds the hash of the plan, so that a torn entry is seen as one and built anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import SetupError
+from headrace_trt.building import BuildCancelledError
+from headrace_trt.onnx_model import hash_file
+from headrace_trt.timing import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace_trt.building import BuiltPlan
+
+__all__ = ["CachedPlan", "default_cache_dir", "get_or_build", "key_of", "read_entry", "trim_cache"]
+
+_log = logging.getLogger("headrace.trt")
+
+FORMAT: Final = 1
+_LOCK_STEP_S: Final = 0.2
+
+
+@dataclass(frozen=True)
+class CachedPlan:
+    """A plan and where it came from.
+
+    Attributes:
+        path: The file of the plan.
+        plan: Its bytes.
+        hit: Whether it was there already.
+        sidecar: What the sidecar says.
+    """
+
+    path: Path
+    plan: bytes
+    hit: bool
+    sidecar: Mapping[str, Any]
+
+
+def default_cache_dir() -> Path:
+    """Give the folder of the user's engine cache (``HEADRACE_TRT_CACHE`` names another)."""
+    named = os.environ.get("HEADRACE_TRT_CACHE")
+    if named:
+        return Path(named).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("headrace")) / "trt"
+
+
+def key_of(asked: Mapping[str, Any]) -> str:
+    """Give the key of an entry: a hash of everything that makes the engine what it is."""
+    text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+def sidecar_of(plan: Path) -> Path:
+    """Give the path of the sidecar of a plan."""
+    return (
+        plan.with_name(f"{plan.name}.json") if plan.suffix != ".plan" else plan.with_suffix(".json")
+    )
+
+
+def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan | None:
+    """Read a plan with its sidecar; None where it is not there, torn, or not what is asked for.
+
+    A plan that is there and cannot be used is warned of.
+
+    Args:
+        plan: The file of the plan.
+        asked: What the entry must have been built from; None: anything.
+    """
+    if not plan.exists():
+        return None
+    reason = "its sidecar is missing"
+    try:
+        sidecar = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
+        content = plan.read_bytes()
+        if sidecar.get("format") != FORMAT:
+            reason = "its sidecar is of another format"
+        elif asked is not None and sidecar.get("asked") != json.loads(json.dumps(asked)):
+            reason = "it was built from something else"
+        elif hashlib.sha256(content).hexdigest() != sidecar.get("plan_sha256"):
+            reason = "its content is not what its sidecar says"
+        else:
+            return CachedPlan(plan, content, True, sidecar)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, AttributeError) as error:
+        reason = f"its sidecar cannot be read ({error})"
+    _log.warning("%s is not used and will be built anew: %s", plan, reason)
+    return None
+
+
+def origin_of(plan: Path) -> str:
+    """Tell by what and for which device a plan was built, out of its sidecar; "" without one."""
+    try:
+        told = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
+        asked = told["asked"]
+        device = asked.get("device") or {}
+        where = f" for {device['name']} ({device['compute_capability']})" if device else ""
+        return f"built by {asked['library']} {asked['version']}{where}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
+
+
+def get_or_build(
+    plan: Path,
+    asked: Mapping[str, Any],
+    build: Callable[[], BuiltPlan],
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
+    most_bytes: int | None = None,
+) -> CachedPlan:
+    """Give the plan in the file ``plan``, built by ``build`` where it is not there.
+
+    A lock across processes lets one build and the others wait for it. The files are replaced
+    atomically, the sidecar last.
+
+    Args:
+        plan: Where it is, or will be.
+        asked: Everything that makes it what it is, JSON-able.
+        build: Builds it.
+        cancelled: Asked while waiting for another process.
+        most_bytes: The folder's plans together are held below this, the longest unused go first.
+
+    Raises:
+        SetupError: Whatever ``build`` raises, or the folder cannot be written.
+        BuildCancelledError: ``cancelled()`` while waiting.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        plan.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(plan, error) from error
+    lock = FileLock(plan.with_name(f".{plan.name}.lock"))
+    while True:
+        try:
+            lock.acquire(timeout=_LOCK_STEP_S)
+            break
+        except Timeout:
+            if cancelled():
+                raise BuildCancelledError(
+                    f"gave up waiting for another process that builds {plan}"
+                ) from None
+        except OSError as error:
+            raise _unwritable(plan, error) from error
+    try:
+        found = read_entry(plan, asked)
+        if found is not None:
+            os.utime(sidecar_of(plan))  # the time of last use, by which trim_cache chooses
+            return found
+        built = build()
+        sidecar = {
+            "format": FORMAT,
+            "asked": dict(asked),
+            "plan_sha256": hashlib.sha256(built.plan).hexdigest(),
+            "built_at": int(time.time()),  # noqa: TID251 - a date for people
+            **built.describe(),
+            "layers": [layer.as_dict() for layer in built.layers],
+        }
+        try:
+            sidecar_of(plan).unlink(missing_ok=True)
+            write_atomically(plan, built.plan)
+            write_atomically(sidecar_of(plan), json.dumps(sidecar, indent=1).encode())
+        except OSError as error:
+            raise _unwritable(plan, error) from error
+        if most_bytes is not None:
+            trim_cache(plan.parent, most_bytes, keep=plan)
+        return CachedPlan(plan, built.plan, False, sidecar)
+    finally:
+        lock.release()
+
+
+def trim_cache(folder: Path, most_bytes: int, *, keep: Path | None = None) -> list[Path]:
+    """Remove the plans that were not used for longest until the others fit ``most_bytes``.
+
+    Only plans that have a sidecar are counted and removed.
+
+    Returns:
+        The plans that were removed.
+    """
+    entries = []
+    for plan in folder.glob("*.plan"):
+        try:
+            entries.append((sidecar_of(plan).stat().st_mtime_ns, plan.stat().st_size, plan))
+        except OSError:
+            continue
+    total = sum(size for _, size, _ in entries)
+    removed = []
+    for _, size, plan in sorted(entries):
+        if total <= most_bytes:
+            break
+        if plan == keep:
+            continue
+        sidecar_of(plan).unlink(missing_ok=True)
+        plan.unlink(missing_ok=True)
+        total -= size
+        removed.append(plan)
+    if removed:
+        _log.info("removed %d plans from %s to stay below its size limit", len(removed), folder)
+    return removed
+
+
+def file_identity(path: Path) -> dict[str, Any]:
+    """Give the hash and size of a file as the key of an entry has it."""
+    return {"sha256": hash_file(path), "bytes": path.stat().st_size}
+
+
+def _unwritable(plan: Path, error: OSError) -> SetupError:
+    return SetupError(
+        f"the engine cannot be kept in {plan.parent}: {error}",
+        hint="Name another folder in `cache_dir`, or a file in `engine`.",
+    )

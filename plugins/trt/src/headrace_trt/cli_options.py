@@ -1,0 +1,124 @@
+"""The options of a build on the command line: the same names and descriptions as in a configuration."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Optional
+
+import pydantic
+import typer
+
+from headrace.errors import SetupError
+from headrace_trt.options import BuildOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["File", "Json", "settings_from", "with_build_options"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The file.")]
+
+_OWN: Final = ("model", "profiles", "engine")
+"""Fields that a command has an argument or options of another form for."""
+
+_LISTS: Final = ("keep_fp32", "tactic_sources", "plugins", "mark_outputs")
+_NUMBERS: Final = ("mean", "std")
+
+_SHAPES: Final = {
+    "min_shapes": "Smallest shapes, as x:1x3x224x224,m:1x10; once per optimization profile.",
+    "opt_shapes": "Shapes to be fastest at; once per optimization profile.",
+    "max_shapes": "Largest shapes; once per optimization profile.",
+}
+_ROWS: Final = {
+    "min": "Fewest rows per batch, where no shapes are given.",
+    "max": "Most rows per batch, where no shapes are given.",
+}
+
+
+def with_build_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a build; it gets them as one dict, ``build``.
+
+    The last parameter of ``command`` must be ``build``.
+    """
+    own = inspect.signature(command, eval_str=True)
+    first = [p for name, p in own.parameters.items() if name != "build"]
+    made = [_parameter(name) for name in BuildOptions.model_fields if name not in _OWN]
+    made += [_listed(name, text) for name, text in _SHAPES.items()]
+    made += [_option(name, Optional[int], text) for name, text in _ROWS.items()]  # noqa: UP045
+    names = {parameter.name for parameter in made}
+
+    def run(**given: Any) -> Any:
+        build = {name: given.pop(name) for name in list(given) if name in names}
+        return command(**given, build={k: v for k, v in build.items() if v not in (None, [])})
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*first, *made)]
+    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in keywords}
+    return run
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    field = BuildOptions.model_fields[name]
+    text = field.description or ""
+    if name in _LISTS:
+        return _listed(name, f"{text} May be given several times.")
+    if name in _NUMBERS:
+        return _option(name, Optional[str], f"{text} Several with commas.")  # noqa: UP045
+    kinds = typing.get_args(field.annotation) or (field.annotation,)
+    if bool in kinds:
+        return _option(name, Optional[bool], text)  # noqa: UP045
+    if int in kinds:
+        return _option(name, Optional[int], text)  # noqa: UP045
+    return _option(name, Optional[str], text)  # noqa: UP045
+
+
+def _option(name: str, kind: Any, text: str) -> inspect.Parameter:
+    annotation = Annotated[kind, typer.Option(help=text, show_default=False)]
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+def _listed(name: str, text: str) -> inspect.Parameter:
+    return _option(name, Optional[list[str]], text)  # noqa: UP045
+
+
+def settings_from(
+    model: str | None, build: Mapping[str, Any]
+) -> tuple[BuildOptions, dict[str, Any]]:
+    """Give the options of a build, and the rows per batch, from what was written.
+
+    Raises:
+        SetupError: A value is wrong; all that are wrong are told.
+    """
+    given = dict(build)
+    shapes = {key[:3]: given.pop(key, []) for key in _SHAPES}
+    rows = {key: given.pop(key, None) for key in _ROWS}
+    for name in _NUMBERS:
+        if name in given:
+            given[name] = [part.strip() for part in str(given[name]).split(",")]
+    if any(shapes.values()):
+        given["profiles"] = _profiles(shapes)
+    if model is not None:
+        given["model"] = model
+    try:
+        return BuildOptions.model_validate(given), rows
+    except pydantic.ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'options'}: {e['msg']}" for e in error.errors()
+        )
+        raise SetupError(problems, hint="`headrace trt build --help` lists the options.") from error
+
+
+def _profiles(shapes: Mapping[str, list[str]]) -> list[dict[str, str]]:
+    count = len(shapes["max"])
+    if not count or any(len(found) not in (0, count) for found in shapes.values()):
+        raise SetupError(
+            "--max-shapes must be given once per profile, --min-shapes and --opt-shapes as often or"
+            " not at all"
+        )
+    return [{key: found[i] for key, found in shapes.items() if found} for i in range(count)]

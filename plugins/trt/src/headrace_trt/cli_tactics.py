@@ -1,0 +1,87 @@
+"""``headrace trt tactics``: files that fix the choice of tactics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace.errors import SetupError
+from headrace_trt.cli_options import File, Json, settings_from, with_build_options
+from headrace_trt.cli_printing import phases, show
+
+__all__ = ["tactics"]
+
+tactics = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+
+
+@tactics.command("show")
+def tacticsshow(file: File, as_json: Json = False) -> None:
+    """Show what a file of tactics has chosen and excludes."""
+    from headrace_trt.tools.tactic_tools import show_tactics
+
+    show(show_tactics(file), as_json=as_json)
+
+
+@tactics.command("fix")
+@with_build_options
+def tactics_fix(
+    model: File,
+    file: Annotated[Path, typer.Argument(help="The file of tactics.")],
+    as_json: Json = False,
+    build: Any = None,
+) -> None:
+    """Build a model and record the choice of tactics, or replay the one that is there."""
+    from headrace_trt.building import build_plan
+
+    options, rows = settings_from(str(model), {**build, "tactics": str(file)})
+    with phases() as progress:
+        built = build_plan(options.settings(**rows), progress=progress)
+    show({"tactics": str(file), **built.describe()}, as_json=as_json)
+
+
+@tactics.command("exclude")
+def tactics_exclude(
+    file: Annotated[Path, typer.Argument(help="The file of tactics.")],
+    choices: Annotated[list[str], typer.Argument(help="Layers, or implementation:tactic.")],
+    as_json: Json = False,
+) -> None:
+    """Exclude choices from what builds with this file may take."""
+    from headrace_trt.tools.tactic_tools import exclude_tactics
+
+    show(exclude_tactics(file, choices), as_json=as_json)
+
+
+@tactics.command("bisect")
+@with_build_options
+def tactics_bisect(
+    model: File,
+    good: Annotated[Path, typer.Argument(exists=True, help="Tactics with right answers.")],
+    bad: Annotated[Path, typer.Argument(exists=True, help="Tactics with wrong answers.")],
+    limit: Annotated[float, typer.Option(help="Largest difference over the largest value.")] = 1e-3,
+    as_json: Json = False,
+    build: Any = None,
+) -> None:
+    """Find the layers whose tactic gives wrong numbers, by building with mixtures of two files."""
+    import tempfile
+
+    from headrace_trt.tactics import TacticFile, read_tactics
+    from headrace_trt.tools.comparing import compare, run_built
+    from headrace_trt.tools.tactic_tools import bisect_tactics
+
+    options, rows = settings_from(str(model), build)
+    files = [read_tactics(path) for path in (good, bad)]
+    if files[0] is None or files[1] is None:
+        raise SetupError("both files of tactics must be there")
+    with tempfile.TemporaryDirectory(prefix="headrace-trt-") as folder:
+        path = Path(folder, "mixed.json")
+
+        def is_wrong(mixed: TacticFile) -> bool:
+            mixed.write(path)
+            settings = options.settings(**rows).with_(tactics=path)
+            return not compare(settings, run=run_built, limit=limit)["same"]
+
+        layers = bisect_tactics(files[0], files[1], is_wrong)
+    chosen = {layer: files[1].chosen[layer] for layer in layers}
+    show({"wrong": chosen}, as_json=as_json)

@@ -1,0 +1,122 @@
+"""The builder's configuration: what the settings ask for, or an error where the library has not got it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import SetupError
+from headrace_trt.profiles import choose_profiles
+
+if TYPE_CHECKING:
+    from headrace_trt.library import Library
+    from headrace_trt.network import Network
+    from headrace_trt.profiles import Profile
+    from headrace_trt.settings import BuildSettings
+
+__all__ = ["add_profiles", "make_config"]
+
+_FLAGS = (
+    ("sparsity", "SPARSE_WEIGHTS"),
+    ("refit", "REFIT"),
+    ("strip", "STRIP_PLAN"),
+    ("weight_streaming", "WEIGHT_STREAMING"),
+    ("version_compatible", "VERSION_COMPATIBLE"),
+)
+
+
+def make_config(library: Library, network: Network, settings: BuildSettings) -> Any:
+    """Make the ``IBuilderConfig`` of a build, without profiles.
+
+    Raises:
+        SetupError: A setting asks for what the installed library or this device does not have.
+    """
+    trt = library.trt
+    config = network.builder.create_builder_config()
+    for option, flag in _FLAGS:
+        if getattr(settings, option):
+            config.set_flag(library.need(f"BuilderFlag.{flag}", option))
+    _set_tf32(library, config, tf32=settings.tf32)
+    # Two contexts may use one profile at a time: asked for once, where the flag is gone it holds.
+    if library.has("PreviewFeature.PROFILE_SHARING_0806"):
+        config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
+    _set_search(library, config, settings)
+    if settings.hardware_compatibility != "none":
+        if library.is_rtx:
+            raise SetupError(
+                f"`hardware_compatibility` is set, and {library.text} ignores it",
+                hint="Its plans run on every GPU that it is built for; leave the option out.",
+            )
+        config.hardware_compatibility_level = library.choice(
+            "HardwareCompatibilityLevel",
+            settings.hardware_compatibility,
+            "hardware_compatibility",
+        )
+    if settings.dla_core is not None:
+        _use_dla(library, network, config, settings.dla_core)
+    config.profiling_verbosity = library.choice(
+        "ProfilingVerbosity", settings.verbosity, "verbosity"
+    )
+    return config
+
+
+def _set_search(library: Library, config: Any, settings: BuildSettings) -> None:
+    """Set how long and among what the builder searches."""
+    if settings.optimization_level is not None:
+        config.builder_optimization_level = settings.optimization_level
+    if settings.workspace_bytes is not None:
+        pool = library.trt.MemoryPoolType.WORKSPACE
+        config.set_memory_pool_limit(pool, settings.workspace_bytes)
+    if settings.max_aux_streams is not None:
+        library.need("IBuilderConfig.max_aux_streams", "max_aux_streams")
+        config.max_aux_streams = settings.max_aux_streams
+    if settings.tactic_sources is not None:
+        library.need("TacticSource", "tactic_sources")
+        chosen = 0
+        for name in settings.tactic_sources:
+            chosen |= 1 << int(library.choice("TacticSource", name, "tactic_sources"))
+        if not config.set_tactic_sources(chosen):
+            raise SetupError(f"{library.text} refused tactic_sources {settings.tactic_sources}")
+
+
+def _set_tf32(library: Library, config: Any, *, tf32: bool) -> None:
+    flag = library.need("BuilderFlag.TF32", "tf32")
+    if tf32:
+        config.set_flag(flag)
+    else:
+        config.clear_flag(flag)
+
+
+def _use_dla(library: Library, network: Network, config: Any, core: int) -> None:
+    cores = int(getattr(network.builder, "num_DLA_cores", 0))
+    if core >= cores:
+        raise SetupError(
+            f"dla_core = {core}, and {library.text} sees {cores} DLA cores here",
+            hint="DLA cores are part of some boards of NVIDIA's; leave `dla_core` out elsewhere.",
+        )
+    config.default_device_type = library.trt.DeviceType.DLA
+    config.DLA_core = core
+    config.set_flag(library.need("BuilderFlag.GPU_FALLBACK", "dla_core"))
+
+
+def add_profiles(
+    library: Library, network: Network, config: Any, settings: BuildSettings
+) -> tuple[Profile, ...]:
+    """Add the optimization profiles of the settings.
+
+    Raises:
+        SetupError: They do not fit the network.
+    """
+    profiles = choose_profiles(
+        network.inputs, settings.profiles, min=settings.min, max=settings.max
+    )
+    shapes = {port.name: port for port in network.inputs}
+    for profile in profiles:
+        made = network.builder.create_optimization_profile()
+        for name, found in profile.ranges.items():
+            if shapes[name].is_shape:
+                made.set_shape_input(name, found.min, found.opt, found.max)
+            else:
+                made.set_shape(name, found.min, found.opt, found.max)
+        if config.add_optimization_profile(made) < 0:
+            raise SetupError(f"{library.text} refused the optimization profile {profile.as_dict()}")
+    return profiles

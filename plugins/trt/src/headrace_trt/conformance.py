@@ -1,0 +1,58 @@
+"""What ``headrace conformance headrace-trt`` judges: expressions and requests, on a CUDA device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.testing import BackendConformance
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.keys import Request
+
+__all__ = ["TensorrtInferTensorConformance", "TensorrtTensorConformance"]
+
+MODEL = Path(__file__).with_name("conformance.onnx")
+"""``y = relu(x W + b)``: ``x`` is ``float32 [N, 3]``, ``y`` is ``float32 [N, 2]``."""
+
+
+class _OnCuda(BackendConformance):
+    """Samples for a model with one input, in batches of any size."""
+
+    __test__ = False
+    options: Mapping[str, Any] = {"model": str(MODEL), "optimization_level": 0, "max": 8}
+
+    def unavailable(self) -> str | None:
+        """Say why backends of TensorRT cannot be run here, or None."""
+        from headrace.errors import HeadraceError
+        from headrace_trt.cuda import load_cuda
+        from headrace_trt.library import find_library
+
+        try:
+            find_library()
+            cuda = load_cuda()
+        except HeadraceError as error:
+            return str(error).splitlines()[0]
+        return None if cuda.device_count() else "no CUDA device"
+
+    def make_item(self, k: int) -> Request:
+        """Give one sample."""
+        return {"data": np.array([k, 1.5, -k], np.float32)}
+
+
+class TensorrtInferTensorConformance(_OnCuda):
+    """The engine on requests as they come."""
+
+    __test__ = True
+    expression = "TensorrtInferTensor[Onnx2Tensorrt]"
+
+
+class TensorrtTensorConformance(_OnCuda):
+    """The definition that puts all words together."""
+
+    __test__ = True
+    expression = "TensorrtTensor"

@@ -1,0 +1,159 @@
+"""DLPack capsules read and made with ctypes, so that arrays of a device cross without a copy."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["CPU", "CUDA", "CUDA_HOST", "Tensor", "export_capsule", "read_capsule"]
+
+CPU: Final = 1
+CUDA: Final = 2
+CUDA_HOST: Final = 3
+CUDA_MANAGED: Final = 13
+
+_CODES: Final = {
+    (0, 8): "int8",
+    (0, 16): "int16",
+    (0, 32): "int32",
+    (0, 64): "int64",
+    (1, 8): "uint8",
+    (1, 16): "uint16",
+    (1, 32): "uint32",
+    (1, 64): "uint64",
+    (2, 16): "float16",
+    (2, 32): "float32",
+    (2, 64): "float64",
+    (4, 16): "bfloat16",
+    (6, 8): "bool",
+    (10, 8): "float8_e4m3fn",
+}
+_NAMES: Final = {name: code for code, name in _CODES.items()}
+
+
+class _Device(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
+
+
+class _Type(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", _Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _Type),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    """``DLManagedTensor``."""
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
+_Managed._fields_ = (
+    ("tensor", _Tensor),
+    ("manager", ctypes.c_void_p),
+    ("deleter", _Deleter),
+)
+
+_api = ctypes.pythonapi
+_get_pointer = _api.PyCapsule_GetPointer
+_get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+_new = _api.PyCapsule_New
+_new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_is_valid = _api.PyCapsule_IsValid
+_is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)
+_raw_pointer = ctypes.PyDLL(None).PyCapsule_GetPointer
+_raw_pointer.restype = ctypes.c_void_p
+_raw_pointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
+
+_NAME = b"dltensor"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a capsule tells.
+
+    Attributes:
+        pointer: Address of the first element.
+        shape: Its lengths.
+        dtype: Name of its type; ``""`` for one that has no name here.
+        device: Type and number of the device.
+        contiguous: Whether its elements lie one after the other in C order.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: str
+    device: tuple[int, int]
+    contiguous: bool
+
+
+def read_capsule(capsule: Any) -> Tensor:
+    """Read a capsule; it stays the owner of the memory and must be kept while that is used."""
+    managed = ctypes.cast(_get_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents
+    tensor = managed.tensor
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    contiguous = True
+    if tensor.strides:
+        step = 1
+        for i in reversed(range(tensor.ndim)):
+            if shape[i] != 1 and tensor.strides[i] != step:
+                contiguous = False
+            step *= shape[i]
+    kind = (tensor.dtype.code, tensor.dtype.bits)
+    name = _CODES.get(kind, "") if tensor.dtype.lanes == 1 else ""
+    return Tensor(
+        (tensor.data or 0) + tensor.byte_offset,
+        shape,
+        name,
+        (tensor.device.type, tensor.device.id),
+        contiguous or 0 in shape,
+    )
+
+
+_exported: dict[int, tuple[Any, ...]] = {}
+"""What must live as long as a consumer holds a tensor, by the address of its ``DLManagedTensor``."""
+
+
+def _release(address: int) -> None:
+    _exported.pop(address, None)
+
+
+def _delete(managed: Any) -> None:
+    _release(ctypes.addressof(managed.contents))
+
+
+def _capsule_gone(capsule: int) -> None:
+    """Release a tensor that nobody took: who takes one renames the capsule."""
+    if _is_valid(capsule, _NAME):
+        address = _raw_pointer(capsule, _NAME)
+        if address:
+            _release(address)
+
+
+_delete_pointer = _Deleter(_delete)
+_capsule_gone_pointer = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_capsule_gone)
+
+
+def export_capsule(
+    pointer: int, shape: tuple[int, ...], dtype: str, device: tuple[int, int], owner: Any
+) -> Any:
+    """Make a capsule of an array in C order; ``owner`` is kept until the consumer is done."""
+    lengths = (ctypes.c_int64 * max(len(shape), 1))(*shape)
+    code, bits = _NAMES[dtype]
+    managed = _Managed()
+    managed.tensor = _Tensor(
+        pointer, _Device(*device), len(shape), _Type(code, bits, 1), lengths, None, 0
+    )
+    managed.deleter = _delete_pointer
+    address = ctypes.addressof(managed)
+    _exported[address] = (managed, lengths, owner)
+    return _new(address, _NAME, ctypes.cast(_capsule_gone_pointer, ctypes.c_void_p))

@@ -1,0 +1,238 @@
+"""One execution context: its profile, shapes and addresses, and the call of the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import BackendError, SetupError
+from headrace_trt.arrays import numpy_dtype
+from headrace_trt.logs import collecting, recent_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from headrace_trt.cuda import Cuda
+    from headrace_trt.engine import Engine
+    from headrace_trt.memory import Block, DevicePool
+    from headrace_trt.signature import Port, Signature
+
+__all__ = ["ContextMemory", "Execution", "make_allocator"]
+
+
+@dataclass
+class ContextMemory:
+    """Scratch memory that several contexts use in turn.
+
+    Attributes:
+        pointer: Its address.
+        nbytes: Its size, enough for every profile.
+    """
+
+    cuda: Cuda
+    pointer: int
+    nbytes: int
+
+    @classmethod
+    def for_engine(cls, engine: Engine, cuda: Cuda) -> ContextMemory:
+        """Take what one context of an engine needs under any profile."""
+        found = engine.engine
+        name = "device_memory_size_v2" if hasattr(found, "device_memory_size_v2") else None
+        nbytes = int(getattr(found, name or "device_memory_size"))
+        return cls(cuda, cuda.malloc(max(nbytes, 1)), nbytes)
+
+    def close(self) -> None:
+        """Give it back; no context may use it any more."""
+        pointer, self.pointer = self.pointer, 0
+        if pointer:
+            self.cuda.free(pointer)
+
+
+class Execution:
+    """An execution context of an engine under one profile.
+
+    Args:
+        engine: The engine.
+        profile: The index of its optimization profile.
+        signature: What the engine takes and gives under it.
+        stream: The instance's stream.
+        strategy: How its scratch memory is had: ``"static"``, ``"on_profile_change"``, or
+            ``"user_managed"`` with ``memory``.
+        memory: Scratch memory that others use too, never at the same time.
+        pool: Where outputs whose size is known only afterwards get their memory.
+
+    Raises:
+        SetupError: There is not enough memory, or the profile cannot be used.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        profile: int,
+        signature: Signature,
+        stream: int,
+        *,
+        strategy: str = "static",
+        memory: ContextMemory | None = None,
+        pool: DevicePool,
+    ) -> None:
+        self._stream = stream
+        self._signature = signature
+        self._engine = engine
+        self._pool = pool
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._bound: dict[str, int] = {}
+        self._allocators: dict[str, Any] = {}
+        self._has_shape_inputs = any(port.is_shape for port in signature.inputs)
+        self._ports = (*signature.outputs, *signature.unwanted)
+        host = engine.library.trt.TensorLocation.HOST
+        self._on_host = {
+            port.name
+            for port in self._ports
+            if engine.engine.get_tensor_location(port.name) == host
+        }
+        self.outputs: dict[str, tuple[int, ...]] = {}
+        self.context = self._make(strategy, memory, profile)
+
+    def _make(self, strategy: str, memory: ContextMemory | None, profile: int) -> Any:
+        library, engine = self._engine.library, self._engine.engine
+        chosen = library.choice("ExecutionContextAllocationStrategy", strategy, "context_memory")
+        with collecting() as collected:
+            context = engine.create_execution_context(chosen)
+            if context is None:
+                raise SetupError(
+                    f"no execution context of {self._engine.label} can be made: {collected.text()}",
+                    hint="Lower the `max` of the profiles or `instance_num` if memory is short.",
+                )
+            if engine.num_optimization_profiles > 0:
+                done = context.set_optimization_profile_async(profile, self._stream)
+                if not done:
+                    raise SetupError(
+                        f"profile {profile} of {self._engine.label} cannot be used:"
+                        f" {collected.text()}",
+                        hint="A plan of an old version may not share a profile between instances.",
+                    )
+        if memory is not None:
+            if hasattr(context, "set_device_memory"):
+                context.set_device_memory(memory.pointer, memory.nbytes)
+            else:
+                context.device_memory = memory.pointer
+        return context
+
+    def set_shapes(
+        self, shapes: Mapping[str, tuple[int, ...]], pointers: Mapping[str, int]
+    ) -> Mapping[str, tuple[int, ...]]:
+        """Set the shapes of a run; give those of its outputs, -1 where the data decide.
+
+        Raises:
+            BackendError: The engine does not take them together.
+        """
+        if shapes == self._shapes and not self._has_shape_inputs:
+            return self.outputs
+        context = self.context
+        self._shapes = {}
+        for port in self._signature.inputs:
+            if port.is_shape:
+                context.set_tensor_address(port.name, pointers[port.name])
+            if not context.set_input_shape(port.name, shapes[port.name]):
+                raise BackendError(
+                    f"{self._engine.label} refused the shape {list(shapes[port.name])} of input"
+                    f" {port.name!r}: {recent_errors()}"
+                )
+        missing = context.infer_shapes()
+        if missing:
+            raise BackendError(
+                f"{self._engine.label} cannot tell its shapes: {', '.join(missing)} not given;"
+                f" {recent_errors()}"
+            )
+        self.outputs = {
+            port.name: tuple(int(n) for n in context.get_tensor_shape(port.name))
+            for port in self._ports
+        }
+        self._shapes = dict(shapes)
+        return self.outputs
+
+    def bind(self, name: str, pointer: int) -> None:
+        """Set the address of a tensor, where it is not set already."""
+        if self._bound.get(name) != pointer:
+            if not self.context.set_tensor_address(name, pointer):
+                raise BackendError(
+                    f"{self._engine.label} refused the address of {name!r}: {recent_errors()}"
+                )
+            self._bound[name] = pointer
+
+    def allocator(self, port: Port) -> Any:
+        """Give the allocator of an output whose size is known only afterwards."""
+        if port.name not in self._allocators:
+            made = make_allocator(self._engine.library, self._pool)
+            self.context.set_output_allocator(port.name, made)
+            self._allocators[port.name] = made
+        found = self._allocators[port.name]
+        found.begin()
+        return found
+
+    def host_output(self, port: Port) -> NDArray[Any] | None:
+        """Give memory of the host for an output that the engine writes there; None elsewhere."""
+        if port.name not in self._on_host:
+            return None
+        return np.zeros(self.outputs[port.name], numpy_dtype(port.dtype))
+
+    def enqueue(self) -> None:
+        """Queue the run on the stream.
+
+        Raises:
+            BackendError: TensorRT refused it.
+        """
+        if not self.context.execute_async_v3(self._stream):
+            raise BackendError(f"{self._engine.label} could not be run: {recent_errors()}")
+
+    def close(self) -> None:
+        """Give the context back. Its work must be done."""
+        self.context = None
+        self._allocators = {}
+
+
+def make_allocator(library: Any, pool: DevicePool) -> Any:
+    """Make an ``IOutputAllocator`` that takes memory of a pool."""
+    base: Any = library.need("IOutputAllocator", "outputs whose size the data decide")
+
+    class Allocator(base):  # type: ignore[misc]
+        """Holds the block and the shape of one output of the last run."""
+
+        def __init__(self) -> None:
+            base.__init__(self)
+            self.block: Block | None = None
+            self.shape: tuple[int, ...] = ()
+            self.error: Exception | None = None
+
+        def begin(self) -> None:
+            """Forget the last run: its block belongs to whoever has its result."""
+            self.block, self.shape, self.error = None, (), None
+
+        def reallocate_output(
+            self, tensor_name: str, memory: int, size: int, alignment: int
+        ) -> int:
+            """Give memory for ``size`` bytes; 0 tells TensorRT that there is none."""
+            try:
+                if self.block is None or self.block.nbytes < size:
+                    self.block = pool.take(max(size, 1))
+            except Exception as error:  # noqa: BLE001 - native code: told after the run
+                self.error = error
+                return 0
+            return self.block.pointer
+
+        def reallocate_output_async(
+            self, tensor_name: str, memory: int, size: int, alignment: int, stream: int
+        ) -> int:
+            """Give memory for ``size`` bytes."""
+            return self.reallocate_output(tensor_name, memory, size, alignment)
+
+        def notify_shape(self, tensor_name: str, shape: Any) -> None:
+            """Hear the shape of the output."""
+            self.shape = tuple(int(n) for n in shape)
+
+    return Allocator()

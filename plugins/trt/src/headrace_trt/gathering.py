@@ -1,0 +1,165 @@
+"""A batch gathered into one item, run, and handed out again: the parts of a ``CatSplit``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import BackendError
+from headrace_trt.outputs import check_rows, rows_of, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.keys import Request
+    from headrace_trt.grouping import Run
+    from headrace_trt.items import Item
+    from headrace_trt.runner import Runner
+
+__all__ = ["Gathered", "Gathering"]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What a batch became that does not fit one run: its items, and the runs they are divided into."""
+
+    items: Sequence[Item]
+    runs: Sequence[Run]
+
+
+class Gathering:
+    """What gathering, running and splitting know of the batch that is under way.
+
+    Args:
+        runner: The runner of the instance.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.keys = runner.keys
+        self._runner = runner
+        self._signature = runner.signature
+        self._unbatched = {port.name for port in runner.signature.outputs if not port.batched}
+        self._placed: tuple[Any, Run, Mapping[str, int]] | None = None
+        self._layout: dict[int, tuple[int, int, int, bool]] = {}
+        self._rows: tuple[int, ...] = ()
+
+    def gather(self, batch: Sequence[Request]) -> list[Exception | None] | None:
+        """Put all requests that are right into the input buffers; their ``result`` is the batch.
+
+        It is a `DeviceArray` of the rows of all (a dict by name with several inputs), or a
+        `Gathered` where they do not fit one run.
+
+        Raises:
+            CudaError: The device failed, or is out of memory.
+        """
+        runner = self._runner
+        outcomes, items, places = runner.read(batch)
+        runs = runner.planned(items, places, outcomes)
+        self._placed, self._layout = None, {}
+        self._rows = tuple(run.rows for run in runs)
+        for number, run in enumerate(runs):
+            start = 0
+            for i in run.members:
+                item = items[i]
+                identity = id(batch[places[i]])
+                self._layout[identity] = (number, start, item.rows, item.sample)
+                start += item.rows
+        value: Any = Gathered(items, runs)
+        if len(runs) == 1:
+            pointers = runner.place(runs[0], items)
+            value = self._arrays(runs[0], pointers)
+            self._placed = (value, runs[0], pointers)
+        for place, outcome in enumerate(outcomes):
+            if outcome is None:
+                batch[place]["result"] = value
+        return outcomes if any(outcomes) else None
+
+    def _arrays(self, run: Run, pointers: Mapping[str, int]) -> Any:
+        arrays = {}
+        for port in self._signature.inputs:
+            if port.is_shape:
+                continue
+            shape = run.shapes[port.name]
+            if port.batched:
+                shape = (run.rows, *shape[1:])
+            arrays[port.name] = self._runner.outputs.array(
+                pointers[port.name], shape, port.dtype, None
+            )
+        return next(iter(arrays.values())) if len(self._signature.inputs) == 1 else arrays
+
+    def run(self, request: Request) -> bool:
+        """Run what `gather` gave, where ``data`` is that; False where it is something else."""
+        data = request.get("data")
+        placed = self._placed
+        if placed is not None and data is placed[0]:
+            _, run, pointers = placed
+            fetched = self._runner.run_placed(run, pointers)
+            self._runner.settle_for_host()
+            request["result"] = self._whole_result(run, fetched)
+            return True
+        if type(data) is Gathered:
+            runner = self._runner
+            pairs = [
+                (run, runner.run_placed(run, runner.place(run, data.items))) for run in data.runs
+            ]
+            runner.settle_for_host()
+            request["result"] = [self._whole_result(run, outputs) for run, outputs in pairs]
+            return True
+        return False
+
+    def _whole_result(self, run: Run, outputs: Sequence[Any]) -> Any:
+        check_rows(run.rows, self._signature.outputs, outputs)
+        parts = [
+            rows_of(output, 0, run.rows, sample=False) if port.batched else whole(output)
+            for port, output in zip(self._signature.outputs, outputs, strict=True)
+        ]
+        names = [port.name for port in self._signature.outputs]
+        return parts[0] if len(parts) == 1 else dict(zip(names, parts, strict=True))
+
+    def split(self, batch: Sequence[Request]) -> None:
+        """Give each request its rows of the result of the gathered batch, which is its ``data``.
+
+        Raises:
+            BackendError: A request was not gathered, or the result has other rows.
+        """
+        several = len(self._rows) > 1
+        checked: Any = None
+        for request in batch:
+            found = self._layout.get(id(request))
+            if found is None:
+                raise BackendError("this request was not gathered by the TensorrtCat of this batch")
+            number, start, rows, sample = found
+            data = request["data"]
+            if several:
+                data = data[number]
+            if data is not checked:
+                self._check(data, self._rows[number])
+                checked = data
+            if type(data) is dict:
+                request["result"] = {
+                    name: rows_of(value, start, start + rows, sample=sample)
+                    if name not in self._unbatched
+                    else whole(value)
+                    for name, value in data.items()
+                }
+            elif self._unbatched:
+                request["result"] = whole(data)
+            else:
+                request["result"] = rows_of(data, start, start + rows, sample=sample)
+
+    def _check(self, data: Any, total: int) -> None:
+        """Refuse a result that does not have the rows of the batch."""
+        values = data if type(data) is dict else {"": data}
+        for name, value in values.items():
+            if name in self._unbatched or (self._unbatched and not name):
+                continue
+            length = len(value) if hasattr(value, "__len__") else 0
+            if length != total:
+                raise BackendError(
+                    f"the result of the gathered batch has {length} rows, not {total}",
+                    hint="What stands in post_processor must keep the batch axis.",
+                )
+
+    def finish(self) -> None:
+        """Forget the batch."""
+        self._placed, self._layout, self._rows = None, {}, ()

@@ -1,0 +1,113 @@
+"""CUDA graphs of an instance: one per shape, each with a context of its own, a bounded number."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import BackendError
+from headrace_trt.cuda import CudaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from headrace_trt.cuda import Cuda
+    from headrace_trt.execution import Execution
+
+__all__ = ["GraphCache", "Recorded"]
+
+
+class Recorded:
+    """A graph and the context that it was recorded with, which must live as long.
+
+    Attributes:
+        execution: The context, whose shapes and addresses never change again.
+        graph: The graph; None until it is recorded.
+    """
+
+    def __init__(self, execution: Execution) -> None:
+        self.execution = execution
+        self.graph: Any = None
+
+    def close(self, cuda: Cuda) -> None:
+        """Give both back."""
+        graph, self.graph = self.graph, None
+        if graph is not None:
+            cuda.graph_destroy(graph)
+        self.execution.close()
+
+
+class GraphCache:
+    """The graphs of one instance, by shape; the longest unused one goes when there are too many.
+
+    Args:
+        cuda: The CUDA runtime.
+        stream: The instance's stream.
+        most: How many graphs are kept.
+        make: Makes a context for a new one.
+    """
+
+    def __init__(self, cuda: Cuda, stream: int, most: int, make: Callable[[], Execution]) -> None:
+        self._cuda = cuda
+        self._stream = stream
+        self._most = most
+        self._make = make
+        self._kept: OrderedDict[Hashable, Recorded] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: Hashable) -> Recorded:
+        """Give what is kept under ``key``, or a new one that is not recorded yet."""
+        found = self._kept.get(key)
+        if found is None:
+            while len(self._kept) >= self._most:
+                # What is queued may still run with it.
+                self._cuda.stream_synchronize(self._stream)
+                _, oldest = self._kept.popitem(last=False)
+                oldest.close(self._cuda)
+            found = self._kept[key] = Recorded(self._make())
+        self._kept.move_to_end(key)
+        return found
+
+    def run(self, recorded: Recorded) -> None:
+        """Queue the run: the graph, which is recorded after a first plain run.
+
+        Raises:
+            BackendError: The engine cannot be recorded.
+        """
+        if recorded.graph is None:
+            # The first run of a shape sets things up that a recording must not hold.
+            recorded.execution.enqueue()
+            self._cuda.stream_synchronize(self._stream)
+            recorded.graph = self._record(recorded.execution)
+        self._cuda.graph_launch(recorded.graph, self._stream)
+
+    def _record(self, execution: Execution) -> Any:
+        try:
+            self._cuda.begin_capture(self._stream)
+            try:
+                execution.enqueue()
+            except BaseException:
+                self._abandon()
+                raise
+            return self._cuda.end_capture(self._stream)
+        except (CudaError, BackendError) as error:
+            raise BackendError(
+                f"the engine cannot be recorded as a CUDA graph: {error}",
+                hint="Set cuda_graph = false: it has steps that wait for the device.",
+            ) from error
+
+    def _abandon(self) -> None:
+        try:
+            self._cuda.graph_destroy(self._cuda.end_capture(self._stream))
+        except CudaError:
+            return  # an invalid recording is given up by ending it
+
+    def clear(self) -> None:
+        """Give all graphs back: an address has changed."""
+        kept, self._kept = self._kept, OrderedDict()
+        if kept:
+            self._cuda.stream_synchronize(self._stream)
+        for recorded in kept.values():
+            recorded.close(self._cuda)

@@ -1,0 +1,179 @@
+"""From the items of a batch to runs: which share one, and how they are laid out in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from headrace.errors import InputError
+from headrace_trt.arrays import Foreign
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace_trt.items import Item
+    from headrace_trt.signature import Port, Signature
+
+__all__ = ["Run", "group_items", "plan_runs", "refuse_ragged", "run_shapes"]
+
+
+class Run(NamedTuple):
+    """One call of the engine.
+
+    Attributes:
+        members: Positions of its items in the batch, in order.
+        rows: Rows that its items have together.
+        shapes: Shape of every input, padded and filled up to what the engine takes.
+    """
+
+    members: tuple[int, ...]
+    rows: int
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+def group_items(items: Sequence[Item], ports: Sequence[Port], *, by_shape: bool) -> list[list[int]]:
+    """Group items that can share a run: equal values for what the run takes once.
+
+    Args:
+        items: The items.
+        ports: The inputs of the engine.
+        by_shape: Whether their samples must also be of one shape.
+
+    Returns:
+        Positions in ``items``: groups in the order of their first item, ascending inside.
+    """
+    if len(items) == 1:
+        return [[0]]
+    whole = [port.name for port in ports if not port.batched]
+    batched = [port.name for port in ports if port.batched] if by_shape else []
+    if not whole and not batched:
+        return [list(range(len(items)))]
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for position, item in enumerate(items):
+        key: list[Any] = [_value_of(item.tensors[name]) for name in whole]
+        key += [item.tensors[name].shape[1:] for name in batched]
+        groups.setdefault(tuple(key), []).append(position)
+    return list(groups.values())
+
+
+def _value_of(tensor: Any) -> tuple[Any, ...]:
+    if isinstance(tensor, Foreign):
+        return ("device", tensor.pointer, tensor.shape)
+    return ("host", tensor.shape, np.ascontiguousarray(tensor).tobytes())
+
+
+def plan_runs(
+    items: Sequence[Item],
+    signature: Signature,
+    *,
+    ragged: str = "refuse",
+    pad_multiple: int = 1,
+    keys: Mapping[str, str] | None = None,
+) -> tuple[list[Run], dict[int, InputError]]:
+    """Divide items into runs, none above what the engine takes.
+
+    Args:
+        items: The items, each within the range by itself.
+        signature: What the engine takes.
+        ragged: Samples of different shapes: ``"refuse"`` fails those unlike the first of their
+            run, ``"pad"`` runs all at the largest shape, ``"group"`` runs those of one shape.
+        pad_multiple: With ``"pad"``: lengths of dynamic axes become multiples of it.
+        keys: The key of the request per input, for errors.
+
+    Returns:
+        The runs, and an error per position of an item that is in none.
+    """
+    runs = []
+    errors: dict[int, InputError] = {}
+    for group in group_items(items, signature.inputs, by_shape=ragged == "group"):
+        members = list(group)
+        if ragged == "refuse" and len(members) > 1 and not _alike(items, group, signature.inputs):
+            members = []
+            for i in group:
+                error = refuse_ragged(items[group[0]], items[i], signature.inputs, keys or {})
+                if error is None:
+                    members.append(i)
+                else:
+                    errors[i] = error
+        for part in _within(members, items, signature):
+            rows = sum(items[i].rows for i in part)
+            filled = signature.rows or max(rows, signature.low_rows)
+            padding = pad_multiple if ragged == "pad" else 0
+            shapes = run_shapes([items[i] for i in part], signature, filled, padding)
+            runs.append(Run(tuple(part), rows, shapes))
+    return runs, errors
+
+
+def _alike(items: Sequence[Item], group: Sequence[int], ports: Sequence[Port]) -> bool:
+    """Tell whether all samples of a group are of one shape."""
+    for port in ports:
+        if port.batched and None in port.shape[1:]:
+            name = port.name
+            shape = items[group[0]].tensors[name].shape[1:]
+            if any(items[i].tensors[name].shape[1:] != shape for i in group):
+                return False
+    return True
+
+
+def _within(members: Sequence[int], items: Sequence[Item], signature: Signature) -> list[list[int]]:
+    """Cut members into parts of at most the engine's rows (one, where requests share no run)."""
+    if signature.one_at_a_time:
+        return [[i] for i in members]
+    parts: list[list[int]] = []
+    rows = 0
+    for i in members:
+        if not parts or rows + items[i].rows > signature.high_rows:
+            parts.append([])
+            rows = 0
+        parts[-1].append(i)
+        rows += items[i].rows
+    return parts
+
+
+def run_shapes(
+    items: Sequence[Item], signature: Signature, rows: int, padding: int
+) -> dict[str, tuple[int, ...]]:
+    """Give the shape of every input of a run.
+
+    Args:
+        items: Its items.
+        signature: What the engine takes.
+        rows: Length of the batch axis.
+        padding: 0: samples are of one shape; else the multiple that lengths are rounded up to,
+            at most to the profile's.
+    """
+    shapes = {}
+    for port in signature.inputs:
+        tensor = items[0].tensors[port.name]
+        if not port.batched:
+            shapes[port.name] = tuple(tensor.shape)
+        elif not padding:
+            shapes[port.name] = (rows, *tensor.shape[1:])
+        else:
+            sample = []
+            for axis, fixed in enumerate(port.shape[1:], 1):
+                longest = max(item.tensors[port.name].shape[axis] for item in items)
+                even = -(-longest // padding) * padding
+                sample.append(longest if fixed is not None else min(even, port.high[axis]))
+            shapes[port.name] = (rows, *sample)
+    return shapes
+
+
+def refuse_ragged(
+    first: Item, item: Item, ports: Sequence[Port], keys: Mapping[str, str]
+) -> InputError | None:
+    """Give the error of an item whose samples are of another shape than the first one's."""
+    for port in ports:
+        if not port.batched:
+            continue
+        expected, got = first.tensors[port.name].shape[1:], item.tensors[port.name].shape[1:]
+        if expected != got:
+            return InputError(
+                "the samples of this batch differ in shape",
+                key=keys.get(port.name, port.name),
+                expected=f"{list(expected)}, as its first",
+                got=f"{list(got)}",
+                hint="ragged = 'pad' pads them to one shape, ragged = 'group' runs them apart.",
+            )
+    return None

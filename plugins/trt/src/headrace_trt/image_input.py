@@ -1,0 +1,141 @@
+"""Mean, standard deviation and pictures as they are decoded, folded into an ONNX graph as nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from headrace.errors import SetupError
+from headrace_trt.onnx_model import all_graphs, dtype_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["FOLDED", "fold_image_input"]
+
+FOLDED = "headrace/"
+"""How the names of the nodes begin that this module adds; they are never converted to fp16."""
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+def fold_image_input(
+    model: onnx.ModelProto,
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    image_input: bool = False,
+) -> onnx.ModelProto:
+    """Put ``(x - mean) / std`` before the image input of a model, and let it take pictures.
+
+    The image input is the only one of four axes, ``float [N, C, H, W]``. With ``image_input`` the
+    model takes ``uint8 [N, H, W, C]`` under the same name, as ``DecodeMat`` and ``ResizeMat`` give
+    it per sample: cast to float32, transposition, mean and std are nodes of the graph, computed in
+    float32, and a quarter of the bytes travels to the GPU.
+
+    Args:
+        model: The model; it is changed and given back.
+        mean: One number, or one per channel, in the units of what the input then takes (0..255 for
+            pictures); None: 0.
+        std: Likewise; None: 1.
+        image_input: Whether the input becomes ``uint8 [N, H, W, C]``.
+
+    Raises:
+        SetupError: There is no such input or more than one, it is not of a floating type, or the
+            count of numbers is not that of the channels.
+    """
+    if mean is None and std is None and not image_input:
+        return model
+    graph = model.graph
+    value = _image_of(graph)
+    name, kind = value.name, value.type.tensor_type.elem_type
+    axes = [_copy(axis) for axis in value.type.tensor_type.shape.dim]
+    inner = f"{FOLDED}{name}"
+    _rename_uses(graph, name, inner)
+    nodes: list[onnx.NodeProto] = []
+    last = name
+
+    def add(operator: str, *more: str, **attributes: Any) -> None:
+        nonlocal last
+        made = f"{FOLDED}{name}/{operator.lower()}"
+        nodes.append(helper.make_node(operator, [last, *more], [made], made, **attributes))
+        last = made
+
+    if image_input:
+        value.type.tensor_type.elem_type = TensorProto.UINT8
+        del value.type.tensor_type.shape.dim[:]
+        value.type.tensor_type.shape.dim.extend([axes[0], axes[2], axes[3], axes[1]])
+        # TensorRT computes nothing on uint8: the cast comes first, and is fused with what follows.
+        add("Cast", to=TensorProto.FLOAT)
+        add("Transpose", perm=[0, 3, 1, 2])
+    elif kind != TensorProto.FLOAT:
+        add("Cast", to=TensorProto.FLOAT)
+    channels = axes[1].dim_value if axes[1].HasField("dim_value") else None
+    for operator, option, numbers in (("Sub", "mean", mean), ("Div", "std", std)):
+        if numbers is not None:
+            constant = f"{FOLDED}{name}/{option}"
+            graph.initializer.append(_per_channel(numbers, channels, option, constant))
+            add(operator, constant)
+    if kind != TensorProto.FLOAT:
+        last_cast = helper.make_node("Cast", [last], [inner], f"{inner}/as_before", to=kind)
+        nodes.append(last_cast)
+    else:
+        nodes[-1].output[0] = inner
+    for place, node in enumerate(nodes):
+        graph.node.insert(place, node)
+    return model
+
+
+def _image_of(graph: onnx.GraphProto) -> onnx.ValueInfoProto:
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in weights]
+    images = [value for value in inputs if len(value.type.tensor_type.shape.dim) == 4]
+    if len(images) != 1:
+        listed = ", ".join(f"{v.name} of {len(v.type.tensor_type.shape.dim)} axes" for v in inputs)
+        raise SetupError(
+            f"`mean`, `std` and `image_input` need one input of four axes, [N, C, H, W]; there are"
+            f" {len(images)} (inputs: {listed})",
+            hint="Compute them before the model, or export it with one image input.",
+        )
+    kind = images[0].type.tensor_type.elem_type
+    if kind not in _FLOATS:
+        raise SetupError(
+            f"`mean`, `std` and `image_input` need a floating type; input {images[0].name!r} is"
+            f" {dtype_name(kind)}"
+        )
+    found: onnx.ValueInfoProto = images[0]
+    return found
+
+
+def _per_channel(
+    numbers: Sequence[float], channels: int | None, option: str, name: str
+) -> onnx.TensorProto:
+    if len(numbers) != 1 and channels is not None and len(numbers) != channels:
+        raise SetupError(
+            f"`{option}` has {len(numbers)} numbers for {channels} channels",
+            hint="Give one number, or one per channel.",
+        )
+    values = np.asarray(numbers, np.float32).reshape(1, -1, 1, 1)
+    if option == "std" and not values.all():
+        raise SetupError("`std` has a 0 in it")
+    return numpy_helper.from_array(values, name)
+
+
+def _rename_uses(graph: onnx.GraphProto, old: str, new: str) -> None:
+    for inside in all_graphs(graph):
+        for node in inside.node:
+            for place, name in enumerate(node.input):
+                if name == old:
+                    node.input[place] = new
+    for value in graph.output:
+        if value.name == old:
+            raise SetupError(f"the model gives its input {old!r} back as an output")
+
+
+def _copy(axis: onnx.TensorShapeProto.Dimension) -> onnx.TensorShapeProto.Dimension:
+    copied = onnx.TensorShapeProto.Dimension()
+    copied.CopyFrom(axis)
+    return copied

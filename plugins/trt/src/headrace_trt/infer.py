@@ -1,0 +1,253 @@
+"""`TensorrtInferTensor`, `TensorrtCat` and `TensorrtSplit`: their contracts."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import BackendError, SetupError
+from headrace_trt.options import InferOptions
+from headrace_trt.words import (
+    GATHERING,
+    Held,
+    cuda_for,
+    device_errors_in_setup,
+    engine_of,
+    gathering_of,
+    stream_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.keys import Request
+    from headrace_trt.gathering import Gathering
+    from headrace_trt.runner import Runner
+    from headrace_trt.signature import Signature
+
+__all__ = ["TensorrtCat", "TensorrtInferTensor", "TensorrtSplit"]
+
+
+class TensorrtInferTensor(headrace.Backend):
+    """Run the engine that stands before it in the same IoC, or in its brackets.
+
+    ``TensorrtInferTensor[Onnx2Tensorrt]`` is the short form of
+    ``IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor]``.
+
+    One execution context with its buffers per instance; the instance's stream. Instance ``i`` takes
+    the optimization profile ``i`` modulo their number.
+
+    Reads:
+        data: The input of an engine with one input; with several, the keys named like them; the
+            option ``inputs`` names others. An array of the input's dtype on the host or on the
+            device (DLPack, the CUDA array interface), of a rank one below the input's (one sample)
+            or of its rank (``request_size`` rows). Or a dict of them by input name.
+    Writes:
+        result: The array of the only output, or a dict of arrays by output name; without batch
+            axis where the request brought one sample. A numpy array, or with
+            ``output_device = "cuda"`` a `DeviceArray`; in memory of its own.
+    Batch:
+        The batch range of its profile; one at a time where an input or output has no batch axis.
+
+    Raises:
+        InputError: A key is missing; dtype, rank, axes or number of rows do not fit the profile; or
+            ``ragged = "refuse"`` and the sample's shape is not that of the batch's first.
+        BackendError: TensorRT refused the run, the device is out of memory, or an output has no
+            batch axis.
+        InstanceLostError: The CUDA context is of no use any more.
+    Source:
+        own; ``execute_async_v3`` of TensorRT.
+    """
+
+    Options = InferOptions
+    takes = (0, 1)
+    owns_thread = True
+    rerun = True
+    reads: tuple[str, ...] | type = ("{inputs}",)
+    writes = ("result",)
+
+    _runner: Runner | None = None
+    _gathering: Gathering | None = None
+
+    def init(self, options: InferOptions, context: headrace.InitContext) -> None:
+        """Make an execution context of the engine before this, on the instance's stream."""
+        from headrace_trt.gathering import Gathering
+        from headrace_trt.runner import Runner, RunSettings, SharedScratch
+        from headrace_trt.signature import read_signature
+
+        with device_errors_in_setup():
+            engine = engine_of(context)
+            cuda, ordinal = cuda_for(context)
+            profile = context.instance_index % max(engine.profiles, 1)
+            signature = read_signature(
+                engine, profile, outputs=options.outputs, unbatched=options.unbatched
+            )
+            keys = _keys(signature, options.inputs)
+            scratch = None
+            if options.context_memory == "shared":
+                scratch = context.shared.get_or_create(
+                    ("headrace_trt.scratch", id(engine)), lambda: SharedScratch(engine, cuda)
+                )
+            fields = RunSettings.__dataclass_fields__
+            self._runner = runner = Runner(
+                engine,
+                cuda,
+                stream_of(context, cuda, ordinal),
+                profile=profile,
+                signature=signature,
+                keys=keys,
+                settings=RunSettings(**{name: getattr(options, name) for name in fields}),
+                scratch=scratch,
+            )
+        self.reads = tuple(dict.fromkeys(keys.values()))
+        if signature.one_at_a_time:
+            self.min, self.max = 1, 1
+        else:
+            self.min, self.max = signature.low_rows, signature.high_rows
+        self._gathering = gathering = Gathering(runner)
+        context.scope.get_or_create(GATHERING, lambda: Held(gathering))
+        context.scope.get_or_create("inputs", signature.as_inputs)
+        context.at_batch_end(self._finish)
+
+    def warm_up(self) -> None:
+        """Run zeros at the best and the largest shapes of the profile."""
+        if self._runner is not None:
+            with _device_errors():
+                self._runner.warm_up()
+
+    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Run the engine on all requests that are right, or on the batch that was gathered."""
+        runner, gathering = self._runner, self._gathering
+        if runner is None or gathering is None:
+            raise BackendError("TensorrtInferTensor is closed")
+        with _device_errors():
+            if len(batch) == 1 and gathering.run(batch[0]):
+                return None
+            return runner.forward(batch)
+
+    def _finish(self) -> None:
+        if self._runner is not None and self._gathering is not None:
+            self._gathering.finish()
+            with _device_errors():
+                self._runner.finish()
+
+    def describe(self) -> dict[str, Any]:
+        """Give profile, range and the signature of what is run."""
+        return self._runner.describe() if self._runner is not None else {}
+
+    def close(self) -> None:
+        """Give context and buffers back."""
+        runner, self._runner, self._gathering = self._runner, None, None
+        if runner is not None:
+            runner.close()
+
+
+class TensorrtCat(headrace.Backend):
+    """Put the rows of all requests straight into the engine's input buffers.
+
+    The first part of ``CatSplit[TensorrtCat,...,TensorrtSplit]``, behind a TensorrtInferTensor whose
+    options it follows. Each request is checked by itself, and a wrong one fails alone.
+
+    Reads:
+        data: What TensorrtInferTensor reads.
+    Writes:
+        result: For all requests the gathered batch: a `DeviceArray` of all rows in the order of the
+            requests (a dict by name with several inputs); valid until the end of the batch.
+    Batch:
+        1 or more.
+
+    Raises:
+        InputError: As TensorrtInferTensor raises it.
+        BackendError: The device is out of memory.
+        InstanceLostError: The CUDA context is of no use any more.
+    Source:
+        own
+    """
+
+    owns_thread = True
+    reads: tuple[str, ...] | type = ("data",)
+    writes = ("result",)
+
+    _gathering: Gathering | None = None
+
+    def init(self, options: headrace.Options, context: headrace.InitContext) -> None:
+        """Find what it shares with the TensorrtInferTensor before this."""
+        self._gathering = gathering_of(context, "TensorrtCat")
+        self.reads = tuple(dict.fromkeys(self._gathering.keys.values()))
+
+    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Gather all requests that are right."""
+        if self._gathering is None:
+            raise BackendError("TensorrtCat is closed")
+        with _device_errors():
+            return self._gathering.gather(batch)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._gathering = None
+
+
+class TensorrtSplit(headrace.Backend):
+    """Give each request of a gathered batch its own rows of the result.
+
+    The last part of ``CatSplit[TensorrtCat,...,TensorrtSplit]``.
+
+    Reads:
+        data: The result for the batch that TensorrtCat gathered: an array whose first axis is the
+            batch, or a dict of them.
+    Writes:
+        result: The rows of this request, without batch axis where it brought one sample. Numpy
+            arrays are copied; arrays on a device share the memory of their batch, which is theirs.
+    Batch:
+        1 or more.
+
+    Raises:
+        BackendError: The result does not have the rows of the batch.
+    Source:
+        own
+    """
+
+    owns_thread = True
+    reads = ("data",)
+    writes = ("result",)
+
+    _gathering: Gathering | None = None
+
+    def init(self, options: headrace.Options, context: headrace.InitContext) -> None:
+        """Find what it shares with the TensorrtInferTensor before this."""
+        self._gathering = gathering_of(context, "TensorrtSplit")
+
+    def forward(self, batch: list[Request]) -> None:
+        """Give each its rows."""
+        if self._gathering is None:
+            raise BackendError("TensorrtSplit is closed")
+        self._gathering.split(batch)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._gathering = None
+
+
+@contextlib.contextmanager
+def _device_errors() -> Iterator[None]:
+    """Turn an error of the device into one of the batch, or of the instance that is lost."""
+    from headrace_trt.cuda import CudaError, request_error
+
+    try:
+        yield
+    except CudaError as error:
+        raise request_error(error) from error
+
+
+def _keys(signature: Signature, inputs: dict[str, str]) -> dict[str, str]:
+    """Give the key of the request for each input."""
+    names = [port.name for port in signature.inputs]
+    for name in inputs:
+        if name not in names:
+            raise SetupError(
+                f"`inputs` names {name!r}, which the engine does not have",
+                hint=f"It has: {', '.join(names)}.",
+            )
+    alone = {names[0]: "data"} if len(names) == 1 else {name: name for name in names}
+    return {**alone, **inputs}

@@ -1,0 +1,289 @@
+"""The tensors of one request: read from host or device, never converted, checked one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from headrace.errors import InputError
+from headrace_trt.arrays import DeviceArray, Foreign, numpy_dtype, read_foreign
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import TypeAlias
+
+    from numpy.typing import NDArray
+
+    from headrace_trt.cuda import Cuda
+    from headrace_trt.signature import Port, Signature
+
+    Tensor: TypeAlias = NDArray[Any] | Foreign
+
+__all__ = ["Item", "Reader", "host_array", "read_item"]
+
+_WIDENS: Final = {"b": "b", "i": "iuf", "u": "iuf", "f": "f"}
+"""Kinds of dtypes that a kind of Python number may become."""
+
+
+class Item(NamedTuple):
+    """What one request brings to a run.
+
+    Attributes:
+        tensors: A tensor per input, in host or device memory; the batched ones have a batch axis.
+        rows: Length of the batch axis.
+        sample: True when the request brought one sample without batch axis.
+    """
+
+    tensors: Mapping[str, Tensor]
+    rows: int
+    sample: bool
+
+
+class Reader:
+    """Reads requests for one instance.
+
+    Args:
+        signature: What the engine takes.
+        keys: The key of the request for each input name.
+        cuda: The CUDA runtime.
+        stream: The instance's stream, for which work of others on their arrays is waited for.
+        ordinal: The instance's device.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        keys: Mapping[str, str],
+        cuda: Cuda,
+        stream: Callable[[], int],
+        ordinal: int,
+    ) -> None:
+        self._signature = signature
+        self._keys = keys
+        self._cuda = cuda
+        self._stream = stream
+        self._ordinal = ordinal
+        self._alone: tuple[str, str, tuple[int, ...], np.dtype[Any], str] | None = None
+        ports = signature.inputs
+        if len(ports) == 1 and ports[0].batched and None not in ports[0].shape[1:]:
+            shape = tuple(n for n in ports[0].shape[1:] if n is not None)
+            dtype = numpy_dtype(ports[0].dtype)
+            self._alone = (keys[ports[0].name], ports[0].name, shape, dtype, ports[0].dtype)
+
+    def read(self, request: Mapping[str, Any]) -> Item:
+        """Read one request; see `read_item`."""
+        if self._alone is not None and "request_size" not in request:
+            key, name, shape, dtype, kind = self._alone
+            value = request.get(key)
+            if type(value) is np.ndarray and value.shape == shape and value.dtype == dtype:
+                return Item({name: value[None]}, 1, True)
+            if (
+                type(value) is DeviceArray
+                and value.shape == shape
+                and value.dtype == kind
+                and value.ordinal == self._ordinal
+                and value._stream.handle in (0, self._stream())
+            ):
+                return Item({name: Foreign(value.pointer, (1, *shape), kind, True, value)}, 1, True)
+        return read_item(request, self._signature, self._keys, self._tensor)
+
+    def _tensor(self, value: Any, port: Port, key: str) -> Tensor:
+        if type(value) is not np.ndarray:
+            found = self._foreign(value, port, key)
+            if found is not None:
+                return found
+        return host_array(value, port, key)
+
+    def _foreign(self, value: Any, port: Port, key: str) -> Foreign | None:
+        try:
+            found = read_foreign(value, self._cuda, self._stream(), self._ordinal)
+        except InputError as error:
+            error.key = key
+            raise
+        except Exception as error:  # a foreign array may raise anything
+            raise InputError(
+                f"this array cannot be read ({type(error).__name__}: {error})",
+                key=key,
+                expected=_accepts(port),
+                got=type(value).__name__,
+            ) from error
+        if found is None:
+            return None
+        if found.dtype != port.dtype:
+            raise InputError("wrong dtype", key=key, expected=_accepts(port), got=_text_of(found))
+        if port.is_shape:
+            raise InputError(
+                "values that decide shapes are read on the host", key=key, got=_text_of(found)
+            )
+        if not found.contiguous:
+            raise InputError(
+                "the array on the device is not in C order",
+                key=key,
+                expected=_accepts(port),
+                got=_text_of(found),
+                hint="Make it contiguous before (ContiguousTensor does).",
+            )
+        return found
+
+
+def read_item(
+    request: Mapping[str, Any],
+    signature: Signature,
+    keys: Mapping[str, str],
+    read: Callable[[Any, Port, str], Tensor],
+) -> Item:
+    """Read the inputs of an engine from a request.
+
+    ``data`` may also be a dict of tensors by input name, as gathering several inputs gives it.
+
+    Args:
+        request: A request; ``request_size`` (default 1) is the number of rows it must have.
+        signature: What the engine takes.
+        keys: The key of the request for each input name.
+        read: Makes a tensor of a value.
+
+    Raises:
+        InputError: A key is missing, or its value has another dtype or shape than the engine
+            takes under its profile.
+    """
+    size = request.get("request_size", 1)
+    tensors: dict[str, Tensor] = {}
+    sample: bool | None = None
+    for port in signature.inputs:
+        key = keys[port.name]
+        value = _value(request, port, key)
+        tensor = read(value, port, key)
+        _check_axes(tensor, port, key)
+        if port.batched:
+            alone = len(tensor.shape) == len(port.shape) - 1
+            if sample is not None and alone is not sample:
+                raise InputError(
+                    "some inputs of this request have a batch axis, others have none",
+                    key=key,
+                    expected=port.text(sample=sample),
+                    got=_text_of(tensor),
+                )
+            sample = alone
+            tensor = _with_rows(tensor, port, key, size, signature.high_rows)
+        tensors[port.name] = tensor
+    return Item(tensors, size, bool(sample))
+
+
+def _value(request: Mapping[str, Any], port: Port, key: str) -> Any:
+    data = request.get("data")
+    if isinstance(data, dict) and port.name in data:
+        return data[port.name]
+    if key not in request:
+        raise InputError("the request lacks a key", key=key, expected=_accepts(port))
+    return request[key]
+
+
+def host_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
+    """Give ``value`` as an array of the port's dtype, without ever converting an array's dtype.
+
+    Python numbers and lists of them carry no dtype: they get the port's, unless that would change
+    a value. Anything else numpy or DLPack can read must have the port's dtype.
+
+    Raises:
+        InputError: ``value`` is no array, or one of another dtype.
+    """
+    wanted = numpy_dtype(port.dtype)
+    if type(value) is np.ndarray and value.dtype == wanted:
+        return value
+    try:
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            array = np.from_dlpack(value)
+        else:
+            array = np.asarray(value)
+    except Exception as error:  # a foreign array may raise anything
+        raise InputError(
+            f"this is nothing numpy can read ({error})",
+            key=key,
+            expected=_accepts(port),
+            got=type(value).__name__,
+        ) from error
+    if array.dtype != wanted and _is_plain(value):
+        converted = _widened(array, wanted)
+        if converted is not None:
+            return converted
+    if array.dtype != wanted:
+        raise InputError("wrong dtype", key=key, expected=_accepts(port), got=_text_of(array))
+    return array
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether ``value`` is a Python number, or a list of them, without a dtype."""
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return isinstance(value, (bool, int, float, list, tuple)) and not hasattr(value, "dtype")
+
+
+def _widened(array: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any] | None:
+    if array.size and wanted.kind not in _WIDENS.get(array.dtype.kind, ""):
+        return None
+    if array.size and wanted.kind in "iu":
+        bounds = np.iinfo(wanted)
+        if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
+            return None
+    try:
+        with np.errstate(over="raise"):
+            return array.astype(wanted)
+    except FloatingPointError:
+        return None
+
+
+def _with_rows(tensor: Tensor, port: Port, key: str, size: int, most: int) -> Tensor:
+    """Give the tensor with its batch axis, which must be ``size`` long."""
+    alone = len(tensor.shape) < len(port.shape)
+    rows = 1 if alone else tensor.shape[0]
+    if rows != size:
+        raise InputError(
+            "the number of rows is not `request_size`",
+            key=key,
+            expected=f"{size} {'row' if size == 1 else 'rows'}",
+            got=f"{rows} in {_text_of(tensor)}",
+        )
+    if rows > most:
+        raise InputError(
+            f"the engine takes {most} rows at once", key=key, expected=port.text(), got=f"{rows}"
+        )
+    if not alone:
+        return tensor
+    if isinstance(tensor, Foreign):
+        return tensor._replace(shape=(1, *tensor.shape))
+    return tensor[None]
+
+
+def _check_axes(tensor: Tensor, port: Port, key: str) -> None:
+    """Refuse another rank than the port's (or one below, with a batch axis) and other lengths."""
+    missing = len(port.shape) - len(tensor.shape)
+    if missing != 0 and not (port.batched and missing == 1):
+        raise InputError("wrong rank", key=key, expected=_accepts(port), got=_text_of(tensor))
+    first = 1 if port.batched else 0
+    lengths = tensor.shape[first - missing :]
+    for axis, length in enumerate(lengths, first):
+        fixed = port.shape[axis]
+        if fixed is not None and length != fixed:
+            raise InputError("wrong shape", key=key, expected=_accepts(port), got=_text_of(tensor))
+        if port.is_shape or fixed is not None:
+            continue
+        if not port.low[axis] <= length <= port.high[axis]:
+            raise InputError(
+                f"axis {axis} is outside of the range the engine was built for",
+                key=key,
+                expected=_accepts(port),
+                got=_text_of(tensor),
+                hint="Build with `profiles` that take it, or resize before.",
+            )
+
+
+def _accepts(port: Port) -> str:
+    if not port.batched:
+        return port.text()
+    return f"{port.text(sample=True)} (one sample) or {port.text()} (`request_size` rows)"
+
+
+def _text_of(tensor: Tensor) -> str:
+    text = f"{tensor.dtype} [{', '.join(map(str, tensor.shape))}]"
+    return f"{text} on the device" if isinstance(tensor, Foreign) else text

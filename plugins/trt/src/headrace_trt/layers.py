@@ -1,0 +1,228 @@
+"""The layers that were really built: read from the inspector, counted by type, and verified."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["Layer", "count_types", "layers_from_json", "layers_from_log", "verify_precision"]
+
+_TYPES: Final = (
+    # As the inspector writes types in its several versions; the first that is found counts.
+    ("bf16", r"bfloat16|\bbf16\b"),
+    ("fp8", r"\bfp8\b|float8"),
+    ("fp4", r"\bfp4\b|float4"),
+    ("fp16", r"\bhalf\b|\bfp16\b|float16"),
+    ("fp32", r"\bfloat\b|\bfp32\b|float32"),
+    ("uint8", r"\buint8\b"),
+    ("int8", r"\bint8\b"),
+    ("int4", r"\bint4\b"),
+    ("int64", r"\bint64\b"),
+    ("int32", r"\bint32\b"),
+    ("bool", r"\bbool(ean)?\b"),
+)
+_PATTERNS: Final = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _TYPES)
+_BITS: Final = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "fp4": 4, "int4": 4}
+"""Types in which something is computed, and their width; integers that count are none of them."""
+
+OF_TENSORRT: Final = {
+    "FLOAT": "fp32",
+    "HALF": "fp16",
+    "BF16": "bf16",
+    "FP8": "fp8",
+    "INT8": "int8",
+    "FP4": "fp4",
+    "INT4": "int4",
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of an engine.
+
+    Attributes:
+        name: Its name.
+        kind: TensorRT's name of what it is: ``"gemm"``, ``"CaskConvolution"``, ...
+        precision: The narrowest type it computes with: ``"fp32"``, ``"fp16"``, ``"bf16"``,
+            ``"int8"``, ``"fp8"``; ``""`` where it only moves or counts.
+        inputs, outputs: Tensors as ``"name type [dims]"``.
+        tactic: The kernel that was chosen, where the inspector tells.
+        nodes: Names of the nodes of the model that it computes.
+    """
+
+    name: str
+    kind: str
+    precision: str
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    tactic: str = ""
+    nodes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the layer as JSON has it."""
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Layer:
+        """Make a layer of what `as_dict` gave."""
+        plain: dict[str, Any] = {
+            key: tuple(v) if isinstance(v, list) else v for key, v in values.items()
+        }
+        return cls(**plain)
+
+
+def type_of(text: str) -> str:
+    """Give the short name of the type that a text of the inspector names, or ``""``."""
+    for name, pattern in _PATTERNS:
+        if pattern.search(text):
+            return name
+    return ""
+
+
+def layers_from_json(text: str) -> list[Layer]:
+    """Read the layers of ``EngineInspector.get_engine_information(JSON)``.
+
+    Engines that were built without detail give names alone, and layers without types.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return []
+    listed = found.get("Layers", []) if isinstance(found, dict) else []
+    layers = []
+    for entry in listed:
+        if not isinstance(entry, dict):
+            layers.append(Layer(str(entry), "", ""))
+            continue
+        layers.append(
+            _layer(
+                entry.get("Name", ""),
+                entry.get("LayerType", ""),
+                [_tensor(part) for part in entry.get("Inputs", []) if isinstance(part, dict)],
+                [_tensor(part) for part in entry.get("Constants", []) if isinstance(part, dict)],
+                [_tensor(part) for part in entry.get("Outputs", []) if isinstance(part, dict)],
+                str(entry.get("TacticName") or entry.get("TacticValue") or ""),
+                str(entry.get("Metadata", "")),
+            )
+        )
+    return layers
+
+
+def _tensor(part: dict[str, Any]) -> tuple[str, str, str]:
+    kind = part.get("Datatype") or part.get("DataType") or part.get("Format/Datatype") or ""
+    return str(part.get("Name", "")), type_of(str(kind)), str(part.get("Dimensions", ""))
+
+
+_LISTS: Final = ("inputs", "constants", "outputs")
+_TENSOR = re.compile(r"\{ Name: (.*?), Dimensions: (<.*?>)(.*?)\}")
+_LINE = re.compile(
+    r"Name: (?P<name>.*?), LayerType: (?P<kind>.*?), Inputs: \[(?P<inputs>.*?)\]"
+    r"(?:, Constants: \[(?P<constants>.*?)\])?, Outputs: \[(?P<outputs>.*?)\](?P<rest>,.*)?$"
+)
+
+
+def layers_from_log(text: str) -> list[Layer]:
+    """Read the layers that the builder logs at its end, one per line.
+
+    It is the same listing as the inspector's, and to be had on a machine that cannot load the engine.
+    """
+    layers = []
+    for line in text.partition("\nI/O Tensors:")[0].partition("\nBindings:")[0].splitlines():
+        # Lists are nested: brackets of dimensions are set apart before the outer ones are matched.
+        flat = re.sub(r"\[([-\d,x ]+)\]", r"<\1>", line.replace("Dimensions: []", "Dimensions: <>"))
+        found = _LINE.match(flat.strip())
+        if found is None:
+            continue
+        inputs, constants, outputs = (_tensors(found[key]) for key in _LISTS)
+        rest = found["rest"] or ""
+        tactic = re.search(r"TacticName: ([^,]*)", rest)
+        metadata = re.search(r"Metadata: (.*)$", rest)
+        layers.append(
+            _layer(
+                found["name"],
+                found["kind"],
+                inputs,
+                constants,
+                outputs,
+                tactic[1].strip() if tactic else "",
+                metadata[1] if metadata else "",
+            )
+        )
+    return layers
+
+
+def _tensors(text: str | None) -> list[tuple[str, str, str]]:
+    return [
+        (name, type_of(rest), dims.replace("<", "[").replace(">", "]"))
+        for name, dims, rest in _TENSOR.findall(text or "")
+    ]
+
+
+def _layer(
+    name: str,
+    kind: str,
+    inputs: list[tuple[str, str, str]],
+    constants: list[tuple[str, str, str]],
+    outputs: list[tuple[str, str, str]],
+    tactic: str,
+    metadata: str,
+) -> Layer:
+    types = [found for _, found, _ in (*inputs, *constants, *outputs) if found in _BITS]
+    narrowest = min(types, key=lambda found: _BITS[found], default="")
+    return Layer(
+        name,
+        kind,
+        narrowest,
+        tuple(" ".join(filter(None, part)) for part in inputs),
+        tuple(" ".join(filter(None, part)) for part in outputs),
+        tactic,
+        tuple(re.findall(r"\[ONNX Layer: (.*?)\]", metadata)),
+    )
+
+
+def count_types(layers: Iterable[Layer]) -> dict[str, int]:
+    """Count layers by the type they compute in; those that compute nothing are left out."""
+    return dict(Counter(layer.precision for layer in layers if layer.precision))
+
+
+def verify_precision(
+    layers: Sequence[Layer], precision: str, network_types: Iterable[str], *, label: str
+) -> None:
+    """Refuse an engine that was not built in the precision that was asked for.
+
+    Args:
+        layers: What was built; without types there is nothing to verify and nothing is refused.
+        precision: ``"model"``, or the type asked for.
+        network_types: TensorRT's names of the types of the network's tensors.
+        label: What was built, for the message.
+
+    Raises:
+        SetupError: A layer computes in a narrower type than any of the network's, or none in the
+            type that was asked for.
+    """
+    counts = count_types(layers)
+    if not counts:
+        return
+    allowed = {OF_TENSORRT[name] for name in network_types if name in OF_TENSORRT} or {"fp32"}
+    narrowest = min(_BITS[name] for name in allowed)
+    lower = [layer for layer in layers if layer.precision and _BITS[layer.precision] < narrowest]
+    if lower:
+        names = ", ".join(f"{layer.name} ({layer.precision})" for layer in lower[:5])
+        raise SetupError(
+            f"{label}: {len(lower)} layers were built in a lower precision than asked: {names}",
+            hint="Headrace never accepts another precision; is this engine from elsewhere?",
+        )
+    if precision != "model" and precision not in counts:
+        raise SetupError(
+            f"{label}: precision = {precision!r} was asked for, and no layer was built in it:"
+            f" {', '.join(f'{n} in {kind}' for kind, n in counts.items())}",
+            hint="The device may lack that type, or `keep_fp32` covers the whole network.",
+        )

@@ -1,0 +1,157 @@
+"""The installed TensorRT: which package it is, and what it can do, asked of it and not of its version."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import MissingDependencyError, SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["LIBRARIES", "Library", "find_library", "load_library"]
+
+LIBRARIES: Final = ("tensorrt", "tensorrt_rtx", "tensorrt_lean")
+"""Packages in the order of preference of ``library = "auto"``; the last only runs engines."""
+
+TESTED: Final = "TensorRT 10 and 11 and TensorRT-RTX"
+"""What is tested. TensorRT 9.3 has the same calls and is not refused, but nobody has tried it."""
+
+_INSTALL: Final = (
+    '`pip install "headrace-trt[tensorrt]"` brings TensorRT, `pip install "headrace-trt[rtx]"`'
+    " TensorRT for RTX."
+)
+
+
+@dataclass(frozen=True)
+class Library:
+    """One installed package of TensorRT.
+
+    Attributes:
+        trt: The module.
+        name: ``"tensorrt"``, ``"tensorrt_rtx"`` or ``"tensorrt_lean"``.
+        version: Its version, for messages and for the key of the engine cache.
+    """
+
+    trt: Any
+    name: str
+    version: str
+
+    @property
+    def is_rtx(self) -> bool:
+        """Whether it is TensorRT for RTX, which builds ahead of time, also without a GPU."""
+        return self.name == "tensorrt_rtx"
+
+    @property
+    def text(self) -> str:
+        """Name and version, for messages."""
+        return f"{self.name} {self.version}"
+
+    def has(self, path: str) -> bool:
+        """Tell whether the module has ``path``, such as ``"BuilderFlag.REFIT"``."""
+        found = self.trt
+        for part in path.split("."):
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+
+    def need(self, path: str, option: str) -> Any:
+        """Give what ``path`` names.
+
+        Raises:
+            SetupError: The installed library does not have it; ``option`` asked for it.
+        """
+        if not self.has(path):
+            raise SetupError(
+                f"`{option}` needs {path}, which {self.text} does not have",
+                hint="Leave the option out, or install a version of TensorRT that has it.",
+            )
+        found = self.trt
+        for part in path.split("."):
+            found = getattr(found, part)
+        return found
+
+    def choice(self, enum: str, name: str, option: str) -> Any:
+        """Give the member ``name`` (in any case) of an enumeration of the library.
+
+        Raises:
+            SetupError: The library has no such member; the message lists those it has.
+        """
+        members = self.need(enum, option)
+        wanted = name.strip().upper()
+        if hasattr(members, wanted):
+            return getattr(members, wanted)
+        known = [n for n in dir(members) if n.isupper() and not n.startswith("_")]
+        raise SetupError(
+            f"`{option}` names {name!r}, which {self.text} does not have",
+            hint=f"It has: {', '.join(name.lower() for name in known)}.",
+        )
+
+    def require_builder(self) -> None:
+        """Refuse a package that can only run engines.
+
+        Raises:
+            SetupError: It has no builder or no ONNX parser.
+        """
+        if not self.has("Builder") or not self.has("OnnxParser"):
+            raise SetupError(
+                f"{self.text} can run engines but not build them",
+                hint=f"Load a plan with LoadTensorrtEngine, or install a builder: {_INSTALL}",
+            )
+
+
+def find_library(name: str = "auto", *, build: bool = True) -> Library:
+    """Give the installed TensorRT.
+
+    Args:
+        name: One of `LIBRARIES`, or ``"auto"``: the first of them that can be imported.
+        build: Whether it must be able to build; the lean runtime is then passed over by "auto".
+
+    Raises:
+        MissingDependencyError: It is not installed, or cannot be imported.
+        SetupError: It is older than what Headrace can use.
+    """
+    names = (LIBRARIES[:2] if build else LIBRARIES) if name == "auto" else (name,)
+    return load_library(names, importlib.import_module)
+
+
+def load_library(names: Iterable[str], import_module: Callable[[str], Any]) -> Library:
+    """Import the first package of ``names`` that is there and check that it has what is needed.
+
+    Raises:
+        MissingDependencyError: None is installed; each with the reason.
+        SetupError: The first that was found is too old.
+    """
+    reasons = []
+    cause: ImportError | None = None
+    for name in names:
+        try:
+            module = import_module(name)
+        except ImportError as error:
+            cause = cause or error
+            reasons.append(f"{name}: {error}")
+            continue
+        found = Library(module, name, str(getattr(module, "__version__", "unknown")))
+        _refuse_old(found)
+        return found
+    raise MissingDependencyError(
+        f"TensorRT is not installed ({'; '.join(reasons)})",
+        distribution="headrace-trt",
+        hint=_INSTALL,
+    ) from cause
+
+
+def _refuse_old(library: Library) -> None:
+    """Refuse a library without named tensors or, where it can build, without strong typing."""
+    runs = library.has("IExecutionContext.execute_async_v3")
+    # Where strong typing is the only mode the flags for weak typing are gone, and so may be this one.
+    weak = library.has("BuilderFlag.FP16")
+    typed = library.has("NetworkDefinitionCreationFlag.STRONGLY_TYPED")
+    if not runs or (weak and not typed):
+        raise SetupError(
+            f"{library.text} is too old: it has no strongly typed networks",
+            hint=f"Headrace works with {TESTED}; 9.3 has what it takes, but is not tested.",
+        )

@@ -1,0 +1,83 @@
+"""`LoadTensorrtEngine`: an engine from a plan file that somebody built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_trt.options import LoadOptions
+from headrace_trt.words import EngineWord, cuda_for, device_errors_in_setup
+
+if TYPE_CHECKING:
+    import headrace
+    from headrace_trt.cuda import Cuda
+    from headrace_trt.engine import Engine
+    from headrace_trt.library import Library
+
+__all__ = ["LoadTensorrtEngine"]
+
+
+class LoadTensorrtEngine(EngineWord):
+    """Load a plan file (``.trt``, ``.engine``, ``.plan``).
+
+    It stands in the first phase of an IoC, before TensorrtInferTensor, which runs the engine. All
+    instances of the node on one device share it.
+
+    Reads:
+        data: Nothing is read: it is never called.
+    Writes:
+        result: Nothing is written.
+    Batch:
+        It is never called.
+
+    Raises:
+        BackendError: It was called.
+    Source:
+        own; a plan is what TensorRT serializes, without any header.
+    """
+
+    Options = LoadOptions
+    reads = ("data",)
+    writes = ("result",)
+
+    def init(self, options: LoadOptions, context: headrace.InitContext) -> None:
+        """Give the engine: out of the node's store, or loaded."""
+        from headrace_trt.library import find_library
+
+        with device_errors_in_setup():
+            library = find_library(options.library, build=False)
+            cuda, ordinal = cuda_for(context)
+            about = options.model.stat()
+            key = ("headrace_trt.engine", ordinal, repr(options), about.st_mtime_ns, about.st_size)
+            engine = context.shared.get_or_create(
+                key, lambda: _engine(options, context, library, cuda, ordinal)
+            )
+            self._offer(context, engine)
+
+
+def _engine(
+    options: LoadOptions,
+    context: headrace.InitContext,
+    library: Library,
+    cuda: Cuda,
+    ordinal: int,
+) -> Engine:
+    from headrace_trt.cache import origin_of
+    from headrace_trt.engine import load_engine
+    from headrace_trt.plugin_libraries import load_plugins
+
+    load_plugins(library, options.plugins, allow_import=context.allow_import)
+    engine = load_engine(
+        library,
+        cuda,
+        options.model.read_bytes(),
+        label=str(options.model),
+        origin=origin_of(options.model),
+        ordinal=ordinal,
+        trust=options.trust_engine,
+        weights=options.weights,
+        weight_streaming_bytes=options.weight_streaming_bytes,
+    )
+    engine.about = {"device": cuda.describe(ordinal)}
+    if options.weights is not None:
+        engine.about["weights"] = str(options.weights)
+    return engine

@@ -1,0 +1,123 @@
+"""What TensorRT logs: passed on to Python's logging, and kept so that errors can quote it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace_trt.library import Library
+
+__all__ = ["Collected", "collecting", "logger_for", "recent_errors"]
+
+_log = logging.getLogger("headrace.trt")
+_LEVELS = {
+    "INTERNAL_ERROR": logging.ERROR,
+    "ERROR": logging.ERROR,
+    "WARNING": logging.WARNING,
+    "INFO": logging.DEBUG,
+    "VERBOSE": logging.DEBUG,
+}
+_MOST_KEPT = 50
+
+_lock = threading.Lock()
+_loggers: dict[str, Any] = {}
+_listeners: list[Callable[[str, str], None]] = []
+_recent: deque[str] = deque(maxlen=3)
+
+
+class Collected:
+    """The messages of one piece of work.
+
+    Attributes:
+        errors: What was logged as an error, oldest first.
+        warnings: What was logged as a warning.
+        layers: The list of layers that the builder logs at its end, as text; one entry per build.
+    """
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self.warnings: list[str] = []
+        self.layers: list[str] = []
+
+    def add(self, severity: str, message: str) -> None:
+        """Take a message."""
+        if severity in ("ERROR", "INTERNAL_ERROR"):
+            kept = self.errors
+        elif severity == "WARNING":
+            kept = self.warnings
+        elif message.startswith("Layers:\n"):
+            self.layers.append(message.removeprefix("Layers:\n"))
+            return
+        else:
+            return
+        if len(kept) < _MOST_KEPT and message not in kept:
+            kept.append(message)
+
+    def text(self, most: int = 5) -> str:
+        """Give the first errors (or warnings, where there is no error) as one text."""
+        chosen = (self.errors or self.warnings)[:most]
+        return "; ".join(chosen) if chosen else "TensorRT logged no reason"
+
+
+def logger_for(library: Library) -> Any:
+    """Give the one ``ILogger`` of a library in this process.
+
+    TensorRT keeps the first logger that it is given for messages that belong to no object, so that
+    there is one, and who wants its messages listens with `collecting`. Errors and warnings go to
+    the logger ``headrace.trt`` of Python's logging, the rest there as debug messages.
+    """
+    with _lock:
+        if library.name not in _loggers:
+            _loggers[library.name] = _make_logger(library)
+        return _loggers[library.name]
+
+
+def _make_logger(library: Library) -> Any:
+    base: Any = library.trt.ILogger
+
+    class Logger(base):  # type: ignore[misc]
+        """Hands every message on."""
+
+        def __init__(self) -> None:
+            base.__init__(self)
+
+        def log(self, severity: Any, msg: str) -> None:
+            """Take a message from any thread; what this raised would be lost in native code."""
+            name = severity.name
+            level = _LEVELS.get(name, logging.INFO)
+            for listener in tuple(_listeners):
+                listener(name, msg)
+            if level == logging.ERROR:
+                _recent.append(msg)
+            # What somebody listens to ends in an error of theirs, which quotes it.
+            if _listeners and level == logging.ERROR:
+                level = logging.DEBUG
+            if _log.isEnabledFor(level):
+                _log.log(level, "%s", msg)
+
+    return Logger()
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[Collected]:
+    """Keep what TensorRT logs meanwhile, in any thread of this process."""
+    collected = Collected()
+    listener = collected.add
+    _listeners.append(listener)
+    try:
+        yield collected
+    finally:
+        _listeners.remove(listener)
+
+
+def recent_errors() -> str:
+    """Give the last errors that TensorRT logged in this process, and forget them."""
+    found = list(_recent)
+    _recent.clear()
+    return "; ".join(found) or "TensorRT logged no reason"

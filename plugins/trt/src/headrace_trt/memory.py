@@ -1,0 +1,208 @@
+"""Memory of one instance: its stream, blocks on the device that are used again, pinned host memory."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from headrace_trt.cuda import Cuda
+
+__all__ = ["Block", "Buffer", "DevicePool", "PinnedArena", "Stream"]
+
+ALIGNMENT: Final = 256
+"""What TensorRT asks of addresses, and what every allocation of CUDA has, in bytes."""
+
+_LEGACY_STREAM: Final = 1
+
+
+def rounded(nbytes: int) -> int:
+    """Give a size rounded up to a multiple of the alignment, and at least that."""
+    return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
+
+
+class Stream:
+    """The stream of one instance, shared with whatever else works in it by convention.
+
+    Attributes:
+        handle: The ``cudaStream_t``, as an int.
+    """
+
+    def __init__(self, cuda: Cuda) -> None:
+        self._cuda = cuda
+        self.handle = cuda.stream_create()
+
+    def close(self) -> None:
+        """End the stream."""
+        handle, self.handle = self.handle, 0
+        if handle:
+            self._cuda.stream_destroy(handle)
+
+
+class Block:
+    """A piece of device memory; when nobody refers to it any more it goes back to its pool."""
+
+    __slots__ = ("_pool", "foreign", "nbytes", "pointer")
+
+    def __init__(self, pool: DevicePool, pointer: int, nbytes: int) -> None:
+        self._pool = pool
+        self.pointer = pointer
+        self.nbytes = nbytes
+        self.foreign = False
+        """Whether another library was given the address: it may have work queued elsewhere."""
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # at the exit of the interpreter anything may be gone
+            self._pool._give_back(self.pointer, self.nbytes, foreign=self.foreign)
+
+
+class DevicePool:
+    """Blocks of device memory for results, used again in the order of one stream.
+
+    A result belongs to whoever holds it; its block is handed out again only when it was dropped. A
+    block may be dropped in any thread.
+    """
+
+    def __init__(self, cuda: Cuda, stream: int) -> None:
+        self._cuda = cuda
+        self._stream = stream
+        self._free: dict[int, deque[tuple[int, bool]]] = {}
+        self._closed = False
+
+    def take(self, nbytes: int) -> Block:
+        """Give a block of at least ``nbytes``.
+
+        Raises:
+            CudaError: The device is out of memory, also after the free blocks were given back.
+        """
+        size = rounded(nbytes)
+        waiting = self._free.get(size)
+        if waiting:
+            with contextlib.suppress(IndexError):
+                pointer, foreign = waiting.popleft()
+                if foreign:
+                    self._wait_for_others()
+                return Block(self, pointer, size)
+        from headrace_trt.cuda import CudaError
+
+        try:
+            return Block(self, self._cuda.malloc(size), size)
+        except CudaError as error:
+            if not error.out_of_memory or not any(self._free.values()):
+                raise
+            self.trim()
+            return Block(self, self._cuda.malloc(size), size)
+
+    def _wait_for_others(self) -> None:
+        """Let this stream wait for what was queued on the default stream until now.
+
+        A library that was given the address by DLPack may have dropped it while its own work on
+        the default stream still reads it.
+        """
+        event = self._cuda.event_create()
+        self._cuda.event_record(event, _LEGACY_STREAM)
+        self._cuda.stream_wait(self._stream, event)
+        self._cuda.event_destroy(event)
+
+    def _give_back(self, pointer: int, nbytes: int, *, foreign: bool) -> None:
+        if self._closed:
+            self._cuda.free(pointer)
+        else:
+            self._free.setdefault(nbytes, deque()).append((pointer, foreign))
+            if self._closed:  # closed between the two lines by another thread
+                self.trim()
+
+    def trim(self) -> None:
+        """Give the blocks that nobody holds back to the device."""
+        for waiting in list(self._free.values()):
+            while True:
+                try:
+                    pointer, _ = waiting.popleft()
+                except IndexError:
+                    break
+                self._cuda.free(pointer)
+
+    def close(self) -> None:
+        """Give back all blocks that nobody holds, now; the others when they are dropped."""
+        self._closed = True
+        self.trim()
+
+
+class Buffer:
+    """One piece of device memory that grows when more is needed; what was in it is then lost.
+
+    Attributes:
+        pointer: Its address, 0 before it is first used. It changes when the buffer grows.
+        nbytes: Its size.
+    """
+
+    def __init__(self, cuda: Cuda) -> None:
+        self._cuda = cuda
+        self.pointer = 0
+        self.nbytes = 0
+
+    def reserve(self, nbytes: int) -> bool:
+        """Make it at least ``nbytes`` large; tell whether its address changed."""
+        if nbytes <= self.nbytes and self.pointer:
+            return False
+        self.close()
+        size = rounded(nbytes)
+        self.pointer, self.nbytes = self._cuda.malloc(size), size
+        return True
+
+    def close(self) -> None:
+        """Give the memory back. Work that uses it must be done."""
+        pointer, self.pointer, self.nbytes = self.pointer, 0, 0
+        if pointer:
+            self._cuda.free(pointer)
+
+
+class PinnedArena:
+    """Pinned host memory for the copies of one batch, taken piece by piece and reset at its end."""
+
+    def __init__(self, cuda: Cuda) -> None:
+        self._cuda = cuda
+        self._chunks: list[tuple[int, NDArray[np.uint8]]] = []
+        self._used = 0
+
+    def take(self, nbytes: int) -> tuple[int, NDArray[np.uint8]]:
+        """Give the address of a piece and a view of it; it is valid until the next `reset`."""
+        start = self._used
+        size = rounded(nbytes)
+        if not self._chunks or start + size > len(self._chunks[-1][1]):
+            before = len(self._chunks[-1][1]) if self._chunks else 0
+            whole = max(size, 2 * before)
+            pointer = self._cuda.host_malloc(whole)
+            memory = (ctypes.c_ubyte * whole).from_address(pointer)
+            self._chunks.append((pointer, np.ctypeslib.as_array(memory)))
+            start = 0
+        pointer, view = self._chunks[-1]
+        self._used = start + size
+        return pointer + start, view[start : start + nbytes]
+
+    def reset(self) -> None:
+        """Let all pieces be used again; copies from and to them must be done."""
+        self._used = 0
+        while len(self._chunks) > 1:  # the last one is the largest
+            pointer, _ = self._chunks.pop(0)
+            self._cuda.host_free(pointer)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        chunks, self._chunks, self._used = self._chunks, [], 0
+        for pointer, _ in chunks:
+            self._cuda.host_free(pointer)
+
+
+def close_all(things: list[Any]) -> None:
+    """Close several things, last first: all of them, then the first error is raised."""
+    with contextlib.ExitStack() as stack:
+        for thing in things:
+            if thing is not None:
+                stack.callback(thing.close)

@@ -1,0 +1,203 @@
+"""Networks: parsed from ONNX or made by a function, with every error that the parser has."""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import SetupError
+from headrace_trt.plugin_libraries import import_object
+from headrace_trt.profiles import NetworkInput
+
+if TYPE_CHECKING:
+    import onnx
+
+    from headrace_trt.library import Library
+    from headrace_trt.logs import Collected
+    from headrace_trt.settings import BuildSettings
+
+__all__ = ["Network", "make_network", "prepare_model"]
+
+_MOST_BYTES = 1_900_000_000
+"""A protobuf message holds less than 2 GB; larger models are parsed from a file."""
+
+
+@dataclass
+class Network:
+    """A network that is ready to be built, with what must live as long as it does.
+
+    Attributes:
+        builder: The builder it belongs to.
+        definition: TensorRT's ``INetworkDefinition``.
+        inputs: What it takes.
+        kept: Objects that own memory the network points to.
+    """
+
+    builder: Any
+    definition: Any
+    inputs: tuple[NetworkInput, ...]
+    kept: list[Any] = field(default_factory=list)
+
+    def tensor_types(self) -> set[str]:
+        """Give the names of TensorRT's types of all tensors between layers."""
+        found = set()
+        for i in range(self.definition.num_layers):
+            layer = self.definition.get_layer(i)
+            for k in range(layer.num_outputs):
+                found.add(layer.get_output(k).dtype.name)
+        return found
+
+
+def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
+    """Give the graph as it is built: mean and std folded in, converted, quantized.
+
+    Returns:
+        None where the file is built as it is.
+
+    Raises:
+        SetupError: What was asked for does not fit the graph.
+    """
+    if settings.model is None:
+        return None
+    from headrace_trt.image_input import fold_image_input
+    from headrace_trt.onnx_model import forget_unknown_axes, load_model
+
+    folds = settings.mean is not None or settings.std is not None or settings.image_input
+    if settings.precision == "model" and not folds:
+        if not forget_unknown_axes(load_model(settings.model, weights=False)):
+            return None
+        model = load_model(settings.model)
+        forget_unknown_axes(model)
+        return model
+    model = load_model(settings.model)
+    forget_unknown_axes(model)
+    if settings.precision in ("int8", "fp8"):
+        from headrace_trt.quantize import quantize
+
+        # Samples for calibration are what the model of the file takes.
+        model = quantize(model, settings.precision, settings.calibration)
+    model = fold_image_input(
+        model, mean=settings.mean, std=settings.std, image_input=settings.image_input
+    )
+    if settings.precision in ("fp16", "bf16"):
+        from headrace_trt.precision import convert_precision
+
+        model = convert_precision(model, settings.precision, settings.keep_fp32)
+    return model
+
+
+def make_network(
+    library: Library, logger: Any, settings: BuildSettings, collected: Collected
+) -> Network:
+    """Make the network of a build, strongly typed.
+
+    Raises:
+        SetupError: The model cannot be parsed (with every error of the parser and its node), a
+            function of ``network`` fails, or an output to mark is unknown.
+    """
+    trt = library.trt
+    builder = trt.Builder(logger)
+    if builder is None:
+        raise SetupError(f"{library.text} has no builder here: {collected.text()}")
+    flags = 0
+    if library.has("NetworkDefinitionCreationFlag.STRONGLY_TYPED"):
+        flags |= 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    definition = builder.create_network(flags)
+    kept: list[Any] = []
+    if settings.network is not None:
+        _call(settings.network, trt, builder, definition)
+    else:
+        kept.append(_parse(library, logger, definition, settings, collected))
+    if definition.num_outputs == 0:
+        raise SetupError(f"the network of {settings.label} has no output")
+    _mark_outputs(definition, settings.mark_outputs)
+    inputs = []
+    for i in range(definition.num_inputs):
+        tensor = definition.get_input(i)
+        shape = tuple(int(n) for n in tensor.shape)
+        inputs.append(NetworkInput(tensor.name, shape, bool(tensor.is_shape_tensor)))
+    return Network(builder, definition, tuple(inputs), kept)
+
+
+def _call(path: str, trt: Any, builder: Any, definition: Any) -> None:
+    function = import_object(path, "network")
+    try:
+        function(trt, builder, definition)
+    except SetupError:
+        raise
+    except Exception as error:
+        raise SetupError(
+            f"the function {path} failed to build a network: {type(error).__name__}: {error}",
+            hint="It is called with TensorRT's module, the builder and an empty network, and marks"
+            " the outputs.",
+        ) from error
+
+
+def _parse(
+    library: Library, logger: Any, definition: Any, settings: BuildSettings, collected: Collected
+) -> Any:
+    assert settings.model is not None  # noqa: S101 - one of model and network is set
+    parser = library.trt.OnnxParser(definition, logger)
+    prepared = prepare_model(settings)
+    if prepared is None:
+        from headrace_trt.onnx_model import external_files
+
+        external_files(settings.model)  # a missing file is named better than the parser does
+        done = parser.parse_from_file(str(settings.model))
+    elif prepared.ByteSize() < _MOST_BYTES:
+        done = parser.parse(prepared.SerializeToString())
+    else:
+        done = _parse_large(parser, prepared)
+    if not done:
+        raise SetupError(
+            f"{library.text} cannot take {settings.label}:{parser_errors(parser, collected)}",
+            hint="`headrace trt capability MODEL` lists every node that it cannot take.",
+        )
+    return parser
+
+
+def _parse_large(parser: Any, model: onnx.ModelProto) -> bool:
+    import onnx
+
+    with tempfile.TemporaryDirectory(prefix="headrace-trt-") as folder:
+        path = Path(folder, "model.onnx")
+        onnx.save(model, str(path), save_as_external_data=True, location="model.weights")
+        return bool(parser.parse_from_file(str(path)))
+
+
+def parser_errors(parser: Any, collected: Collected) -> str:
+    """Give every error of a parser, one per line, with the node where it has one."""
+    lines = []
+    for i in range(parser.num_errors):
+        error = parser.get_error(i)
+        place = ""
+        name = error.node_name() if hasattr(error, "node_name") else ""
+        kind = error.node_operator() if hasattr(error, "node_operator") else ""
+        if name or kind:
+            place = f"node {name or '(nameless)'!r} ({kind or 'unknown operator'}): "
+        lines.append(f"\n  {place}{error.desc()}")
+    return "".join(dict.fromkeys(lines)) or f" {collected.text()}"
+
+
+def _mark_outputs(definition: Any, names: tuple[str, ...]) -> None:
+    if not names:
+        return
+    tensors = {}
+    for i in range(definition.num_layers):
+        layer = definition.get_layer(i)
+        for k in range(layer.num_outputs):
+            tensor = layer.get_output(k)
+            tensors[tensor.name] = tensor
+    outputs = {definition.get_output(i).name for i in range(definition.num_outputs)}
+    for name in names:
+        if name not in tensors:
+            near = difflib.get_close_matches(name, tensors, n=1)
+            raise SetupError(
+                f"`mark_outputs` names {name!r}, which is no tensor of the network",
+                hint=f"Did you mean {near[0]!r}?" if near else None,
+            )
+        if name not in outputs:
+            definition.mark_output(tensors[name])

@@ -1,0 +1,148 @@
+"""One call from settings to a plan: out of the cache where it is there, else built and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from headrace_trt.building import build_plan
+from headrace_trt.cache import CachedPlan, default_cache_dir, file_identity, get_or_build, key_of
+from headrace_trt.library import Library, find_library
+from headrace_trt.onnx_model import content_hash
+from headrace_trt.plugin_libraries import import_object
+from headrace_trt.timing import refuse_without_timings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from headrace_trt.settings import BuildSettings
+
+__all__ = ["DEFAULT_CACHE_BYTES", "build_engine", "what_is_asked"]
+
+DEFAULT_CACHE_BYTES = 20 << 30
+
+
+def what_is_asked(
+    settings: BuildSettings, library: Library, device: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Give everything that makes an engine what it is: the content of the key of its cache entry.
+
+    Args:
+        settings: What to build.
+        library: The TensorRT that builds it.
+        device: Name, compute capability and driver of the GPU; None: no GPU takes part.
+    """
+    asked: dict[str, Any] = {
+        "library": library.name,
+        "version": library.version,
+        "device": dict(device) if device is not None else None,
+        "settings": settings.that_matter(),
+    }
+    if settings.model is not None:
+        asked["model"] = content_hash(settings.model)
+    for option in ("calibration", "tactics"):
+        path = getattr(settings, option)
+        if path is not None:
+            asked[option] = _content(path)
+    asked["plugins"] = [_plugin_content(name) for name in settings.plugins]
+    return asked
+
+
+def _content(path: Path) -> Any:
+    if path.is_dir():
+        return {file.name: file_identity(file) for file in sorted(path.iterdir()) if file.is_file()}
+    return file_identity(path) if path.is_file() else None
+
+
+def _plugin_content(name: str) -> Any:
+    from pathlib import Path
+
+    path = Path(name).expanduser()
+    if path.is_file():
+        return file_identity(path)
+    if ":" in name:
+        source = inspect.getsourcefile(import_object(name, "plugins"))
+        if source is not None:
+            return hashlib.sha256(Path(source).read_bytes()).hexdigest()
+    return name
+
+
+def build_engine(  # noqa: PLR0913 - all by name
+    settings: BuildSettings,
+    *,
+    library: Library | None = None,
+    engine: Path | None = None,
+    cache_dir: Path | None = None,
+    cache_size_bytes: int = DEFAULT_CACHE_BYTES,
+    device: Mapping[str, Any] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+    progress: Callable[[int | None, str], AbstractContextManager[Any]] | None = None,
+    allow_import: bool = True,
+) -> CachedPlan:
+    """Give the plan that ``settings`` ask for, built only where it is not kept already.
+
+    A network that code builds has no content that could be compared, so it is built every time
+    (and kept only in ``engine``).
+
+    Args:
+        settings: What to build.
+        library: The TensorRT to build with; None: the one that ``settings`` names.
+        engine: A file to keep the plan in; None: one of ``cache_dir`` under a key of its content.
+        cache_dir: The folder of the engine cache; None: the user's.
+        cache_size_bytes: Size limit of the folder; the longest unused plans go first.
+        device: What describes the GPU in the key; None: no GPU takes part.
+        cancelled: Asked at every step and while waiting for another process.
+        progress: Shows the phases of a build.
+        allow_import: Whether ``network`` and ``plugins`` may bring in code.
+
+    Raises:
+        SetupError: See `build_plan`; or the files cannot be written.
+        MissingDependencyError: TensorRT is not installed.
+    """
+    found = library if library is not None else find_library(settings.library)
+    found.require_builder()
+    if settings.timing_cache is not None:
+        refuse_without_timings(found)
+
+    def build() -> Any:
+        return build_plan(
+            settings,
+            library=found,
+            cancelled=cancelled,
+            progress=progress,
+            allow_import=allow_import,
+        )
+
+    if settings.network is not None and engine is None:
+        built = build()
+        return CachedPlan(
+            _nowhere(settings),
+            built.plan,
+            False,
+            {**built.describe(), "layers": [layer.as_dict() for layer in built.layers]},
+        )
+    if settings.plugins and not allow_import:
+        build()  # refuses, before the content of plugins is looked at
+    asked = what_is_asked(settings, found, device)
+    if settings.network is not None:
+        asked["network_built_at"] = _fresh()
+    if engine is not None:
+        return get_or_build(engine, asked, build, cancelled=cancelled)
+    folder = cache_dir if cache_dir is not None else default_cache_dir()
+    path = folder / f"{key_of(asked)}.plan"
+    return get_or_build(path, asked, build, cancelled=cancelled, most_bytes=cache_size_bytes)
+
+
+def _nowhere(settings: BuildSettings) -> Path:
+    from pathlib import Path
+
+    return Path(f"<{settings.label}>")
+
+
+def _fresh() -> str:
+    import uuid
+
+    return uuid.uuid4().hex

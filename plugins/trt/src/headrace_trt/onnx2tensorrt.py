@@ -1,0 +1,159 @@
+"""`Onnx2Tensorrt`: an engine from an ONNX file, built once and kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace_trt.options import BuildOptions
+from headrace_trt.words import EngineWord, cuda_for, device_errors_in_setup
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import headrace
+    from headrace_trt.cuda import Cuda
+    from headrace_trt.engine import Engine
+    from headrace_trt.library import Library
+    from headrace_trt.settings import BuildSettings
+
+__all__ = ["Onnx2Tensorrt"]
+
+
+class Onnx2Tensorrt(EngineWord):
+    """Build an engine from an ONNX file, or take it from the engine cache.
+
+    It stands in the first phase of an IoC, before TensorrtInferTensor, which runs the engine. All
+    instances of the node on one device share it.
+
+    Reads:
+        data: Nothing is read: it is never called.
+    Writes:
+        result: Nothing is written.
+    Batch:
+        It is never called.
+
+    Raises:
+        BackendError: It was called.
+    Source:
+        own; options as in TensorRT's builder and trtexec.
+    """
+
+    Options = BuildOptions
+    reads = ("data",)
+    writes = ("result",)
+
+    def init(self, options: BuildOptions, context: headrace.InitContext) -> None:
+        """Give the engine: out of the node's store, out of the cache, or built."""
+        from headrace_trt.library import find_library
+
+        with device_errors_in_setup():
+            library = find_library(options.library)
+            cuda, ordinal = cuda_for(context)
+            settings = _settings(options, context)
+            key = ("headrace_trt.engine", ordinal, _identity(options, settings))
+            engine = context.shared.get_or_create(
+                key, lambda: _engine(options, settings, context, library, cuda, ordinal)
+            )
+            self._offer(context, engine)
+
+
+def _settings(options: BuildOptions, context: headrace.InitContext) -> BuildSettings:
+    """Give what is built: without mean and std where the same are applied before the network.
+
+    Keys of a node reach every element that has them: where Mat2Tensor and this word are both in it,
+    both get ``mean`` and ``std``, and only one may apply them.
+    """
+    settings = options.settings(min=context.min, max=context.max)
+    if settings.image_input or (settings.mean is None and settings.std is None):
+        return settings
+    for mean, std in context.instance.get("normalized", ()):
+        if (_numbers(mean), _numbers(std)) == (settings.mean, settings.std):
+            context.logger.info(
+                "mean and std are applied before the network and not folded into it"
+            )
+            return settings.with_(mean=None, std=None)
+    context.logger.warning(
+        "mean and std are folded into the network of %s: nothing before it may apply them too",
+        settings.label,
+    )
+    return settings
+
+
+def _numbers(value: Any) -> tuple[float, ...] | None:
+    if value is None or isinstance(value, tuple):
+        return value
+    return (float(value),)
+
+
+def _identity(options: BuildOptions, settings: BuildSettings) -> str:
+    """Give a text that is equal for words that ask for the same engine."""
+    file: Any = None
+    if options.model is not None:
+        about = options.model.stat()
+        file = (str(options.model.resolve()), about.st_mtime_ns, about.st_size)
+    return repr((options, settings, file))
+
+
+def _engine(
+    options: BuildOptions,
+    settings: BuildSettings,
+    context: headrace.InitContext,
+    library: Library,
+    cuda: Cuda,
+    ordinal: int,
+) -> Engine:
+    from headrace_trt.cache import default_cache_dir
+    from headrace_trt.engine import load_engine
+    from headrace_trt.network import prepare_model
+    from headrace_trt.obtaining import build_engine
+    from headrace_trt.plugin_libraries import load_plugins
+
+    device = cuda.describe(ordinal)
+    folder = options.cache_dir or default_cache_dir()
+    if settings.timing_cache is None and not library.is_rtx:
+        settings = settings.with_(timing_cache=_timing_file(folder, library, device))
+    load_plugins(library, settings.plugins, allow_import=context.allow_import)
+    found = build_engine(
+        settings,
+        library=library,
+        engine=options.engine,
+        cache_dir=folder,
+        cache_size_bytes=options.cache_size_bytes,
+        device=device,
+        cancelled=context.cancelled,
+        progress=context.progress,
+        allow_import=context.allow_import,
+    )
+    weights: Any = None
+    if settings.strip and settings.model is not None:
+        weights = prepare_model(settings) or settings.model
+    engine = load_engine(
+        library,
+        cuda,
+        found.plan,
+        label=str(found.path),
+        ordinal=ordinal,
+        # What was built here, or by this user before and is unchanged, is not from outside.
+        trust=settings.version_compatible,
+        weights=weights,
+        weight_streaming_bytes=options.weight_streaming_bytes,
+    )
+    types = found.sidecar.get("network_types") or ()
+    engine.verify(settings.precision, types)
+    engine.about = {
+        "model": settings.label,
+        "cache_hit": found.hit,
+        "built_in_s": found.sidecar.get("seconds"),
+        "precision": settings.precision,
+        "tf32": settings.tf32,
+        "folded": {"mean": settings.mean, "std": settings.std, "image_input": settings.image_input},
+        "device": device,
+    }
+    if not engine.layers():
+        engine.about["layers_by_type"] = found.sidecar.get("layers_by_type")
+    return engine
+
+
+def _timing_file(folder: Path, library: Library, device: dict[str, Any]) -> Path:
+    kind = "".join(c if c.isalnum() else "-" for c in str(device["name"])).lower()
+    return folder / f"timing-{library.name}-{library.version}-{kind}.cache"

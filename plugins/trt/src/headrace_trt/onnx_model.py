@@ -1,0 +1,182 @@
+"""ONNX files: loaded whole with their external data, hashed, and made into what a parser reads."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+from headrace.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = [
+    "all_graphs",
+    "content_hash",
+    "external_files",
+    "forget_unknown_axes",
+    "load_model",
+    "model_summary",
+]
+
+_CHUNK_BYTES = 1 << 20
+
+
+def load_model(path: Path, *, weights: bool = True) -> onnx.ModelProto:
+    """Load an ONNX model.
+
+    Args:
+        path: The file.
+        weights: Whether to read external data too.
+
+    Raises:
+        SetupError: It is no ONNX model, or external data is missing.
+    """
+    try:
+        model = onnx.load(str(path), load_external_data=weights)
+    except FileNotFoundError as error:
+        raise SetupError(
+            f"{path}: {error}", hint="External data must lie beside the model."
+        ) from error
+    except Exception as error:  # protobuf and onnx have error classes of their own
+        raise SetupError(
+            f"{path} is no ONNX model that can be read: {error}",
+            hint="The file is of another format, or only a part of one."
+            if "external" not in str(error).lower()
+            else "External data must lie beside the model.",
+        ) from error
+    if not model.graph.node and not model.graph.output:
+        raise SetupError(f"{path} holds no ONNX graph", hint="Is it of another format, or empty?")
+    return model
+
+
+def forget_unknown_axes(model: onnx.ModelProto) -> bool:
+    """Take the name off axes that are called ``?``; tell whether there were any.
+
+    Some exporters call every axis they know nothing of so. To TensorRT axes of one name have one
+    length, and height and width of such a model would have to be equal.
+    """
+    found = False
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param == "?":
+                axis.ClearField("dim_param")
+                found = True
+    return found
+
+
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Give a graph and all graphs inside its nodes (of If, Loop and Scan)."""
+    waiting = [graph]
+    while waiting:
+        found = waiting.pop()
+        yield found
+        for node in found.node:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    waiting.append(attribute.g)
+                waiting.extend(attribute.graphs)
+
+
+def external_files(path: Path) -> list[Path]:
+    """Give the files with external data that a model names, sorted.
+
+    Raises:
+        SetupError: One of them is not there.
+    """
+    model = load_model(path, weights=False)
+    found = set()
+    for graph in all_graphs(model.graph):
+        tensors = [*graph.initializer, *_attribute_tensors(graph)]
+        for tensor in filter(uses_external_data, tensors):
+            found.add(path.parent / ExternalDataInfo(tensor).location)
+    missing = [file for file in sorted(found) if not file.is_file()]
+    if missing:
+        raise SetupError(
+            f"{path}: its weights in {missing[0].name} are missing",
+            hint=f"External data must lie beside the model, in {path.parent}.",
+        )
+    return sorted(found)
+
+
+def _attribute_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+
+
+def content_hash(path: Path) -> str:
+    """Give the SHA-256 of a model and of its external data, as hexadecimal text.
+
+    Raises:
+        SetupError: The file cannot be read as ONNX, or external data is missing.
+    """
+    digest = hashlib.sha256()
+    for file in [path, *external_files(path)]:
+        digest.update(hash_file(file).encode())
+    return digest.hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """Give the SHA-256 of one file, as hexadecimal text."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def model_summary(model: onnx.ModelProto) -> dict[str, Any]:
+    """Give what a graph takes, gives and is made of. JSON-able; loads nothing of TensorRT.
+
+    Returns:
+        ``inputs`` and ``outputs`` (name, dtype, shape with None for dynamic axes), ``operators``
+        (count by type), ``dtypes`` of the weights (count of elements by type), ``opset`` and
+        ``quantized`` (whether there are Q/DQ nodes).
+    """
+    operators: dict[str, int] = {}
+    dtypes: dict[str, int] = {}
+    for graph in all_graphs(model.graph):
+        for node in graph.node:
+            operators[node.op_type] = operators.get(node.op_type, 0) + 1
+        for tensor in graph.initializer:
+            kind = dtype_name(tensor.data_type)
+            count = 1
+            for length in tensor.dims:
+                count *= length
+            dtypes[kind] = dtypes.get(kind, 0) + count
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return {
+        "inputs": [port_of(value) for value in model.graph.input if value.name not in weights],
+        "outputs": [port_of(value) for value in model.graph.output],
+        "nodes": sum(operators.values()),
+        "operators": dict(sorted(operators.items(), key=lambda pair: (-pair[1], pair[0]))),
+        "weights": dict(sorted(dtypes.items())),
+        "opset": {entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
+        "quantized": "QuantizeLinear" in operators or "DequantizeLinear" in operators,
+        "producer": f"{model.producer_name} {model.producer_version}".strip(),
+    }
+
+
+def port_of(value: onnx.ValueInfoProto) -> dict[str, Any]:
+    """Give name, dtype and shape of an input or output of a graph."""
+    kind = value.type.tensor_type
+    shape: list[int | str | None] | None = None
+    if kind.HasField("shape"):
+        shape = [
+            axis.dim_value if axis.HasField("dim_value") else (axis.dim_param or None)
+            for axis in kind.shape.dim
+        ]
+    return {"name": value.name, "dtype": dtype_name(kind.elem_type), "shape": shape}
+
+
+def dtype_name(kind: int) -> str:
+    """Give the name of an ONNX element type as numpy writes it: ``float32``."""
+    name = str(onnx.TensorProto.DataType.Name(kind)).lower()
+    return {"float": "float32", "double": "float64"}.get(name, name)

@@ -1,0 +1,271 @@
+"""The options of the words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, FiniteFloat, field_validator, model_validator
+
+import headrace
+from headrace_trt.settings import BuildSettings
+
+__all__ = ["BuildOptions", "InferOptions", "LoadOptions"]
+
+Names = tuple[Annotated[str, Field(min_length=1)], ...]
+Shapes = str | dict[str, str | list[int]]
+
+
+def _with_max(profile: dict[str, Any]) -> dict[str, Any]:
+    if "max" not in profile:
+        raise ValueError("a profile must have `max`")
+    return profile
+
+
+ProfileShapes = Annotated[dict[Literal["min", "opt", "max"], Shapes], AfterValidator(_with_max)]
+"""One optimization profile: shapes as trtexec writes them, or tables of shapes by input."""
+
+
+class BuildOptions(headrace.Options):
+    """Options of `Onnx2Tensorrt`."""
+
+    positional: ClassVar[tuple[str, ...]] = ("model",)
+
+    model: headrace.FilePath | None = Field(
+        None, description="The ONNX file; external data lies beside it."
+    )
+    network: str | None = Field(
+        None,
+        description="In place of `model`: package.module:function, called as (trt, builder, "
+        "network), which builds the network with TensorRT's own API.",
+    )
+    engine: headrace.OutputPath | None = Field(
+        None, description="A file to keep the plan in; default: the engine cache."
+    )
+    library: Literal["auto", "tensorrt", "tensorrt_rtx"] = Field(
+        "auto", description="Which TensorRT; auto: tensorrt if it is installed, else tensorrt_rtx."
+    )
+    precision: Literal["model", "fp16", "bf16", "int8", "fp8"] = Field(
+        "model",
+        description="The graph's own types, or the type it is converted to; int8 and fp8 through "
+        "Q/DQ nodes, the graph's or made from `calibration`. Inputs and outputs keep their types.",
+    )
+    calibration: Path | None = Field(
+        None, description="Folder of .npy or .npz samples, or one .npz of all, for int8 and fp8."
+    )
+    keep_fp32: Names = Field(
+        (), description="Patterns of names of nodes that stay in float32, with fp16 and bf16."
+    )
+    tf32: bool = Field(
+        True, description="Whether float32 layers may multiply with 10 bits of mantissa (TF32)."
+    )
+    profiles: Annotated[tuple[ProfileShapes, ...], Field(min_length=1)] | None = Field(
+        None,
+        description="Optimization profiles, each {min, opt, max} as trtexec writes shapes; default: "
+        "one with the batch axis from the node's `min` to its `max`.",
+    )
+    mean: tuple[FiniteFloat, ...] | FiniteFloat | None = Field(
+        None,
+        description="Subtracted from the image input inside the network, one number or one per "
+        "channel, in units of the input.",
+    )
+    std: tuple[FiniteFloat, ...] | FiniteFloat | None = Field(
+        None, description="What the difference is divided by, inside the network, likewise."
+    )
+    image_input: bool = Field(
+        False,
+        description="Whether the network takes uint8 [H, W, C] per sample and makes float [C, H, W] "
+        "of it itself.",
+    )
+    cache_dir: headrace.OutputPath | None = Field(
+        None, description="Folder of the engine cache; default: in the user's cache folder."
+    )
+    cache_size_bytes: int = Field(
+        20 << 30, ge=0, description="Size limit of the engine cache, in bytes."
+    )
+    timing_cache: headrace.OutputPath | None = Field(
+        None,
+        description="File of the timing cache; default: one in `cache_dir` per version and device, "
+        "where the library has timings.",
+    )
+    tactic_sources: Names | None = Field(
+        None, description="Sources of tactics by TensorRT's names; default: the library's."
+    )
+    tactics: headrace.OutputPath | None = Field(
+        None, description="File that fixes the choice of tactics: recorded first, then replayed."
+    )
+    optimization_level: int | None = Field(
+        None, ge=0, le=5, description="0 (quick build) to 5; default: the library's."
+    )
+    workspace_bytes: int | None = Field(
+        None, ge=0, description="Most scratch memory of a layer, in bytes; default: the library's."
+    )
+    max_aux_streams: int | None = Field(
+        None, ge=0, description="Most streams beside the main one; default: the library's."
+    )
+    sparsity: bool = Field(False, description="Whether sparse weights are used as such.")
+    dla_core: int | None = Field(None, ge=0, description="DLA core to build for; default: the GPU.")
+    refit: bool = Field(False, description="Whether the weights can be changed later.")
+    strip: bool = Field(
+        False, description="Whether the plan is kept without weights; they come from `model`."
+    )
+    weight_streaming_bytes: int | None = Field(
+        None,
+        ge=0,
+        description="Bytes of weights that stay on the device, the others are streamed; default: all "
+        "stay.",
+    )
+    version_compatible: bool = Field(
+        False, description="Whether newer versions of TensorRT can run the plan."
+    )
+    hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = Field(
+        "none", description="Which other GPUs can run the plan."
+    )
+    plugins: Names = Field(
+        (),
+        description="Plugin libraries (.so files) and creators in Python (package.module:Class); "
+        "refused where `import` is.",
+    )
+    mark_outputs: Names = Field((), description="Inner tensors that become outputs, to look at.")
+    verbosity: Literal["detailed", "layer_names_only", "none"] | None = Field(
+        None,
+        description="What the inspector can tell of the plan; default: detailed, which the check of "
+        "the precision needs.",
+    )
+
+    @field_validator("mean", "std", mode="after")
+    @classmethod
+    def _as_tuple(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, float) else value
+
+    @model_validator(mode="after")
+    def _fit(self) -> BuildOptions:
+        problem = _problem_of(self)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+    def settings(self, **more: Any) -> BuildSettings:
+        """Give what is asked for as the functions of this package take it."""
+        same = {
+            name: getattr(self, name)
+            for name in BuildSettings.__dataclass_fields__
+            if name in type(self).model_fields
+        }
+        same |= {
+            "weight_streaming": self.weight_streaming_bytes is not None,
+            "refit": self.refit or self.strip,
+            "verbosity": self.verbosity or "detailed",
+        }
+        return BuildSettings(**{**same, **more})
+
+
+def _problem_of(options: BuildOptions) -> str | None:
+    """Give what does not fit together, or None: nothing is read and then ignored."""
+    network, std = options.network, options.std if isinstance(options.std, tuple) else ()
+    changes = (
+        options.precision != "model"
+        or options.image_input
+        or options.strip
+        or (options.mean, options.std) != (None, None)
+    )
+    low, quantized = options.precision in ("fp16", "bf16"), options.precision in ("int8", "fp8")
+    problems = {
+        "exactly one of `model` and `network` must be set": (options.model is None)
+        == (network is None),
+        "`precision`, `mean`, `std`, `image_input` and `strip` change an ONNX graph; a function of"
+        " `network` builds what it wants itself": network is not None and changes,
+        "`network` is package.module:function": network is not None and ":" not in network,
+        "`keep_fp32` goes with precision = fp16 or bf16": bool(options.keep_fp32) and not low,
+        "`calibration` goes with precision = int8 or fp8": options.calibration is not None
+        and not quantized,
+        "verbosity below detailed hides the types by which `precision` is verified": (
+            options.verbosity not in (None, "detailed") and options.precision != "model"
+        ),
+        "`std` must not be 0": 0 in std,
+    }
+    return next((text for text, holds in problems.items() if holds), None)
+
+
+class LoadOptions(headrace.Options):
+    """Options of `LoadTensorrtEngine`."""
+
+    positional: ClassVar[tuple[str, ...]] = ("model",)
+
+    model: headrace.FilePath = Field(description="The plan: .trt, .engine or .plan.")
+    library: Literal["auto", "tensorrt", "tensorrt_rtx", "tensorrt_lean"] = Field(
+        "auto", description="Which TensorRT; auto: the first that is installed."
+    )
+    trust_engine: bool = Field(
+        False, description="Whether the plan may hold code that runs on the host."
+    )
+    weights: headrace.FilePath | None = Field(
+        None,
+        description="An ONNX file of the same graph whose weights replace the plan's; needed where "
+        "it was stripped.",
+    )
+    weight_streaming_bytes: int | None = Field(
+        None,
+        ge=0,
+        description="Bytes of weights that stay on the device, of a plan that streams; default: all.",
+    )
+    plugins: Names = Field(
+        (),
+        description="Plugin libraries (.so files) and creators in Python (package.module:Class); "
+        "refused where `import` is.",
+    )
+
+
+class InferOptions(headrace.Options):
+    """Options of `TensorrtInferTensor`."""
+
+    inputs: dict[str, str] = Field(
+        {},
+        description="Key of the request per input name; default: `data` for the only input, else "
+        "the input's name.",
+    )
+    outputs: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        None, description="Names of the outputs to give; default: all."
+    )
+    unbatched: tuple[str, ...] = Field(
+        (),
+        description="Names of inputs and outputs whose first axis is not the batch axis; requests "
+        "are then run one at a time.",
+    )
+    ragged: Literal["refuse", "pad", "group"] = Field(
+        "refuse",
+        description="Samples of different shapes in one batch: refuse those unlike the first, pad "
+        "all to the largest, or run those of one shape together.",
+    )
+    pad_value: FiniteFloat = Field(
+        0.0, description="What ragged = pad fills with, at the end of axes (in units of the data)."
+    )
+    pad_multiple: int = Field(
+        1,
+        ge=1,
+        description="With ragged = pad: lengths of dynamic axes are rounded up to a multiple of "
+        "this number of elements.",
+    )
+    output_device: Literal["cpu", "cuda"] = Field(
+        "cpu",
+        description="Where results are: numpy arrays, or arrays on the device that DLPack takes.",
+    )
+    cuda_graph: bool = Field(
+        False, description="Whether runs are recorded as CUDA graphs, one per shape."
+    )
+    cuda_graph_limit: int = Field(
+        16, ge=1, description="Most graphs that are kept, of the shapes that were used last."
+    )
+    context_memory: Literal["static", "on_profile_change", "shared"] = Field(
+        "static",
+        description="Scratch memory of an instance: for every profile, for its own, or one for all "
+        "instances of the node, which then run one at a time.",
+    )
+
+    @field_validator("outputs", "unbatched")
+    @classmethod
+    def _once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        twice = sorted({name for name in names or () if (names or ()).count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(map(repr, twice))} stands there twice")
+        return names

@@ -1,0 +1,177 @@
+"""The input buffers of one instance: rows of host and device put below each other, or used in place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace_trt.arrays import Foreign, item_bytes, numpy_dtype
+from headrace_trt.memory import ALIGNMENT, Buffer, close_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from headrace_trt.cuda import Cuda
+    from headrace_trt.grouping import Run
+    from headrace_trt.items import Item
+    from headrace_trt.memory import PinnedArena
+    from headrace_trt.signature import Port, Signature
+
+__all__ = ["InputBuffers"]
+
+
+class InputBuffers:
+    """A device buffer per input, into which the rows of a run go.
+
+    Args:
+        cuda: The CUDA runtime.
+        signature: What the engine takes.
+        arena: Pinned memory for what comes from the host.
+        pad_value: What samples are padded with at the end of their axes.
+        in_place: Whether an array on the device that fits as it is may be used where it lies.
+        moved: Called when a buffer has got another address.
+    """
+
+    def __init__(
+        self,
+        cuda: Cuda,
+        signature: Signature,
+        arena: PinnedArena,
+        *,
+        pad_value: float,
+        in_place: bool,
+        moved: Callable[[], None],
+    ) -> None:
+        self._cuda = cuda
+        self._signature = signature
+        self._arena = arena
+        self._pad_value = pad_value
+        self._in_place = in_place
+        self._moved = moved
+        self._buffers = {port.name: Buffer(cuda) for port in signature.inputs if not port.is_shape}
+        self._values: dict[str, NDArray[Any]] = {}
+
+    def place(self, run: Run, items: Sequence[Item], stream: int) -> dict[str, int]:
+        """Put the tensors of a run where the engine reads them.
+
+        Args:
+            run: The run.
+            items: The items of the batch, of which the run has some.
+            stream: The stream on which copies are queued.
+
+        Returns:
+            The address per input; of an input that decides shapes, one on the host.
+
+        Raises:
+            CudaError: The device is out of memory, or a copy failed.
+        """
+        members = [items[i] for i in run.members]
+        pointers = {}
+        for port in self._signature.inputs:
+            tensors = [item.tensors[port.name] for item in members]
+            shape = run.shapes[port.name]
+            if port.is_shape:
+                values = np.ascontiguousarray(tensors[0])
+                self._values[port.name] = values
+                pointers[port.name] = values.ctypes.data
+            elif self._usable(tensors, shape):
+                pointers[port.name] = tensors[0].pointer  # type: ignore[union-attr]
+            else:
+                chosen = tensors if port.batched else tensors[:1]
+                pointers[port.name] = self._copied(port, chosen, shape, stream)
+        return pointers
+
+    def _usable(self, tensors: Sequence[Any], shape: tuple[int, ...]) -> bool:
+        first = tensors[0]
+        return (
+            self._in_place
+            and len(tensors) == 1
+            and isinstance(first, Foreign)
+            and first.shape == shape
+            and first.pointer % ALIGNMENT == 0
+            and first.pointer != 0
+        )
+
+    def pointer(self, name: str, nbytes: int) -> int:
+        """Give the address of the buffer of an input, at least ``nbytes`` large."""
+        buffer = self._buffers[name]
+        if buffer.reserve(nbytes):
+            self._moved()
+        return buffer.pointer
+
+    def _copied(
+        self, port: Port, tensors: Sequence[Any], shape: tuple[int, ...], stream: int
+    ) -> int:
+        itemsize = item_bytes(port.dtype)
+        row_bytes = itemsize
+        for length in shape[1:] if port.batched else shape:
+            row_bytes *= length
+        rows = shape[0] if port.batched else 1
+        target = self.pointer(port.name, rows * row_bytes)
+        if row_bytes == 0 or rows == 0:
+            return target
+        first = 0
+        waiting: list[NDArray[Any]] = []
+        for tensor in tensors:
+            if isinstance(tensor, Foreign):
+                first = self._from_host(port, waiting, shape, target, first, row_bytes, stream)
+                waiting = []
+                count = tensor.shape[0] if port.batched else 1
+                place = target + first * row_bytes
+                self._cuda.copy(place, tensor.pointer, count * row_bytes, stream)
+                first += count
+            else:
+                waiting.append(tensor)
+        first = self._from_host(port, waiting, shape, target, first, row_bytes, stream)
+        last = target + (first - 1) * row_bytes
+        for row in range(
+            first, rows
+        ):  # what the engine takes at least: repeated, and dropped later
+            self._cuda.copy(target + row * row_bytes, last, row_bytes, stream)
+        return target
+
+    def _from_host(
+        self,
+        port: Port,
+        arrays: Sequence[NDArray[Any]],
+        shape: tuple[int, ...],
+        target: int,
+        first: int,
+        row_bytes: int,
+        stream: int,
+    ) -> int:
+        """Gather arrays of the host in pinned memory and copy them at once; give the next row."""
+        if not arrays:
+            return first
+        count = sum(len(array) for array in arrays) if port.batched else 1
+        pointer, view = self._arena.take(count * row_bytes)
+        whole = view.view(numpy_dtype(port.dtype))
+        whole = whole.reshape((count, *shape[1:]) if port.batched else shape)
+        if not port.batched:
+            whole[...] = arrays[0]
+        else:
+            self._fill(whole, arrays)
+        self._cuda.copy(target + first * row_bytes, pointer, count * row_bytes, stream)
+        return first + count
+
+    def _fill(self, whole: NDArray[Any], arrays: Sequence[NDArray[Any]]) -> None:
+        row = 0
+        padded = any(array.shape[1:] != whole.shape[1:] for array in arrays)
+        if padded:
+            whole[...] = self._pad_value
+        for array in arrays:
+            stop = row + len(array)
+            if padded:
+                corner = (slice(row, stop), *map(slice, array.shape[1:]))
+                whole[corner] = array
+            else:
+                whole[row:stop] = array
+            row = stop
+
+    def close(self) -> None:
+        """Give the buffers back."""
+        self._values = {}
+        close_all(list(self._buffers.values()))

@@ -1,0 +1,280 @@
+"""An ONNX graph in float32 made into one in fp16 or bf16, with casts where they are needed.
+
+A strongly typed network has the types of its graph, so that the graph is where a precision is asked
+for. Every node runs in the lower type except those that must not or are not to; inputs and outputs
+of the graph keep their types.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from headrace.errors import SetupError
+from headrace_trt.image_input import FOLDED
+from headrace_trt.onnx_model import all_graphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+__all__ = ["convert_precision"]
+
+_log = logging.getLogger("headrace.trt")
+
+_TYPES: Final = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
+_MOST_FP16: Final = 65504.0
+
+_IN_FP32: Final = frozenset(
+    {"NonMaxSuppression", "RandomNormal", "RandomUniform", "EyeLike", "Multinomial", "Bernoulli"}
+)
+"""Operators that are defined for float32 alone, or whose type is an attribute."""
+
+_FP32_INPUTS: Final = {"Resize": (1, 2), "Upsample": (1,)}
+"""Inputs that are float32 whatever the others are: scales and regions."""
+
+
+def convert_precision(
+    model: onnx.ModelProto, precision: str, keep_fp32: Sequence[str] = ()
+) -> onnx.ModelProto:
+    """Convert the float32 nodes of a model to fp16 or bf16.
+
+    Nodes with graphs inside (If, Loop, Scan) stay in float32, so do operators that have no other
+    type. Finite weights beyond the range of fp16 become its largest number, with a warning.
+
+    Args:
+        model: The model with its weights; it is not changed.
+        precision: ``"fp16"`` or ``"bf16"``.
+        keep_fp32: Patterns (``*``, ``?``) of names of nodes that stay in float32.
+
+    Returns:
+        A new model.
+
+    Raises:
+        SetupError: A pattern matches no node, or no node is left that could be converted.
+    """
+    typed = _with_types(model)
+    _Conversion(typed.graph, _TYPES[precision], kept_nodes(typed.graph, keep_fp32)).run()
+    return typed
+
+
+def kept_nodes(graph: onnx.GraphProto, patterns: Iterable[str]) -> set[int]:
+    """Give the places of the nodes that ``patterns`` name.
+
+    Raises:
+        SetupError: A pattern matches none.
+    """
+    kept = set()
+    names = [node.name for node in graph.node]
+    for pattern in patterns:
+        found = {i for i, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)}
+        if not found:
+            named = [name for name in names if name and not name.startswith(FOLDED)]
+            raise SetupError(
+                f"`keep_fp32` has {pattern!r}, which matches the name of no node",
+                hint=f"Names are such as {', '.join(named[:5]) or '(all nodes are nameless)'};"
+                " `headrace trt inspect` lists them.",
+            )
+        kept |= found
+    return kept
+
+
+def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Give a copy in which the type of every tensor is known that can be known."""
+    copied = onnx.ModelProto()
+    try:
+        copied = onnx.shape_inference.infer_shapes(model)
+    except Exception as error:  # onnx has error classes of its own
+        raise SetupError(f"the types in the graph cannot be inferred: {error}") from error
+    return copied
+
+
+class _Conversion:
+    """One conversion: every float32 tensor has a name in each type, made where it is used."""
+
+    def __init__(self, graph: onnx.GraphProto, low: int, kept: set[int]) -> None:
+        self.graph = graph
+        self.low = low
+        self.kept = kept
+        self.floats = _float_tensors(graph)
+        self.weights = {t.name: t for t in graph.initializer}
+        self.border = {v.name for v in (*graph.input, *graph.output)}
+        self.needed: dict[tuple[str, bool], str] = {}
+        self.clamped = 0
+
+    def run(self) -> None:
+        """Rewrite the graph."""
+        graph = self.graph
+        self._lift_constants()
+        produced: dict[str, bool] = {
+            v.name: True for v in graph.input if v.name in self.floats
+        }  # name to "is it made in float32"
+        nodes = list(graph.node)
+        converted = 0
+        for place, node in enumerate(nodes):
+            high = self._stays(place, node)
+            converted += not high and self._changes(node)
+            self._set_attributes(node, high=high)
+            for i, name in enumerate(node.input):
+                if name in self.floats:
+                    fixed = i in _FP32_INPUTS.get(node.op_type, ())
+                    node.input[i] = self._name(name, high=high or fixed)
+            for inside in _graphs_of(node):
+                self._rename_captured(inside)
+            for i, name in enumerate(node.output):
+                if name in self.floats:
+                    produced[name] = high
+                    node.output[i] = self._name(name, high=high)
+        if not converted:
+            raise SetupError(
+                "no node of the graph computes in float32 and could be converted",
+                hint="Is it converted already? precision = 'model' takes the graph's own types.",
+            )
+        for value in graph.output:
+            if value.name in self.floats:
+                self._name(value.name, high=True)
+        self._write(nodes, produced)
+
+    def _stays(self, place: int, node: onnx.NodeProto) -> bool:
+        return (
+            place in self.kept
+            or node.name.startswith(FOLDED)
+            or node.op_type in _IN_FP32
+            or next(_graphs_of(node), None) is not None
+        )
+
+    def _changes(self, node: onnx.NodeProto) -> bool:
+        return any(name in self.floats for name in (*node.input, *node.output))
+
+    def _name(self, name: str, *, high: bool) -> str:
+        """Give the name of a float32 tensor in one of the two types, and note that it is used."""
+        key = (name, high)
+        if key not in self.needed:
+            own = high if name in self.border else not high
+            self.needed[key] = name if own else f"{name}/{'fp32' if high else 'low'}"
+        return self.needed[key]
+
+    def _rename_captured(self, inside: onnx.GraphProto) -> None:
+        """Let the nodes of an inner graph read outer tensors in float32."""
+        for graph in all_graphs(inside):
+            own = {value.name for value in graph.input} | {t.name for t in graph.initializer}
+            own |= {name for node in graph.node for name in node.output}
+            for node in graph.node:
+                for i, name in enumerate(node.input):
+                    if name in self.floats and name not in own:
+                        node.input[i] = self._name(name, high=True)
+            for value in graph.output:
+                if value.name in self.floats and value.name not in own:
+                    value.name = self._name(value.name, high=True)
+
+    def _lift_constants(self) -> None:
+        """Make weights of the constant nodes of type float32."""
+        left = []
+        for place, node in enumerate(self.graph.node):
+            if node.op_type == "Constant" and node.output[0] in self.floats:
+                tensor = _constant_of(node)
+                if tensor is not None:
+                    tensor.name = node.output[0]
+                    self.weights[tensor.name] = tensor
+                    self.kept.discard(place)
+                    continue
+            left.append((place, node))
+        self.kept = {new for new, (old, _) in enumerate(left) if old in self.kept}
+        nodes = [node for _, node in left]
+        del self.graph.node[:]
+        self.graph.node.extend(nodes)
+
+    def _set_attributes(self, node: onnx.NodeProto, *, high: bool) -> None:
+        if high:
+            return
+        if node.op_type == "Cast":
+            for attribute in node.attribute:
+                if attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+                    attribute.i = self.low
+        if node.op_type == "ConstantOfShape" and node.output[0] in self.floats:
+            value = next((a.t for a in node.attribute if a.name == "value"), None)
+            number = numpy_helper.to_array(value) if value is not None else np.zeros(1, np.float32)
+            del node.attribute[:]
+            node.attribute.append(helper.make_attribute("value", self._lower("", number)))
+
+    def _lower(
+        self, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+    ) -> onnx.TensorProto:
+        """Give a weight in the lower type."""
+        if self.low == TensorProto.FLOAT16:
+            beyond = np.isfinite(array) & (np.abs(array) > _MOST_FP16)
+            self.clamped += int(beyond.sum())
+            clipped = np.where(beyond, np.clip(array, -_MOST_FP16, _MOST_FP16), array)
+            return numpy_helper.from_array(clipped.astype(np.float16), name)
+        bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        special = ~np.isfinite(array)
+        rounded = np.where(special, (bits >> 16).astype(np.uint16), rounded)
+        return helper.make_tensor(
+            name, TensorProto.BFLOAT16, array.shape, rounded.tobytes(), raw=True
+        )
+
+    def _write(self, nodes: list[onnx.NodeProto], produced: dict[str, bool]) -> None:
+        graph = self.graph
+        others = [t for t in graph.initializer if t.name not in self.floats]
+        weights = []
+        for name, tensor in self.weights.items():
+            if name not in self.floats:
+                continue
+            if (name, True) in self.needed:
+                copied = onnx.TensorProto()
+                copied.CopyFrom(tensor)
+                copied.name = self.needed[name, True]
+                weights.append(copied)
+            if (name, False) in self.needed:
+                weights.append(self._lower(self.needed[name, False], numpy_helper.to_array(tensor)))
+        casts: dict[str, onnx.NodeProto] = {}
+        for (name, high), wanted in self.needed.items():
+            if name in produced and produced[name] is not high:
+                source = self.needed.get((name, not high), name)
+                to = TensorProto.FLOAT if high else self.low
+                casts[source] = helper.make_node(
+                    "Cast", [source], [wanted], f"{wanted}/converted", to=to
+                )
+        ordered = [casts[v.name] for v in graph.input if v.name in casts]
+        for node in nodes:
+            ordered.append(node)
+            ordered += [casts[name] for name in node.output if name in casts]
+        for repeated, kept in ((graph.node, ordered), (graph.initializer, [*others, *weights])):
+            del repeated[:]
+            repeated.extend(kept)
+        del graph.value_info[:]
+        if self.clamped:
+            _log.warning("%d weights are beyond the range of fp16 and became ±65504", self.clamped)
+
+
+def _graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _float_tensors(graph: onnx.GraphProto) -> set[str]:
+    found = {
+        value.name
+        for value in (*graph.input, *graph.output, *graph.value_info)
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT
+    }
+    return found | {t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT}
+
+
+def _constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            tensor: onnx.TensorProto = attribute.t
+            return tensor
+        if attribute.name == "value_float":
+            return numpy_helper.from_array(np.float32(attribute.f))
+        if attribute.name == "value_floats":
+            return numpy_helper.from_array(np.asarray(attribute.floats, np.float32))
+    return None

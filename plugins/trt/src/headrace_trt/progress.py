@@ -1,0 +1,98 @@
+"""What the builder reports while it works: shown as progress, and the place where it is stopped."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from headrace_trt.library import Library
+
+__all__ = ["BuildProgress", "make_monitor"]
+
+
+class BuildProgress:
+    """The phases of one build.
+
+    The builder reports from several threads, and a phase may end before its last step. A phase
+    is shown as a bar by ``progress(total, unit)``, as `headrace.InitContext.progress` is.
+
+    Attributes:
+        cancelled: Asked at every step; True ends the build at that step.
+        stopped: Whether a step ended the build.
+        steps: How many steps there were.
+    """
+
+    def __init__(
+        self,
+        cancelled: Callable[[], bool],
+        progress: Callable[[int | None, str], AbstractContextManager[Any]] | None = None,
+    ) -> None:
+        self.cancelled = cancelled
+        self.stopped = False
+        self.steps = 0
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._open: dict[str, tuple[AbstractContextManager[Any], Any, int]] = {}
+
+    def start(self, name: str, parent: str | None, total: int) -> None:
+        """Show a phase that begins."""
+        if self._progress is None:
+            return
+        with self._lock:
+            if name not in self._open:
+                bar = self._progress(total, name)
+                self._open[name] = (bar, bar.__enter__(), 0)
+
+    def step(self, name: str, step: int) -> bool:
+        """Note that step ``step`` of a phase is done; tell whether to go on."""
+        with self._lock:
+            self.steps += 1
+            if name in self._open:
+                bar, advance, done = self._open[name]
+                if step + 1 > done:
+                    advance(step + 1 - done)
+                    self._open[name] = (bar, advance, step + 1)
+        if self.stopped or self.cancelled():
+            self.stopped = True
+        return not self.stopped
+
+    def finish(self, name: str) -> None:
+        """Take away the bar of a phase."""
+        with self._lock:
+            found = self._open.pop(name, None)
+            if found is not None:
+                found[0].__exit__(None, None, None)
+
+    def close(self) -> None:
+        """Take away all bars; a build that fails leaves its phases open."""
+        for name in list(self._open):
+            self.finish(name)
+
+
+def make_monitor(library: Library, progress: BuildProgress) -> Any:
+    """Make TensorRT's ``IProgressMonitor`` that reports to ``progress``."""
+    base: Any = library.trt.IProgressMonitor
+
+    class Monitor(base):  # type: ignore[misc]
+        """Passes every report on; an error of it would end the process in native code."""
+
+        def __init__(self) -> None:
+            base.__init__(self)
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            """Begin a phase."""
+            progress.start(phase_name, parent_phase, num_steps)
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            """End a step."""
+            return progress.step(phase_name, step)
+
+        def phase_finish(self, phase_name: str) -> None:
+            """End a phase."""
+            progress.finish(phase_name)
+
+    return Monitor()

@@ -1,0 +1,191 @@
+"""Q/DQ nodes for int8 and fp8, made from samples with ONNX Runtime's quantization tool."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx.version_converter
+from onnx import numpy_helper
+
+from headrace.errors import MissingDependencyError, SetupError
+from headrace_trt.onnx_model import model_summary, port_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+_FP8_OPSET = 19
+_MOST_FP8 = 448.0
+"""The largest number of E4M3."""
+
+__all__ = ["is_quantized", "quantize", "read_samples"]
+
+
+def is_quantized(model: onnx.ModelProto) -> bool:
+    """Tell whether a graph has Q/DQ nodes."""
+    return bool(model_summary(model)["quantized"])
+
+
+def read_samples(path: Path, names: Sequence[str]) -> list[dict[str, NDArray[Any]]]:
+    """Read calibration samples.
+
+    Args:
+        path: A folder of ``.npy`` files (for a model of one input) or ``.npz`` files (an array per
+            input name), each with its batch axis; or one ``.npz`` in which every array holds all
+            samples along its first axis.
+        names: The inputs of the model.
+
+    Returns:
+        One dict per run of the model.
+
+    Raises:
+        SetupError: There is nothing to read, or an input is missing.
+    """
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix in (".npy", ".npz"))
+        samples = [_sample(file, names) for file in files]
+    else:
+        whole = _sample(path, names)
+        count = min(len(array) for array in whole.values())
+        samples = [{name: array[i : i + 1] for name, array in whole.items()} for i in range(count)]
+    if not samples:
+        raise SetupError(
+            f"{path} holds no calibration samples",
+            hint="It is a folder of .npy or .npz files, or one .npz with all samples.",
+        )
+    return samples
+
+
+def _sample(file: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    try:
+        loaded = np.load(file, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise SetupError(f"{file} is no sample that numpy can read: {error}") from error
+    if isinstance(loaded, np.ndarray):
+        if len(names) != 1:
+            raise SetupError(
+                f"{file} holds one array, and the model has the inputs {', '.join(names)}",
+                hint="Save the inputs of a sample together: numpy.savez(file, name=array, ...).",
+            )
+        return {names[0]: loaded}
+    found = {name: loaded[name] for name in loaded.files}
+    if len(names) == 1 and len(found) == 1:
+        return {names[0]: next(iter(found.values()))}
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise SetupError(
+            f"{file} lacks input {missing[0]!r}; it has {', '.join(found) or 'nothing'}"
+        )
+    return {name: found[name] for name in names}
+
+
+def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -> onnx.ModelProto:
+    """Give a model with Q/DQ nodes: as it is where it has them, else calibrated on samples.
+
+    Args:
+        model: The model with its weights.
+        precision: ``"int8"`` (symmetric, weights per channel) or ``"fp8"`` (E4M3).
+        calibration: What `read_samples` reads.
+
+    Raises:
+        SetupError: The graph has no Q/DQ nodes and there are no samples, or the tool fails.
+        MissingDependencyError: ONNX Runtime, whose tool it is, is not installed.
+    """
+    if is_quantized(model):
+        return model
+    if calibration is None:
+        raise SetupError(
+            f"precision = {precision!r}, but the graph has no Q/DQ nodes and `calibration` is not"
+            " set",
+            hint="Give a folder or .npz of samples in `calibration`, or a model that was quantized"
+            " explicitly (ModelOpt or ONNX Runtime write such models).",
+        )
+    try:
+        from onnxruntime import quantization
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"calibration for {precision} needs ONNX Runtime ({error})",
+            distribution="headrace-trt",
+            hint='`pip install "headrace-trt[calibration]"` brings it.',
+        ) from error
+    weights = {tensor.name for tensor in model.graph.initializer}
+    names = [port_of(v)["name"] for v in model.graph.input if v.name not in weights]
+    samples = iter(read_samples(calibration, names))
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def get_next(self) -> dict[str, NDArray[Any]] | None:
+            return next(samples, None)
+
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-trt-"))
+        source, made = Path(folder, "model.onnx"), Path(folder, "quantized.onnx")
+        try:
+            # The tool prints what it does; stdout belongs to whoever called.
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            if precision == "fp8":
+                model = _with_fp8_operators(model)
+            onnx.save(model, str(source), save_as_external_data=True, location="model.weights")
+            quantization.quantize_static(
+                str(source),
+                str(made),
+                Reader(),
+                quant_format=quantization.QuantFormat.QDQ,
+                per_channel=precision == "int8",
+                activation_type=quantization.QuantType.QInt8,
+                weight_type=quantization.QuantType.QInt8,
+                calibrate_method=quantization.CalibrationMethod.MinMax,
+                op_types_to_quantize=["Conv", "ConvTranspose", "Gemm", "MatMul"],
+                extra_options={
+                    "ActivationSymmetric": True,
+                    "WeightSymmetric": True,
+                    "QuantizeBias": False,
+                    # Weights stay as they are, with nodes that quantize them: fp8 needs the originals.
+                    "AddQDQPairToWeight": precision == "fp8",
+                },
+            )
+            quantized = onnx.load(str(made))
+        except Exception as error:  # whatever the tool raises
+            raise SetupError(
+                f"ONNX Runtime's quantization tool failed: {type(error).__name__}: {error}",
+                hint="Do the samples fit the inputs of the model?",
+            ) from error
+    if not is_quantized(quantized):
+        raise SetupError(f"the model has no layer that can be computed in {precision}")
+    return _as_fp8(quantized) if precision == "fp8" else quantized
+
+
+def _with_fp8_operators(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Give a model in an operator set that has fp8."""
+    version = next(e.version for e in model.opset_import if e.domain in ("", "ai.onnx"))
+    if version >= _FP8_OPSET:
+        return model
+    return onnx.version_converter.convert_version(model, _FP8_OPSET)
+
+
+def _as_fp8(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Turn symmetric int8 Q/DQ nodes into fp8: the same largest number, at another scale."""
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    scales, zeros = set(), set()
+    for node in model.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            scales.add(node.input[1])
+            zeros.add(node.input[2])
+    for name in scales:
+        values = numpy_helper.to_array(weights[name]) * np.float32(127 / _MOST_FP8)
+        weights[name].CopyFrom(numpy_helper.from_array(values.astype(np.float32), name))
+    for name in zeros:
+        count = int(np.prod(weights[name].dims))
+        made = onnx.helper.make_tensor(
+            name, onnx.TensorProto.FLOAT8E4M3FN, weights[name].dims, bytes(count), raw=True
+        )
+        weights[name].CopyFrom(made)
+    del model.graph.value_info[:]
+    model.ir_version = max(model.ir_version, 9)
+    return model

@@ -1,0 +1,392 @@
+"""What one instance runs: requests to input buffers, the engine, and results that own their memory."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import BackendError, InputError
+from headrace_trt.arrays import StreamRef, numpy_dtype
+from headrace_trt.execution import ContextMemory, Execution
+from headrace_trt.graphs import GraphCache
+from headrace_trt.grouping import Run, plan_runs
+from headrace_trt.items import Item, Reader
+from headrace_trt.memory import PinnedArena, close_all
+from headrace_trt.outputs import Outputs, Raw, check_rows, nbytes_of, rows_of, whole
+from headrace_trt.placing import InputBuffers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.keys import Request
+    from headrace_trt.cuda import Cuda
+    from headrace_trt.engine import Engine
+    from headrace_trt.signature import Signature
+
+__all__ = ["RunSettings", "Runner", "SharedScratch"]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How requests are run; the fields are those of the options of ``TensorrtInferTensor``."""
+
+    ragged: str = "refuse"
+    pad_value: float = 0.0
+    pad_multiple: int = 1
+    output_device: str = "cpu"
+    cuda_graph: bool = False
+    cuda_graph_limit: int = 16
+    context_memory: str = "static"
+
+
+class SharedScratch:
+    """Scratch memory of all instances of a node; one of them runs at a time."""
+
+    def __init__(self, engine: Engine, cuda: Cuda) -> None:
+        self.memory = ContextMemory.for_engine(engine, cuda)
+        self.lock = threading.Lock()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.memory.close()
+
+
+class Runner:
+    """Runs requests with one execution context on one stream, in one thread.
+
+    Args:
+        engine: The engine.
+        cuda: The CUDA runtime.
+        stream: The handle of the instance's stream.
+        profile: The index of the optimization profile.
+        signature: What the engine takes and gives under it.
+        keys: The key of the request for each input name.
+        settings: How requests are run.
+        scratch: Scratch memory for ``context_memory = "shared"``.
+
+    Raises:
+        SetupError: A context cannot be made.
+        CudaError: The device is out of memory.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        cuda: Cuda,
+        stream: int,
+        *,
+        profile: int,
+        signature: Signature,
+        keys: Mapping[str, str],
+        settings: RunSettings,
+        scratch: SharedScratch | None = None,
+    ) -> None:
+        self.signature = signature
+        self.keys = keys
+        self._engine = engine
+        self._cuda = cuda
+        self._stream = StreamRef(stream)
+        self._profile = profile
+        self._settings = settings
+        self._scratch = scratch
+        self._locked = False
+        self._pending = False
+        self._kept: list[Any] = []
+        self._reader = Reader(signature, keys, cuda, lambda: self._stream.handle, engine.ordinal)
+        self._arena = PinnedArena(cuda)
+        self._graph_memory: ContextMemory | None = None
+        self._execution: Execution | None = None
+        self._graphs: GraphCache | None = None
+        self._inputs = InputBuffers(
+            cuda,
+            signature,
+            self._arena,
+            pad_value=settings.pad_value,
+            in_place=not settings.cuda_graph,
+            moved=self._address_changed,
+        )
+        self.outputs = Outputs(
+            cuda,
+            signature,
+            self._stream,
+            self._arena,
+            ordinal=engine.ordinal,
+            on_device=settings.output_device == "cuda",
+        )
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self) -> None:
+        if self._settings.cuda_graph:
+            # The contexts of all graphs run one after the other: one scratch memory for them.
+            if self._scratch is None:
+                self._graph_memory = ContextMemory.for_engine(self._engine, self._cuda)
+            limit = self._settings.cuda_graph_limit
+            self._graphs = GraphCache(self._cuda, self._stream.handle, limit, self._context)
+        else:
+            self._execution = self._context()
+
+    def _context(self) -> Execution:
+        memory = self._scratch.memory if self._scratch is not None else self._graph_memory
+        strategy = self._settings.context_memory if memory is None else "user_managed"
+        return Execution(
+            self._engine,
+            self._profile,
+            self.signature,
+            self._stream.handle,
+            strategy=strategy,
+            memory=memory,
+            pool=self.outputs.pool,
+        )
+
+    def _address_changed(self) -> None:
+        if self._graphs is not None:
+            self._graphs.clear()
+
+    # A batch of requests, as they come.
+
+    def forward(self, batch: Sequence[Request]) -> list[Exception | None] | None:
+        """Run requests and write their results; one outcome per request, None when all went well.
+
+        Raises:
+            BackendError: The engine refused a run.
+            CudaError: The device failed, or is out of memory.
+        """
+        outcomes, items, places = self.read(batch)
+        runs = self.planned(items, places, outcomes)
+        fetched = [self.run_placed(run, self.place(run, items)) for run in runs]
+        self.settle_for_host()
+        requests = [batch[place] for place in places]
+        for run, outputs in zip(runs, fetched, strict=True):
+            self._hand_out(run, outputs, items, requests)
+        return outcomes if any(outcomes) else None
+
+    def read(
+        self, batch: Sequence[Request]
+    ) -> tuple[list[Exception | None], list[Item], list[int]]:
+        """Read requests.
+
+        Returns:
+            An outcome per request, the items of those that are right, and their places.
+        """
+        outcomes: list[Exception | None] = [None] * len(batch)
+        items, places = [], []
+        for place, request in enumerate(batch):
+            try:
+                items.append(self._reader.read(request))
+            except InputError as error:
+                outcomes[place] = error
+            else:
+                places.append(place)
+        return outcomes, items, places
+
+    def planned(
+        self, items: Sequence[Item], places: Sequence[int], outcomes: list[Exception | None]
+    ) -> list[Run]:
+        """Divide items into runs; those that fit in none get their error in ``outcomes``."""
+        runs, errors = plan_runs(
+            items,
+            self.signature,
+            ragged=self._settings.ragged,
+            pad_multiple=self._settings.pad_multiple,
+            keys=self.keys,
+        )
+        for i, error in errors.items():
+            outcomes[places[i]] = error
+        return runs
+
+    def place(self, run: Run, items: Sequence[Item]) -> dict[str, int]:
+        """Put the rows of a run into the input buffers; give the address of each input.
+
+        Raises:
+            CudaError: The device failed, or is out of memory.
+        """
+        self._begin()
+        self._kept.append(items)
+        return self._inputs.place(run, items, self._stream.handle)
+
+    def run_placed(self, run: Run, pointers: Mapping[str, int]) -> list[Any]:
+        """Queue a run whose inputs are in place, and what brings its outputs to where they belong.
+
+        Raises:
+            BackendError: The engine refused it.
+            CudaError: The device failed, or is out of memory.
+        """
+        self._begin()
+        return self.outputs.fetch(self._execute(run, pointers), self._kept)
+
+    def _begin(self) -> None:
+        self._pending = True
+        if self._scratch is not None and not self._locked:
+            self._scratch.lock.acquire()
+            self._locked = True
+
+    def _execute(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:
+        """Queue a run whose inputs are in place; give the outputs that are wanted."""
+        if self._graphs is not None:
+            return self._execute_graph(run, pointers)
+        execution = self._execution
+        if execution is None:
+            raise BackendError("this instance is closed")
+        shapes = execution.set_shapes(run.shapes, pointers)
+        for name, pointer in pointers.items():
+            execution.bind(name, pointer)
+        targets = self.outputs
+        raws = [targets.target(execution, port, shapes[port.name]) for port in targets.ports]
+        execution.enqueue()
+        return [targets.told(raw) for raw in raws[: len(self.signature.outputs)]]
+
+    def _execute_graph(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:
+        graphs, targets = self._graphs, self.outputs
+        assert graphs is not None  # noqa: S101 - asked by the caller
+        key = tuple(sorted(run.shapes.items()))
+        execution = graphs.get(key).execution
+        shapes = execution.set_shapes(run.shapes, pointers)
+        for port in targets.ports:
+            if -1 in shapes[port.name] or execution.host_output(port) is not None:
+                raise BackendError(
+                    f"the size of output {port.name!r} is known only after a run: it cannot be"
+                    " recorded as a CUDA graph",
+                    hint="Set cuda_graph = false.",
+                )
+        sizes = {port: nbytes_of(port, shapes[port.name]) for port in targets.ports}
+        if not all(targets.fits(port, nbytes) for port, nbytes in sizes.items()):
+            graphs.clear()  # their addresses are about to change
+        addresses = {port.name: targets.buffer(port, nbytes) for port, nbytes in sizes.items()}
+        recorded = graphs.get(key)
+        if recorded.graph is None:
+            recorded.execution.set_shapes(run.shapes, pointers)
+            for name, pointer in {**pointers, **addresses}.items():
+                recorded.execution.bind(name, pointer)
+        graphs.run(recorded)
+        return [
+            Raw(port, shapes[port.name], addresses[port.name], None, None)
+            for port in self.signature.outputs
+        ]
+
+    # Results.
+
+    def _hand_out(
+        self,
+        run: Run,
+        outputs: Sequence[Any],
+        items: Sequence[Item],
+        requests: Sequence[Request],
+    ) -> None:
+        """Write the results of one run into its requests."""
+        ports = self.signature.outputs
+        check_rows(run.rows, ports, outputs)
+        start = 0
+        for i in run.members:
+            item = items[i]
+            stop = start + item.rows
+            parts = [
+                rows_of(output, start, stop, sample=item.sample) if port.batched else whole(output)
+                for port, output in zip(ports, outputs, strict=True)
+            ]
+            names = [port.name for port in ports]
+            requests[i]["result"] = (
+                parts[0] if len(parts) == 1 else dict(zip(names, parts, strict=True))
+            )
+            start = stop
+
+    # The end of a batch.
+
+    def settle_for_host(self) -> None:
+        """Wait, where results are to be read by the CPU.
+
+        Raises:
+            CudaError: The device failed.
+        """
+        if not self.outputs.on_device and self._pending:
+            self._cuda.stream_synchronize(self._stream.handle)
+            self._pending = False
+            self._unlock()
+            self._kept.clear()
+
+    def finish(self) -> None:
+        """End the batch: wait for what is queued, and let go of what it read.
+
+        Raises:
+            CudaError: The device failed.
+        """
+        try:
+            if self._pending:
+                self._cuda.stream_synchronize(self._stream.handle)
+        finally:
+            self._pending = False
+            self._unlock()
+            self._kept.clear()
+            self._arena.reset()
+
+    def _unlock(self) -> None:
+        if self._locked and self._scratch is not None:
+            self._locked = False
+            self._scratch.lock.release()
+
+    def warm_up(self) -> None:
+        """Run zeros at the profile's best and largest shapes.
+
+        Raises:
+            BackendError: The engine refuses them.
+            CudaError: The device is out of memory.
+        """
+        for which in ("best", "high"):
+            tensors: dict[str, Any] = {}
+            for port in self.signature.inputs:
+                lengths = getattr(port, which)
+                if port.is_shape:
+                    tensors[port.name] = np.asarray(port.best, numpy_dtype(port.dtype)).reshape(
+                        tuple(n for n in port.shape if n is not None)
+                    )
+                else:
+                    tensors[port.name] = np.zeros(lengths, numpy_dtype(port.dtype))
+            rows = next(getattr(port, which)[0] for port in self.signature.inputs if port.batched)
+            rows = min(rows, self.signature.high_rows)
+            tensors = {
+                port.name: tensors[port.name][:rows] if port.batched else tensors[port.name]
+                for port in self.signature.inputs
+            }
+            items = [Item(tensors, rows, sample=False)]
+            shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+            try:
+                run = Run((0,), rows, shapes)
+                self.run_placed(run, self.place(run, items))
+            finally:
+                self.finish()
+
+    def describe(self) -> dict[str, Any]:
+        """Give profile, range and the signature. JSON-able."""
+        signature = self.signature
+        inputs = {
+            port.name: {"key": self.keys[port.name], **port.describe()} for port in signature.inputs
+        }
+        return {
+            "profile": self._profile,
+            "rows": [signature.low_rows, signature.high_rows],
+            "one_at_a_time": signature.one_at_a_time,
+            "inputs": inputs,
+            "outputs": {port.name: port.describe() for port in signature.outputs},
+            "output_device": self._settings.output_device,
+            "cuda_graph": self._settings.cuda_graph,
+            "context_memory": self._settings.context_memory,
+        }
+
+    def close(self) -> None:
+        """Give everything back: contexts first, then their memory."""
+        self._unlock()
+        self._kept.clear()
+        if self._graphs is not None:
+            self._graphs.clear()
+        if self._execution is not None:
+            self._execution.close()
+        self._execution = self._graphs = None
+        self._stream.handle = 0
+        memory, self._graph_memory = self._graph_memory, None
+        close_all([memory, self._inputs, self.outputs, self._arena])

@@ -1,0 +1,246 @@
+"""What an engine takes and gives under one profile: names, types, shapes, and which axis is the batch."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import SetupError
+from headrace_trt.engine import io_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from headrace_trt.engine import Engine
+
+__all__ = ["Port", "Signature", "read_signature"]
+
+_DTYPES: Final = {
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "BF16": "bfloat16",
+    "INT8": "int8",
+    "UINT8": "uint8",
+    "INT32": "int32",
+    "INT64": "int64",
+    "BOOL": "bool",
+    "FP8": "float8_e4m3fn",
+}
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input or output of an engine.
+
+    Attributes:
+        name: Its name in the network.
+        dtype: The name of its type, as numpy writes it.
+        shape: An int per fixed axis, None per dynamic one.
+        batched: True when its first axis is the batch axis.
+        low, best, high: The profile's shapes (of a shape input: its values); equal to ``shape``
+            where that is fixed. Empty for outputs.
+        is_shape: Whether its values decide shapes, so that it is read on the host.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    batched: bool
+    low: tuple[int, ...] = ()
+    best: tuple[int, ...] = ()
+    high: tuple[int, ...] = ()
+    is_shape: bool = False
+
+    def text(self, *, sample: bool = False) -> str:
+        """Give ``float32 [1..8, 3, 224, *]``; of one sample, without the batch axis, if ``sample``."""
+        axes = []
+        for axis, length in enumerate(self.shape):
+            if length is not None:
+                axes.append(str(length))
+            elif self.low and not self.is_shape:
+                low, high = self.low[axis], self.high[axis]
+                axes.append(str(low) if low == high else f"{low}..{high}")
+            else:
+                axes.append("*")
+        return f"{self.dtype} [{', '.join(axes[1:] if sample else axes)}]"
+
+    def describe(self) -> dict[str, Any]:
+        """Give dtype, shape, range and whether there is a batch axis. JSON-able."""
+        found: dict[str, Any] = {
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "batched": self.batched,
+        }
+        if self.low and (None in self.shape or self.is_shape):
+            found["range"] = {
+                "min": list(self.low),
+                "opt": list(self.best),
+                "max": list(self.high),
+            }
+        return found
+
+
+@dataclass(frozen=True)
+class Signature:
+    """All inputs, and the outputs that are wanted, in order.
+
+    Attributes:
+        inputs: Every input that a run must be given.
+        outputs: The outputs that are wanted.
+        unwanted: Outputs that the engine computes all the same.
+        rows: The batch size the engine is fixed to, or None.
+        low_rows, high_rows: Batch sizes that one run may have.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    unwanted: tuple[Port, ...]
+    rows: int | None
+    low_rows: int
+    high_rows: int
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether requests cannot share a run: an array belongs to the run as a whole.
+
+        A scalar input does not count: requests with equal scalars can.
+        """
+        return any(not port.batched and port.shape for port in self.inputs) or any(
+            not port.batched for port in self.outputs
+        )
+
+    def as_inputs(self) -> dict[str, dict[str, Any]]:
+        """Give what the model takes as ``context.scope`` holds it under ``"inputs"``."""
+        return {port.name: {"dtype": port.dtype, "shape": list(port.shape)} for port in self.inputs}
+
+
+def read_signature(
+    engine: Engine,
+    profile: int = 0,
+    *,
+    outputs: Sequence[str] | None = None,
+    unbatched: Iterable[str] = (),
+) -> Signature:
+    """Read the signature of an engine under one profile.
+
+    The first axis is the batch axis: of all inputs that have an axis, except those named in
+    ``unbatched``, those that decide shapes, and those whose first axis is fixed while another
+    input's is dynamic (or fixed to 1). An output has none if it is named, or if its first axis is
+    fixed to something else than the batch.
+
+    Args:
+        engine: The engine.
+        profile: Which of its optimization profiles.
+        outputs: Names of the outputs wanted, in order; None means all.
+        unbatched: Names of inputs and outputs without batch axis.
+
+    Raises:
+        SetupError: An unknown name, a type that no array has, or no batch axis.
+    """
+    takes, gives = io_names(engine.engine, engine.library)
+    named = frozenset(unbatched)
+    _refuse_unknown("unbatched", named, [*takes, *gives])
+    _refuse_unknown("outputs", outputs or (), gives)
+    wanted = list(outputs) if outputs is not None else list(gives)
+    read = {name: _port(engine, name, profile, taken=name in takes) for name in (*takes, *gives)}
+    first = {
+        name: read[name].shape[0]
+        for name in takes
+        if read[name].shape and name not in named and not read[name].is_shape
+    }
+    if not first:
+        raise SetupError(
+            f"{engine.label} has no input with a batch axis:"
+            f" {', '.join(read[name].text() for name in takes) or 'it has no input'}"
+        )
+    rows = _batch_of(first, engine.label)
+    leading = [name for name, length in first.items() if length == rows]
+    lows = [read[name].low[0] for name in leading]
+    highs = [read[name].high[0] for name in leading]
+    if max(lows) > min(highs):
+        raise SetupError(
+            f"{engine.label}: profile {profile} has no batch size that all inputs take"
+        )
+
+    def finished(name: str) -> Port:
+        port = read[name]
+        if name in takes:
+            return _with(port, batched=name in leading)
+        length = port.shape[0] if port.shape else rows
+        batched = name not in named and bool(port.shape) and length in (None, rows)
+        return _with(port, batched=batched)
+
+    return Signature(
+        tuple(finished(name) for name in takes),
+        tuple(finished(name) for name in wanted),
+        tuple(finished(name) for name in gives if name not in wanted),
+        rows,
+        max(lows),
+        min(highs),
+    )
+
+
+def _with(port: Port, *, batched: bool) -> Port:
+    return Port(
+        port.name, port.dtype, port.shape, batched, port.low, port.best, port.high, port.is_shape
+    )
+
+
+def _batch_of(first: Mapping[str, int | None], label: str) -> int | None:
+    """Choose between the first axes of the inputs: a dynamic one, else 1, else the only one."""
+    lengths = set(first.values())
+    if None in lengths:
+        return None
+    if 1 in lengths:
+        return 1
+    if len(lengths) > 1:
+        listed = ", ".join(f"{name}: {length}" for name, length in first.items())
+        raise SetupError(
+            f"the inputs of {label} have no common batch axis ({listed})",
+            hint="Name those without one in `unbatched`.",
+        )
+    return lengths.pop()
+
+
+def _port(engine: Engine, name: str, profile: int, *, taken: bool) -> Port:
+    found = engine.engine
+    kind = found.get_tensor_dtype(name).name
+    if kind not in _DTYPES:
+        raise SetupError(
+            f"{engine.label}: {name!r} is of type {kind}, which no array has",
+            hint="Convert it inside the network, or leave the output out with `outputs`.",
+        )
+    shape = tuple(None if n < 0 else int(n) for n in found.get_tensor_shape(name))
+    if not taken:
+        return Port(name, _DTYPES[kind], shape, False)
+    host = engine.library.trt.TensorLocation.HOST
+    is_shape = found.get_tensor_location(name) == host
+    if is_shape:
+        low, best, high = _values(found, name, profile)
+    elif None in shape:
+        low, best, high = (
+            tuple(int(n) for n in dims) for dims in found.get_tensor_profile_shape(name, profile)
+        )
+    else:
+        low = best = high = tuple(n for n in shape if n is not None)
+    return Port(name, _DTYPES[kind], shape, False, low, best, high, is_shape)
+
+
+def _values(engine: Any, name: str, profile: int) -> list[tuple[int, ...]]:
+    """Give the profile's values of a shape input; the order of the arguments differs by version."""
+    try:
+        found = engine.get_tensor_profile_values(profile, name)
+    except TypeError:
+        found = engine.get_tensor_profile_values(name, profile)
+    return [tuple(int(n) for n in values) for values in found]
+
+
+def _refuse_unknown(option: str, names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise SetupError(
+                f"`{option}` names {name!r}, which the engine does not have",
+                hint=f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(known)}.",
+            )

@@ -1,0 +1,186 @@
+"""The choice of tactics, fixed in a file: recorded by the first build, replayed by the others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import SetupError
+from headrace_trt.timing import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from headrace_trt.library import Library
+
+__all__ = ["TacticFile", "read_tactics", "using_tactics"]
+
+_log = logging.getLogger("headrace.trt")
+
+FORMAT = "headrace tactics 1"
+
+
+@dataclass
+class TacticFile:
+    """What a file of tactics holds.
+
+    Attributes:
+        library: Name and version that recorded it.
+        chosen: Per layer, the implementation and the tactic that were chosen, as one text.
+        excluded: Choices (``"implementation:tactic"``, or ``"layer@implementation:tactic"`` for one
+            layer) that a build must not make.
+    """
+
+    library: str = ""
+    chosen: dict[str, str] = field(default_factory=dict)
+    excluded: list[str] = field(default_factory=list)
+
+    def allows(self, layer: str, choice: str) -> bool:
+        """Tell whether a choice is not excluded."""
+        return choice not in self.excluded and f"{layer}@{choice}" not in self.excluded
+
+    def write(self, path: Path) -> None:
+        """Write the file."""
+        content = {"format": FORMAT, **self.__dict__}
+        write_atomically(path, json.dumps(content, indent=1, sort_keys=True).encode())
+
+
+def read_tactics(path: Path) -> TacticFile | None:
+    """Read a file of tactics; None where it does not exist yet.
+
+    Raises:
+        SetupError: It is no such file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        kind = content.pop("format")
+        found = TacticFile(**content)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(path, str(error)) from error
+    if kind != FORMAT:
+        raise _unreadable(path, f"it is of the format {kind!r}")
+    return found
+
+
+def _unreadable(path: Path, why: str) -> SetupError:
+    return SetupError(
+        f"{path} is no file of tactics that Headrace wrote ({why})",
+        hint="Remove it to let the next build record one.",
+    )
+
+
+@contextlib.contextmanager
+def using_tactics(library: Library, config: Any, path: Path | None) -> Iterator[None]:
+    """Record the choice of tactics in ``path``, or replay what is there.
+
+    With an algorithm selector every layer's choice is in the file; where the library has none
+    any more, the file is an editable timing cache, and a layer that is not in it is an error.
+
+    Raises:
+        SetupError: The library has neither, or the file was recorded by another version.
+    """
+    if path is None:
+        yield
+    elif library.has("IAlgorithmSelector"):
+        with _selecting(library, config, path):
+            yield
+    elif library.has("BuilderFlag.EDITABLE_TIMING_CACHE") and not library.is_rtx:
+        with _caching(library, config, path):
+            yield
+    else:
+        raise SetupError(
+            f"`tactics` is set, and {library.text} does not let them be chosen",
+            hint="Leave `tactics` out: it has neither an algorithm selector nor an editable"
+            " timing cache that it uses.",
+        )
+
+
+@contextlib.contextmanager
+def _selecting(library: Library, config: Any, path: Path) -> Iterator[None]:
+    recorded = read_tactics(path)
+    if recorded is not None and recorded.library not in ("", library.text):
+        raise SetupError(
+            f"{path} was recorded by {recorded.library}, and this is {library.text}",
+            hint="Tactics of one version mean nothing to another: name another file.",
+        )
+    held = recorded or TacticFile(library.text)
+    replay = bool(recorded and recorded.chosen)
+    selector = _make_selector(library, held, replay=replay)
+    config.algorithm_selector = selector
+    if library.has("BuilderFlag.REJECT_EMPTY_ALGORITHMS"):
+        config.set_flag(library.trt.BuilderFlag.REJECT_EMPTY_ALGORITHMS)
+    try:
+        yield
+    except SetupError as error:
+        if selector.missed:
+            raise SetupError(
+                f"the tactics of {path} cannot be replayed: {selector.missed[0]}",
+                hint="Is it the same model, profile and device? Remove the file to record anew.",
+            ) from error
+        raise
+    if not replay:
+        held.library = library.text
+        held.chosen = dict(selector.chosen)
+        held.write(path)
+
+
+def _make_selector(library: Library, held: TacticFile, *, replay: bool) -> Any:
+    base: Any = library.trt.IAlgorithmSelector
+
+    class Selector(base):  # type: ignore[misc]
+        """Offers the builder what the file allows, and hears what it took."""
+
+        def __init__(self) -> None:
+            base.__init__(self)
+            self.chosen: dict[str, str] = {}
+            self.missed: list[str] = []
+
+        def select_algorithms(self, context: Any, choices: Any) -> list[int]:
+            """Give the places of the choices that may be taken."""
+            names = [choice_of(choice) for choice in choices]
+            wanted = held.chosen.get(context.name) if replay else None
+            if wanted is not None:
+                names = [name if name == wanted else "" for name in names]
+            allowed = [i for i, n in enumerate(names) if n and held.allows(context.name, n)]
+            if names and not allowed:
+                what = f"needs {wanted}" if wanted else "has every choice excluded"
+                self.missed.append(f"layer {context.name!r} {what}")
+            return allowed
+
+        def report_algorithms(self, contexts: Any, choices: Any) -> None:
+            """Note what was taken."""
+            for context, choice in zip(contexts, choices, strict=False):
+                self.chosen[context.name] = choice_of(choice)
+
+    return Selector()
+
+
+def choice_of(choice: Any) -> str:
+    """Give implementation and tactic of an ``IAlgorithm`` as ``"implementation:tactic"``."""
+    variant = choice.algorithm_variant
+    return f"{variant.implementation:#x}:{variant.tactic & (2**64 - 1):#x}"
+
+
+@contextlib.contextmanager
+def _caching(library: Library, config: Any, path: Path) -> Iterator[None]:
+    trt = library.trt
+    config.set_flag(trt.BuilderFlag.EDITABLE_TIMING_CACHE)
+    replay = path.is_file()
+    cache = config.create_timing_cache(path.read_bytes() if replay else b"")
+    if cache is None or not config.set_timing_cache(cache, False):
+        raise SetupError(
+            f"{path} is no timing cache of {library.text} and this device",
+            hint="Tactics of one version mean nothing to another: name another file.",
+        )
+    if replay:
+        config.set_flag(trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
+    yield
+    if not replay:
+        made = config.get_timing_cache() or cache
+        write_atomically(path, memoryview(made.serialize()))

@@ -1,0 +1,98 @@
+"""The timing cache: what the builder measured before, kept in a file and shared by builds."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace_trt.library import Library
+
+__all__ = ["refuse_without_timings", "using_timing_cache", "write_atomically"]
+
+_log = logging.getLogger("headrace.trt")
+
+
+def refuse_without_timings(library: Library) -> None:
+    """Refuse a timing cache where the library has no use for one.
+
+    Raises:
+        SetupError: It is TensorRT for RTX, which measures nothing while it builds.
+    """
+    if library.is_rtx or not library.has("ITimingCache"):
+        raise SetupError(
+            f"`timing_cache` is set, and {library.text} has no timing cache",
+            hint="It builds ahead of time and measures no kernels; leave `timing_cache` out.",
+        )
+
+
+@contextlib.contextmanager
+def using_timing_cache(library: Library, config: Any, path: Path | None) -> Iterator[None]:
+    """Give the builder a timing cache, and save what it has learned when the build succeeded.
+
+    Two builds that end at the same time both keep what they measured: the file is read again and
+    joined under a lock before it is replaced.
+
+    Args:
+        library: The installed TensorRT.
+        config: The builder's configuration.
+        path: The file; None: the builder's own, which is forgotten.
+    """
+    if path is None:
+        yield
+        return
+    refuse_without_timings(library)
+    cache = _read(config, path)
+    if not config.set_timing_cache(cache, False):
+        _log.warning("%s was measured on another device or version: it is begun anew", path)
+        cache = config.create_timing_cache(b"")
+        config.set_timing_cache(cache, False)
+    yield
+    from filelock import FileLock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        made = config.get_timing_cache() or cache
+        other = _read(config, path)
+        if not made.combine(other, False):
+            _log.debug("%s could not be joined with what was measured", path)
+        write_atomically(path, memoryview(made.serialize()))
+
+
+def _read(config: Any, path: Path) -> Any:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        content = b""
+    cache = config.create_timing_cache(content)
+    if cache is None:
+        _log.warning("%s is no timing cache that can be read: it is begun anew", path)
+        cache = config.create_timing_cache(b"")
+    return cache
+
+
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
+    """Write a file so that readers see the old content or the new, never a part.
+
+    Raises:
+        OSError: It cannot be written; nothing is left behind.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,222 @@
+"""Which nodes TensorRT cannot take, with reasons; and the parts of a model that it can."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from headrace.errors import SetupError
+from headrace_trt.library import find_library
+from headrace_trt.logs import collecting, logger_for
+from headrace_trt.onnx_model import load_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from headrace_trt.library import Library
+
+__all__ = ["Refused", "capability", "part_model", "save_parts"]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A node that cannot be taken.
+
+    Attributes:
+        node: Its name.
+        operator: Its operator.
+        reason: What the parser says.
+    """
+
+    node: str
+    operator: str
+    reason: str
+
+
+def capability(path: Path, *, library: str = "auto") -> dict[str, Any]:
+    """Tell which nodes of a model TensorRT takes; needs no device.
+
+    The model is cut at the nodes that the parser refuses, and every part between them is parsed by
+    itself, until what is left is taken.
+
+    Returns:
+        ``supported`` (all of it), ``refused`` (a dict per node with its reason), ``parts`` (the
+        places of nodes that are taken together, in the order of the graph) and the ``library``.
+
+    Raises:
+        SetupError: It is no ONNX model.
+        MissingDependencyError: TensorRT is not installed.
+    """
+    found = find_library(library)
+    found.require_builder()
+    model = _named(load_model(path))
+    try:
+        typed = onnx.shape_inference.infer_shapes(model)
+    except Exception:  # noqa: BLE001 - parts of which no type is known are refused
+        typed = model
+    refused: dict[int, Refused] = {}
+    errors = _parse(found, model)
+    supported = not errors
+    refused.update(_placed(model, range(len(model.graph.node)), errors))
+    parts = []
+    waiting = [] if supported else _runs(range(len(model.graph.node)), refused)
+    if supported:
+        parts = [list(range(len(model.graph.node)))]
+    while waiting:
+        part = waiting.pop(0)
+        errors = _parse_part(found, typed, part)
+        more = _placed(model, part, errors)
+        if errors and not more:
+            more = {place: _refused_with(model, place, errors[0].reason) for place in part}
+        refused.update(more)
+        if more:
+            waiting = [*_runs(part, refused), *waiting]
+        else:
+            parts.append(part)
+    return {
+        "library": found.text,
+        "supported": supported,
+        "nodes": len(model.graph.node),
+        "refused": [asdict(refused[place]) for place in sorted(refused)],
+        "parts": sorted(parts),
+    }
+
+
+def _named(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Give nodes without a name one, by which the parser's errors find them again.
+
+    Domains that the model forgot to import are added: without them no type at all is inferred.
+    """
+    known = {entry.domain for entry in model.opset_import}
+    for place, node in enumerate(model.graph.node):
+        node.name = node.name or f"node_{place}"
+        if node.domain not in known:
+            known.add(node.domain)
+            model.opset_import.append(onnx.helper.make_opsetid(node.domain, 1))
+    return model
+
+
+def _parse(library: Library, model: onnx.ModelProto) -> list[Refused]:
+    """Parse a model and give every error of the parser."""
+    trt, logger = library.trt, logger_for(library)
+    with collecting() as collected:
+        builder = trt.Builder(logger)
+        network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        parser = trt.OnnxParser(network, logger)
+        if parser.parse(model.SerializeToString()):
+            return []
+        errors = [parser.get_error(i) for i in range(parser.num_errors)]
+        told = [
+            Refused(str(e.node_name()), str(e.node_operator()), str(e.desc()).strip())
+            for e in errors
+        ]
+    return told or [Refused("", "", collected.text())]
+
+
+def _placed(
+    model: onnx.ModelProto, places: Sequence[int], errors: Sequence[Refused]
+) -> dict[int, Refused]:
+    by_name = {model.graph.node[place].name: place for place in places}
+    return {by_name[error.node]: error for error in errors if error.node in by_name}
+
+
+def _refused_with(model: onnx.ModelProto, place: int, reason: str) -> Refused:
+    node = model.graph.node[place]
+    return Refused(node.name, node.op_type, reason)
+
+
+def _runs(places: Sequence[int], refused: Mapping[int, Refused]) -> list[list[int]]:
+    """Give the runs of neighbours in the order of the graph without a node that is refused.
+
+    A way from one node of a run to another goes through nodes between them in that order, so that
+    a run can be taken out whole.
+    """
+    runs: list[list[int]] = []
+    last = None
+    for place in places:
+        if place in refused:
+            last = None
+            continue
+        if last is None:
+            runs.append([])
+        runs[-1].append(place)
+        last = place
+    return runs
+
+
+def _parse_part(library: Library, typed: onnx.ModelProto, part: Sequence[int]) -> list[Refused]:
+    try:
+        return _parse(library, part_model(typed, part))
+    except SetupError as error:
+        return [Refused("", "", error.what)]
+
+
+def part_model(typed: onnx.ModelProto, part: Sequence[int]) -> onnx.ModelProto:
+    """Give some nodes of a model whose types are inferred as a model of their own.
+
+    Raises:
+        SetupError: The type of a tensor that they take is not known.
+    """
+    nodes = [typed.graph.node[place] for place in part]
+    inputs, outputs = borders(typed.graph, nodes)
+    values = {v.name: v for v in (*typed.graph.input, *typed.graph.output, *typed.graph.value_info)}
+    unknown = [name for name in inputs if name not in values]
+    if unknown:
+        raise SetupError(f"the type of {', '.join(unknown)}, which it takes, is not known")
+    read = {name for node in nodes for name in node.input}
+    graph = onnx.helper.make_graph(
+        nodes,
+        "part",
+        [values[name] for name in inputs],
+        [values.get(name) or onnx.ValueInfoProto(name=name) for name in outputs],
+        [tensor for tensor in typed.graph.initializer if tensor.name in read],
+    )
+    return onnx.helper.make_model(
+        graph, opset_imports=list(typed.opset_import), ir_version=typed.ir_version
+    )
+
+
+def save_parts(path: Path, folder: Path, parts: Sequence[Sequence[int]]) -> list[Path]:
+    """Save the parts that TensorRT takes as models of their own.
+
+    Args:
+        path: The model.
+        folder: Where they go: ``part0.onnx``, ``part1.onnx``, ...
+        parts: The ``parts`` of `capability`.
+
+    Returns:
+        The files.
+
+    Raises:
+        SetupError: There is no part.
+    """
+    if not parts:
+        raise SetupError(f"TensorRT takes no part of {path}")
+    typed = onnx.shape_inference.infer_shapes(_named(load_model(path)))
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = []
+    for number, part in enumerate(parts):
+        target = folder / f"part{number}.onnx"
+        onnx.save(part_model(typed, part), str(target))
+        saved.append(target)
+    return saved
+
+
+def borders(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> tuple[list[str], list[str]]:
+    """Give the tensors that a set of nodes takes from outside and gives to the outside."""
+    weights = {tensor.name for tensor in graph.initializer}
+    made = {name for node in nodes for name in node.output}
+    inside = {id(node) for node in nodes}
+    names = {node.output[0] for node in nodes}
+    taken = [name for node in nodes for name in node.input if name]
+    inputs = [name for name in dict.fromkeys(taken) if name not in made and name not in weights]
+    used = {v.name for v in graph.output}
+    for node in graph.node:
+        if id(node) not in inside and not (node.output and node.output[0] in names):
+            used.update(node.input)
+    return inputs, [
+        name for name in dict.fromkeys(n for node in nodes for n in node.output) if name in used
+    ]

@@ -1,0 +1,227 @@
+"""An engine beside ONNX Runtime on the CPU: where they differ, the first layer that does."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from headrace.errors import MissingDependencyError, SetupError
+from headrace_trt.onnx_model import all_graphs, load_model, port_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from headrace_trt.settings import BuildSettings
+
+__all__ = ["Difference", "compare", "differences", "random_inputs", "reference"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How one tensor differs.
+
+    Attributes:
+        name: The tensor.
+        absolute: Largest difference.
+        relative: That over the largest value of the reference.
+        ok: Whether it is within the limit.
+    """
+
+    name: str
+    absolute: float
+    relative: float
+    ok: bool
+
+
+def random_inputs(
+    model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None, seed: int = 0
+) -> dict[str, NDArray[Any]]:
+    """Make inputs of a model: normal numbers, small integers; dynamic axes 1 unless ``shapes`` says.
+
+    Raises:
+        SetupError: A type that no random number is made for.
+    """
+    random = np.random.default_rng(seed)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    made: dict[str, NDArray[Any]] = {}
+    for value in model.graph.input:
+        if value.name in weights:
+            continue
+        port = port_of(value)
+        axes = port["shape"] or []
+        shape = tuple(
+            (shapes or {}).get(value.name, [n if isinstance(n, int) else 1 for n in axes])
+        )
+        kind = port["dtype"]
+        if kind in ("float32", "float16", "float64"):
+            made[value.name] = random.standard_normal(shape).astype(kind)
+        elif kind in ("uint8", "int8", "int32", "int64"):
+            made[value.name] = random.integers(0, 100, shape).astype(kind)
+        elif kind == "bool":
+            made[value.name] = random.integers(0, 2, shape).astype(bool)
+        else:
+            raise SetupError(f"input {value.name!r} is {kind}: give inputs in a file")
+    return made
+
+
+def reference(
+    model: onnx.ModelProto, feeds: Mapping[str, Any], tensors: Sequence[str] = ()
+) -> dict[str, NDArray[Any]]:
+    """Run a model with ONNX Runtime on the CPU; give its outputs, and inner ``tensors`` too.
+
+    Raises:
+        MissingDependencyError: ONNX Runtime is not installed.
+        SetupError: It cannot run the model on these inputs.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"comparing needs ONNX Runtime ({error})",
+            distribution="headrace-trt",
+            hint='`pip install "headrace-trt[calibration]"` brings it.',
+        ) from error
+    marked = onnx.ModelProto()
+    marked.CopyFrom(model)
+    outputs = {value.name for value in marked.graph.output}
+    for name in tensors:
+        if name not in outputs:
+            marked.graph.output.append(onnx.ValueInfoProto(name=name))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(
+            marked.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        values = session.run(None, dict(feeds))
+    except Exception as error:  # its error classes share no base but Exception
+        raise SetupError(f"ONNX Runtime cannot run the model: {error}") from error
+    names = [port.name for port in session.get_outputs()]
+    return dict(zip(names, values, strict=True))
+
+
+def differences(
+    got: Mapping[str, Any], expected: Mapping[str, Any], *, limit: float
+) -> list[Difference]:
+    """Compare tensors by name, in the order of ``got``; a NaN on one side alone is infinite."""
+    found = []
+    for name, value in got.items():
+        a, b = np.asarray(value, np.float64), np.asarray(expected[name], np.float64)
+        if a.shape != b.shape:
+            found.append(Difference(name, float("inf"), float("inf"), False))
+            continue
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        apart = np.where(same, 0.0, np.abs(a - b))
+        apart = np.where(np.isnan(apart), np.inf, apart)
+        absolute = float(apart.max(initial=0.0))
+        finite = np.abs(b[np.isfinite(b)])
+        scale = float(finite.max(initial=0.0)) or 1.0
+        found.append(Difference(name, absolute, absolute / scale, absolute / scale <= limit))
+    return found
+
+
+def compare(
+    settings: BuildSettings,
+    *,
+    run: Callable[[BuildSettings, Mapping[str, Any]], Mapping[str, Any]],
+    feeds: Mapping[str, Any] | None = None,
+    limit: float = 1e-3,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Compare an engine with ONNX Runtime; where they differ, find the first layer that does.
+
+    Args:
+        settings: What is built; its profiles must take the inputs.
+        run: Builds settings and runs the engine once: ``run(settings, feeds) -> outputs``.
+        feeds: Inputs by name; None: random ones at the ``opt`` (else ``max``) of the first profile.
+        limit: Largest difference over the largest value.
+        seed: Of the random inputs.
+
+    Returns:
+        ``same``, ``outputs`` (a dict per output), and with a difference ``first`` (the first inner
+        tensor in the order of the graph that differs, with its node) and ``inner`` (all that were
+        looked at).
+
+    Raises:
+        SetupError: There is no model, or it cannot be run.
+    """
+    if settings.model is None:
+        raise SetupError("only an ONNX model can be compared")
+    model = load_model(settings.model)
+    given = dict(feeds) if feeds is not None else random_inputs(model, _shapes_of(settings), seed)
+    expected = reference(model, given)
+    outputs = differences(run(settings, given), expected, limit=limit)
+    told: dict[str, Any] = {
+        "model": str(settings.model),
+        "precision": settings.precision,
+        "limit": limit,
+        "same": all(found.ok for found in outputs),
+        "outputs": [asdict(found) for found in outputs],
+    }
+    if not told["same"]:
+        told.update(_first_difference(settings, model, given, run, limit))
+    return told
+
+
+def _shapes_of(settings: BuildSettings) -> dict[str, Any]:
+    from headrace_trt.profiles import parse_shapes
+
+    if not settings.profiles:
+        return {}
+    first = settings.profiles[0]
+    return dict(parse_shapes(first.get("opt") or first["max"]))
+
+
+def _first_difference(
+    settings: BuildSettings,
+    model: onnx.ModelProto,
+    feeds: Mapping[str, Any],
+    run: Callable[[BuildSettings, Mapping[str, Any]], Mapping[str, Any]],
+    limit: float,
+) -> dict[str, Any]:
+    """Mark every floating inner tensor as an output and compare them in the order of the graph."""
+    typed = onnx.shape_inference.infer_shapes(model)
+    floats = {
+        value.name
+        for graph in all_graphs(typed.graph)
+        for value in graph.value_info
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    }
+    maker = {name: node for node in model.graph.node for name in node.output}
+    inner = [name for node in model.graph.node for name in node.output if name in floats]
+    marked = settings.with_(mark_outputs=tuple(inner))
+    got = run(marked, feeds)
+    expected = reference(model, feeds, inner)
+    ordered = {name: got[name] for name in [*inner, *got] if name in got and name in expected}
+    found = differences(ordered, expected, limit=limit)
+    first = next((entry for entry in found if not entry.ok), None)
+    told: dict[str, Any] = {"inner": [asdict(entry) for entry in found], "first": None}
+    if first is not None:
+        node = maker.get(first.name)
+        told["first"] = {
+            **asdict(first),
+            "node": node.name if node is not None else "",
+            "operator": node.op_type if node is not None else "",
+        }
+    else:
+        told["note"] = (
+            "with all inner tensors as outputs there is no difference: it comes from a fusion"
+        )
+    return told
+
+
+def run_built(settings: BuildSettings, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Build settings (or take them from the cache) and run the engine once."""
+    from headrace_trt.tools.opening import engine_of_settings
+    from headrace_trt.tools.profiling import run_once
+
+    engine, cuda = engine_of_settings(settings)
+    try:
+        return run_once(engine, cuda, feeds)
+    finally:
+        engine.close()

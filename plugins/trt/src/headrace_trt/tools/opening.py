@@ -1,0 +1,77 @@
+"""An engine for a tool: out of a plan, or built from a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace_trt.cuda import Cuda, device_of, load_cuda
+from headrace_trt.engine import Engine, load_engine
+from headrace_trt.library import find_library
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace_trt.settings import BuildSettings
+
+__all__ = ["engine_of_settings", "open_engine"]
+
+
+def open_engine(
+    path: Path,
+    *,
+    library: str = "auto",
+    device: str | None = None,
+    trust: bool = False,
+    weights: Path | None = None,
+) -> tuple[Engine, Cuda]:
+    """Load a plan for a tool.
+
+    Raises:
+        SetupError: There is no device, or the plan does not fit it.
+        MissingDependencyError: TensorRT is not installed.
+    """
+    found = find_library(library, build=False)
+    cuda = load_cuda()
+    ordinal = device_of(device, cuda)
+    cuda.set_device(ordinal)
+    engine = load_engine(
+        found,
+        cuda,
+        path.read_bytes(),
+        label=str(path),
+        ordinal=ordinal,
+        trust=trust,
+        weights=weights,
+    )
+    return engine, cuda
+
+
+def engine_of_settings(
+    settings: BuildSettings, *, device: str | None = None, **where: Any
+) -> tuple[Engine, Cuda]:
+    """Build what settings ask for, or take it from the cache, for a tool.
+
+    Raises:
+        SetupError: There is no device, or the build fails.
+    """
+    from headrace_trt.network import prepare_model
+    from headrace_trt.obtaining import build_engine
+
+    found = find_library(settings.library)
+    cuda = load_cuda()
+    ordinal = device_of(device, cuda)
+    cuda.set_device(ordinal)
+    kept = build_engine(settings, library=found, device=cuda.describe(ordinal), **where)
+    weights: Any = None
+    if settings.strip and settings.model is not None:
+        weights = prepare_model(settings) or settings.model
+    engine = load_engine(
+        found,
+        cuda,
+        kept.plan,
+        label=str(kept.path),
+        ordinal=ordinal,
+        trust=settings.version_compatible,
+        weights=weights,
+    )
+    return engine, cuda

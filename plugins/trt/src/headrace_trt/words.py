@@ -1,0 +1,154 @@
+"""What the words share: where they find each other, their device, and errors that say where."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import headrace
+from headrace.errors import BackendError, SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.keys import Request
+    from headrace_trt.cuda import Cuda
+    from headrace_trt.engine import Engine
+    from headrace_trt.gathering import Gathering
+
+__all__ = [
+    "ENGINE",
+    "GATHERING",
+    "EngineWord",
+    "Held",
+    "cuda_for",
+    "device_errors_in_setup",
+    "gathering_of",
+    "stream_of",
+]
+
+ENGINE: Final = "headrace_trt.engine"
+"""Where in ``context.scope`` the engine is, from the word that loads it to the one that runs it."""
+
+GATHERING: Final = "headrace_trt.gathering"
+"""Where in ``context.scope`` is what gathering and splitting share with `TensorrtInferTensor`."""
+
+
+class EngineWord(headrace.Backend):
+    """Base of the words that bring an engine; they are built, and never called."""
+
+    owns_thread = True
+    _engine: Engine | None = None
+
+    def forward(self, batch: list[Request]) -> None:
+        """Refuse: an engine is run by TensorrtInferTensor."""
+        name = type(self).__name__
+        raise BackendError(
+            f"{name} only brings an engine and cannot be called",
+            hint=f"Write IoC[{name},TensorrtInferTensor;TensorrtInferTensor], or TensorrtTensor.",
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Give library, plan, precision and count of layers by type of what was built."""
+        return self._engine.describe() if self._engine is not None else {}
+
+    def close(self) -> None:
+        """Let go of the engine; it is closed with the node."""
+        self._engine = None
+
+    def _offer(self, context: headrace.InitContext, engine: Engine) -> None:
+        """Put the engine where the word behind this one looks for it."""
+        found = context.scope.get_or_create(ENGINE, lambda: Held(engine))
+        if found.value is not engine:
+            found.value = None  # whoever looks here must say which one it means
+        self._engine = engine
+
+
+def engine_of(context: headrace.InitContext) -> Engine:
+    """Give the engine of the word in ``[ ]``, else of the one before in the same IoC.
+
+    Raises:
+        SetupError: There is none, or more than one.
+    """
+    if context.children:
+        (child,) = context.children
+        inner = getattr(child, "child", child)  # what a ModelLoader or Fallback has chosen
+        engine: Engine | None = getattr(inner, "_engine", None)
+        if engine is None:
+            raise SetupError(
+                f"{type(inner).__name__} brings no engine",
+                hint="Write TensorrtInferTensor[Onnx2Tensorrt], or [LoadTensorrtEngine].",
+            )
+        return engine
+    held = context.scope.get(ENGINE)
+    if held is None:
+        raise SetupError(
+            "TensorrtInferTensor has no engine before it",
+            hint="Write IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor], or"
+            " TensorrtTensor, which puts the words together.",
+        )
+    if held.value is None:
+        raise SetupError(
+            "two words bring an engine into one IoC",
+            hint="Give each engine an IoC of its own.",
+        )
+    found: Engine = held.value
+    return found
+
+
+class Held:
+    """Something in a scope that belongs to somebody else: it has no ``close``."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def cuda_for(context: headrace.InitContext) -> tuple[Cuda, int]:
+    """Give the CUDA runtime and the ordinal of the node's device, made current in this thread.
+
+    Raises:
+        SetupError: There is no such device.
+        MissingDependencyError: cuda-bindings is not installed.
+    """
+    from headrace_trt.cuda import device_of, load_cuda
+
+    cuda = load_cuda()
+    ordinal = device_of(context.device, cuda)
+    cuda.set_device(ordinal)
+    return cuda, ordinal
+
+
+def stream_of(context: headrace.InitContext, cuda: Cuda, ordinal: int) -> int:
+    """Give the handle of the instance's stream, which whoever comes first makes."""
+    from headrace_trt.memory import Stream
+
+    found = context.instance.get_or_create(("cuda.stream", ordinal), lambda: Stream(cuda))
+    return int(found.handle)
+
+
+def gathering_of(context: headrace.InitContext, name: str) -> Gathering:
+    """Give what gathers for the TensorrtInferTensor that stands before in the same IoC.
+
+    Raises:
+        SetupError: There is none.
+    """
+    held = context.scope.get(GATHERING)
+    if held is None:
+        raise SetupError(
+            f"{name} belongs behind a TensorrtInferTensor in the first phase of an IoC",
+            hint="TensorrtTensor puts the words together as they belong.",
+        )
+    found: Gathering = held.value
+    return found
+
+
+@contextlib.contextmanager
+def device_errors_in_setup() -> Iterator[None]:
+    """Make a SetupError of an error of the device."""
+    from headrace_trt.cuda import CudaError
+
+    try:
+        yield
+    except CudaError as error:
+        hint = "Lower `max` or `instance_num`." if error.out_of_memory else None
+        raise SetupError(str(error), hint=hint) from error

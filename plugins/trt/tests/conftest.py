@@ -1,0 +1,151 @@
+"""Small models made on the spot, the real builder, and a device of host memory."""
+
+import importlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import headrace
+from headrace_trt import engine as engine_module
+
+HERE = Path(__file__).parent
+
+
+def _load(name):
+    """Import a module that lies beside the tests."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+fakes = _load("fake_device")
+
+GATHERED = (
+    "IoC[LoadTensorrtEngine,TensorrtInferTensor;CatSplit[TensorrtCat,S[Reflect[pre_processor,"
+    "Identity],TensorrtInferTensor,Reflect[post_processor,Identity]],TensorrtSplit]]"
+)
+ALONE = "IoC[LoadTensorrtEngine,TensorrtInferTensor;TensorrtInferTensor]"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Keep the tests out of the user's engine cache."""
+    monkeypatch.setenv("HEADRACE_TRT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Write a model of (op, inputs, outputs, attributes) nodes and give its path."""
+
+    def write(nodes, inputs, outputs, weights=(), name="model.onnx", **saving):
+        graph = helper.make_graph(
+            [
+                helper.make_node(op, list(a), list(b), name=f"{op}_{i}".lower(), **attrs)
+                for i, (op, a, b, attrs) in enumerate(nodes)
+            ],
+            "graph",
+            [helper.make_tensor_value_info(*port) for port in inputs],
+            [helper.make_tensor_value_info(*port) for port in outputs],
+            [onnx.numpy_helper.from_array(array, key) for key, array in weights],
+        )
+        opset = [helper.make_opsetid("", 17)]
+        model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+        path = tmp_path / name
+        onnx.save(model, str(path), **saving)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def small_net(save):
+    """``float32 [n, 3, h, w]`` to ``float32 [n, 10]``: convolution, ReLU, mean, matrix."""
+    return save(*_small_net())
+
+
+def _small_net():
+    random = np.random.default_rng(7)
+    nodes = [
+        ("Conv", ["x", "w"], ["c"], {"pads": [1, 1, 1, 1]}),
+        ("Relu", ["c"], ["r"], {}),
+        ("GlobalAveragePool", ["r"], ["p"], {}),
+        ("Flatten", ["p"], ["f"], {}),
+        ("MatMul", ["f", "m"], ["y"], {}),
+    ]
+    weights = [
+        ("w", random.standard_normal((8, 3, 3, 3)).astype(np.float32)),
+        ("m", random.standard_normal((8, 10)).astype(np.float32)),
+    ]
+    inputs = [("x", TensorProto.FLOAT, ["n", 3, "h", "w"])]
+    return nodes, inputs, [("y", TensorProto.FLOAT, ["n", 10])], weights
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A machine whose one device is host memory, and plans that `plan` makes."""
+    cuda = fakes.FakeCuda()
+    library = fakes.FakeLibrary()
+
+    def load_engine(library, cuda, plan, *, label, ordinal=0, **_):
+        told = json.loads(plan)
+        profiles = [
+            {name: tuple(map(tuple, shapes)) for name, shapes in profile.items()}
+            for profile in told["profiles"]
+        ]
+        found = fakes.FakeEngine(cuda, told["model"], profiles, told["data_dependent"])
+        cuda.engines.append(found)
+        return engine_module.Engine(library, None, found, label=label, ordinal=ordinal)
+
+    cuda.engines = []
+    monkeypatch.setattr("headrace_trt.engine.load_engine", load_engine)
+    monkeypatch.setattr("headrace_trt.engine.Engine.layers", lambda self: [])
+    monkeypatch.setattr("headrace_trt.library.find_library", lambda *_, **__: library)
+    monkeypatch.setattr("headrace_trt.cuda.load_cuda", lambda: cuda)
+    monkeypatch.setattr("headrace_trt.words.check_pair", lambda *_: None, raising=False)
+    return cuda
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """Write a plan for the fake device: ``plan(model, {"x": (min, opt, max)}, ...)``."""
+
+    def write(model, *profiles, data_dependent=(), name="model.plan"):
+        path = tmp_path / name
+        told = {"model": str(model), "profiles": profiles, "data_dependent": data_dependent}
+        path.write_text(json.dumps(told))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def pipe():
+    """Make pipelines that are closed at the end."""
+    made = []
+
+    def make(**config):
+        found = headrace.pipe(config)
+        made.append(found)
+        return found
+
+    yield make
+    for found in made:
+        found.close()
+
+
+@pytest.fixture
+def rtx():
+    """The real builder of TensorRT for RTX, which needs no device."""
+    pytest.importorskip("tensorrt_rtx")
+    from headrace_trt.library import load_library
+
+    return load_library(("tensorrt_rtx",), importlib.import_module)

@@ -1,0 +1,218 @@
+"""DLPack capsules against numpy, and arrays of a device of host memory."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from fake_device import FakeCuda, OnDevice
+
+from headrace.errors import InputError
+from headrace_trt import dlpack
+from headrace_trt.arrays import DeviceArray, StreamRef, read_foreign
+from headrace_trt.cuda import Cuda, CudaError, device_of, request_error
+from headrace_trt.memory import Buffer, DevicePool, PinnedArena
+
+
+class Owner:
+    """What must live as long as somebody reads its memory."""
+
+    def __init__(self, array):
+        self.array = array
+
+
+class Exported:
+    """Memory of the host, exported by our capsules."""
+
+    def __init__(self, array):
+        self.owner = Owner(array)
+        self.array = array
+
+    def __dlpack_device__(self):
+        return dlpack.CPU, 0
+
+    def __dlpack__(self, **_):
+        a = self.array
+        return dlpack.export_capsule(a.ctypes.data, a.shape, a.dtype.name, (1, 0), self.owner)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4), (0, 3)])
+def test_numpy_reads_what_we_export(dtype, shape):
+    array = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)
+    read = np.from_dlpack(Exported(array))
+    assert read.dtype == array.dtype
+    assert read.shape == shape
+    assert np.array_equal(read, array)
+    if array.size:
+        assert read.ctypes.data == array.ctypes.data
+
+
+def test_the_owner_lives_as_long_as_the_consumer():
+    exported = Exported(np.arange(5))
+    alive = weakref.ref(exported.owner)
+    taken = np.from_dlpack(exported)
+    del exported
+    gc.collect()
+    assert alive() is not None
+    assert taken.tolist() == [0, 1, 2, 3, 4]
+    del taken
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_capsule_that_nobody_takes_lets_go_of_its_owner():
+    exported = Exported(np.arange(5))
+    alive = weakref.ref(exported.owner)
+    capsule = exported.__dlpack__()
+    del exported
+    gc.collect()
+    assert alive() is not None
+    del capsule
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize(
+    ("make", "contiguous"),
+    [
+        (lambda a: a, True),
+        (lambda a: a[1:], True),
+        (lambda a: a.T, False),
+        (lambda a: a[:, ::2], False),
+        (lambda a: a[:1].T, True),
+        (lambda a: a[:0].T, True),
+    ],
+)
+def test_what_numpy_exports_is_read(make, contiguous):
+    array = make(np.arange(12, dtype=np.float32).reshape(3, 4))
+    found = dlpack.read_capsule(array.__dlpack__())
+    assert (found.shape, found.dtype, found.device) == (array.shape, "float32", (1, 0))
+    assert found.contiguous is contiguous
+    if array.size:
+        assert found.pointer == array.ctypes.data
+
+
+def test_slices_of_an_array_on_the_device():
+    cuda = FakeCuda()
+    stream = cuda.stream_create()
+    pool = DevicePool(cuda, stream)
+    values = np.arange(24, dtype=np.int32).reshape(4, 3, 2)
+    block = pool.take(values.nbytes)
+    cuda.copy(block.pointer, values.ctypes.data, values.nbytes, stream)
+    array = DeviceArray(
+        cuda, block.pointer, values.shape, "int32", ordinal=0, stream=StreamRef(stream), owner=block
+    )
+    assert repr(array) == "DeviceArray(int32 [4, 3, 2] on cuda:0)"
+    assert (len(array), array.ndim, array.nbytes) == (4, 3, values.nbytes)
+    for take in (0, -1, slice(1, 3), slice(None), slice(3, 1)):
+        assert np.array_equal(array[take].get(), values[take])
+    assert [row.get().tolist() for row in array] == values.tolist()
+    assert np.array_equal(array.reshape(2, 12).get(), values.reshape(2, 12))
+    for wrong in (4, -5):
+        with pytest.raises(IndexError):
+            array[wrong]
+    with pytest.raises(IndexError):
+        array[::2]
+    with pytest.raises(ValueError, match="reshaped"):
+        array.reshape(5)
+    about = array[1].__cuda_array_interface__
+    assert (about["shape"], about["typestr"], about["stream"]) == ((3, 2), "<i4", stream)
+    part = array[2]
+    del array, block
+    gc.collect()
+    assert np.array_equal(part.get(), values[2]), "a slice keeps the memory"
+    del part
+    gc.collect()
+    pool.close()
+    assert cuda.memory == {}
+
+
+def test_arrays_of_others_are_read_where_they_are():
+    cuda = FakeCuda(devices=2)
+    array = OnDevice(cuda, np.zeros((2, 3), np.float16), stream=7)
+    found = read_foreign(array, cuda, 5, 0)
+    assert (found.pointer, found.shape, found.dtype) == (array.pointer, (2, 3), "float16")
+    assert found.contiguous
+    assert not read_foreign(
+        OnDevice(cuda, np.zeros((2, 3)), strides=(8, 16)), cuda, 5, 0
+    ).contiguous
+    assert read_foreign(np.zeros(3), cuda, 5, 0) is None
+    assert read_foreign([1, 2], cuda, 5, 0) is None
+
+    class Elsewhere:
+        def __dlpack_device__(self):
+            return dlpack.CUDA, 1
+
+    with pytest.raises(InputError, match="another device"):
+        read_foreign(Elsewhere(), cuda, 5, 0)
+
+
+def test_blocks_are_used_again_only_when_dropped_and_given_back_when_memory_is_short():
+    cuda = FakeCuda(most_bytes=4096)
+    pool = DevicePool(cuda, cuda.stream_create())
+    one, two = pool.take(1000), pool.take(1000)
+    assert one.pointer != two.pointer
+    first = one.pointer
+    del one
+    assert pool.take(900).pointer == first
+    big = pool.take(2000)
+    del big
+    gc.collect()
+    huge = pool.take(2500)
+    assert huge.nbytes == 2560
+    with pytest.raises(CudaError) as caught:
+        pool.take(2500)
+    assert caught.value.out_of_memory
+    pool.close()
+    assert len(cuda.memory) == 2
+    del two, huge
+    gc.collect()
+    assert cuda.memory == {}
+
+
+def test_pinned_pieces_are_distinct_until_the_reset():
+    cuda = FakeCuda()
+    arena = PinnedArena(cuda)
+    pieces = [arena.take(n) for n in (10, 300, 5000, 1)]
+    for i, (_, view) in enumerate(pieces):
+        view[:] = i
+    assert [set(view.tolist()) for _, view in pieces] == [{0}, {1}, {2}, {3}]
+    assert all(pointer % 256 == 0 for pointer, _ in pieces)
+    arena.reset()
+    assert len(cuda.pinned) == 1
+    arena.take(5000)
+    assert len(cuda.pinned) == 1
+    arena.close()
+    assert cuda.pinned == {}
+    buffer = Buffer(cuda)
+    assert [buffer.reserve(n) for n in (10, 200, 300, 0)] == [True, False, True, False]
+    buffer.close()
+    assert cuda.memory == {}
+
+
+def test_devices_and_errors_by_name():
+    cuda = FakeCuda(devices=2)
+    assert [device_of(text, cuda) for text in (None, "cuda", "cuda:1", " CUDA:0 ")] == [0, 0, 1, 0]
+    assert request_error(CudaError("call", 2, "out of memory")).hint
+    assert type(request_error(CudaError("call", 700, "illegal"))).__name__ == "InstanceLostError"
+    assert type(request_error(CudaError("call", 1, "invalid"))).__name__ == "BackendError"
+
+
+def test_the_real_runtime_takes_our_arguments_and_says_that_there_is_no_driver():
+    from cuda.bindings import runtime
+
+    cuda = Cuda(runtime)
+    if cuda.device_count():
+        pytest.skip("there is a device")
+    calls = [
+        lambda: cuda.set_device(0), lambda: cuda.describe(0), cuda.memory_bytes,
+        lambda: cuda.malloc(8), lambda: cuda.free(8), lambda: cuda.host_malloc(8),
+        lambda: cuda.copy(8, 8, 8, 8), cuda.stream_create, lambda: cuda.stream_synchronize(8),
+        cuda.event_create, lambda: cuda.event_record(8, 8), lambda: cuda.stream_wait(8, 8),
+        lambda: cuda.event_elapsed_ms(8, 8), lambda: cuda.begin_capture(8),
+        lambda: cuda.end_capture(8), lambda: cuda.graph_launch(8, 8),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(CudaError, match="driver"):
+            call()

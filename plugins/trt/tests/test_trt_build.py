@@ -1,0 +1,314 @@
+"""Plans built for real by TensorRT for RTX, on a machine without a GPU."""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto as T
+
+from headrace.errors import MissingDependencyError, SetupError
+from headrace_trt import BuildCancelledError, BuildSettings, build_plan
+from headrace_trt.layers import Layer, count_types, layers_from_json, verify_precision
+from headrace_trt.library import Library, load_library
+
+PROFILE = {"min": "x:1x3x16x16", "opt": "x:4x3x16x16", "max": "x:8x3x32x32"}
+
+
+def build(rtx, model, **settings):
+    settings.setdefault("profiles", (PROFILE,))
+    settings.setdefault("optimization_level", 0)
+    return build_plan(BuildSettings(model=model, **settings), library=rtx)
+
+
+def nodes_of(built):
+    return {node for layer in built.layers for node in layer.nodes}
+
+
+def test_a_plan_with_its_profiles_and_layers(rtx, small_net):
+    built = build(rtx, small_net)
+    assert len(built.plan) > 1000
+    assert built.library == rtx.text
+    assert set(count_types(built.layers)) == {"fp32"}
+    assert {"conv_0", "matmul_4"} <= nodes_of(built)
+    (profile,) = built.profiles
+    assert profile.ranges["x"].opt == (4, 3, 16, 16)
+    assert built.describe()["plan_bytes"] == len(built.plan)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_the_precision_that_was_built_is_read_back(rtx, small_net, precision):
+    assert precision in count_types(build(rtx, small_net, precision=precision).layers)
+    kept = build(rtx, small_net, precision=precision, keep_fp32=("matmul_*",))
+    assert set(count_types(kept.layers)) == {precision, "fp32"}
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_quantized_plans(rtx, small_net, tmp_path, precision):
+    with pytest.raises(SetupError, match="no Q/DQ nodes"):
+        build(rtx, small_net, precision=precision)
+    samples = np.random.default_rng(0).standard_normal((4, 3, 16, 16)).astype(np.float32)
+    np.savez(tmp_path / "samples.npz", x=samples)
+    built = build(rtx, small_net, precision=precision, calibration=tmp_path / "samples.npz")
+    assert precision in count_types(built.layers)
+
+
+def test_pictures_as_they_are_decoded(rtx, small_net):
+    profile = {"min": "x:1x16x16x3", "max": "x:8x32x32x3"}
+    built = build(
+        rtx, small_net, profiles=(profile,), image_input=True, mean=(1.0, 2.0, 3.0), std=(58.0,)
+    )
+    taken = [text for layer in built.layers for text in layer.inputs if text.startswith("x ")]
+    assert taken == ["x uint8 [-1,-1,-1,3]"]
+
+
+def test_inner_tensors_become_outputs(rtx, small_net):
+    plain, marked = build(rtx, small_net), build(rtx, small_net, mark_outputs=("r",))
+    written = [text for layer in marked.layers for text in layer.outputs]
+    assert any(text.startswith("r ") for text in written)
+    assert not any(text.startswith("r ") for layer in plain.layers for text in layer.outputs)
+    with pytest.raises(SetupError, match="'rr'") as caught:
+        build(rtx, small_net, mark_outputs=("rr",))
+    assert "'r'" in caught.value.hint
+
+
+def test_every_error_of_the_parser_with_its_node(rtx, save):
+    path = save(
+        [("Relu", ["x"], ["h"], {}), ("NoSuchOperator", ["h"], ["y"], {"domain": "acme"})],
+        [("x", T.FLOAT, ["n", 2])],
+        [("y", T.FLOAT, ["n", 2])],
+    )
+    with pytest.raises(SetupError, match="NoSuchOperator") as caught:
+        build(rtx, path, profiles=None, max=2)
+    assert "nosuchoperator_1" in caught.value.what
+    assert "capability" in caught.value.hint
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x08\x07"])
+def test_what_is_no_model(rtx, tmp_path, content):
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(content)
+    with pytest.raises(SetupError, match=r"broken\.onnx"):
+        build(rtx, path)
+
+
+def test_external_data(rtx, save):
+    random = np.random.default_rng(0)
+    saving = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
+    path = save(
+        [("MatMul", ["x", "w"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 64])],
+        [("y", T.FLOAT, ["n", 64])],
+        [("w", random.standard_normal((64, 64)).astype(np.float32))],
+        **saving,
+    )
+    assert build(rtx, path, profiles=None, max=4).plan
+    assert build(rtx, path, profiles=None, max=4, precision="fp16").plan
+    (path.parent / "w.bin").unlink()
+    with pytest.raises(SetupError, match=r"w\.bin"):
+        build(rtx, path, profiles=None, max=4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"tactic_sources": ("cublas",)}, "'cublas'"),
+        ({"dla_core": 0}, "0 DLA cores"),
+        ({"timing_cache": Path("timing.cache")}, "no timing cache"),
+        ({"tactics": Path("tactics.json")}, "does not let them be chosen"),
+        ({"hardware_compatibility": "ampere_plus"}, "ignores it"),
+        ({"plugins": ("nowhere.so",)}, "is not there"),
+        ({"plugins": ("no_such_module:Thing",)}, "cannot be imported"),
+        ({"profiles": None}, "axis 2, 3"),
+    ],
+)
+def test_what_the_library_does_not_have_is_refused(rtx, small_net, settings, text):
+    with pytest.raises(SetupError, match=text):
+        build(rtx, small_net, **settings)
+
+
+def test_a_network_made_with_the_api(rtx, tmp_path, monkeypatch):
+    (tmp_path / "my_network.py").write_text(
+        "def scale(trt, builder, network):\n"
+        "    x = network.add_input('x', trt.float32, (-1, 4))\n"
+        "    layer = network.add_unary(x, trt.UnaryOperation.NEG)\n"
+        "    layer.get_output(0).name = 'y'\n"
+        "    network.mark_output(layer.get_output(0))\n"
+        "def broken(trt, builder, network):\n"
+        "    raise ValueError('so it is')\n"
+        "def empty(trt, builder, network):\n"
+        "    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = BuildSettings(network="my_network:scale", max=4)
+    assert build_plan(settings, library=rtx).plan
+    for name, text in (("broken", "so it is"), ("empty", "no output"), ("none", "cannot be")):
+        with pytest.raises(SetupError, match=text):
+            build_plan(settings.with_(network=f"my_network:{name}"), library=rtx)
+    with pytest.raises(SetupError, match="imports are refused"):
+        build_plan(settings, library=rtx, allow_import=False)
+
+
+def test_progress_has_phases_and_every_bar_is_taken_away(rtx, small_net):
+    opened, advanced = [], []
+
+    @contextlib.contextmanager
+    def progress(total, unit):
+        opened.append((unit, total))
+        yield advanced.append
+        opened.remove((unit, total))
+
+    seen = set()
+
+    def cancelled():
+        seen.update(unit for unit, _ in opened)
+        return False
+
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), optimization_level=0)
+    build_plan(settings, library=rtx, progress=progress, cancelled=cancelled)
+    assert "Building engine" in seen
+    assert len(seen) >= 3
+    assert sum(advanced) > 10
+    assert opened == []
+
+
+@pytest.mark.parametrize("step", [1, 5, 20])
+def test_a_build_ends_at_the_step_at_which_it_is_given_up(rtx, small_net, step):
+    asked = []
+
+    def cancelled():
+        asked.append(1)
+        return len(asked) > step
+
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), optimization_level=0)
+    with pytest.raises(BuildCancelledError, match="given up"):
+        build_plan(settings, library=rtx, cancelled=cancelled)
+    assert len(asked) <= step + 3
+
+
+def test_ctrl_c_ends_a_build_and_leaves_no_thread(rtx, small_net):
+    main = threading.main_thread().ident
+    sent = threading.Event()
+
+    def cancelled():
+        if not sent.is_set():
+            sent.set()
+            signal.pthread_kill(main, signal.SIGINT)
+        return False
+
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), optimization_level=0)
+    with pytest.raises(KeyboardInterrupt):
+        build_plan(settings, library=rtx, cancelled=cancelled)
+    left = [t for t in threading.enumerate() if t.name == "headrace-trt-build"]
+    for thread in left:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_what_is_warned_of_is_kept_and_logged_once(rtx, save, caplog):
+    caplog.set_level(logging.WARNING, "headrace.trt")
+    path = save(
+        [("Relu", ["x"], ["y"], {})], [("x", T.FLOAT, ["n", 2])], [("y", T.FLOAT, ["n", 2])]
+    )
+    built = build(rtx, path, profiles=None, max=2)
+    assert set(built.warnings) <= {record.message for record in caplog.records}
+
+
+JSON = """{"Layers": [
+ {"Name": "conv", "LayerType": "CaskConvolution", "TacticName": "sm80_xmma_fprop_f16",
+  "Inputs": [{"Name": "x", "Dimensions": [1, 3], "Format/Datatype": "Channel major FP16 format"}],
+  "Outputs": [{"Name": "y", "Dimensions": [1, 8], "Format/Datatype": "Row major linear FP32"}],
+  "Metadata": "[ONNX Layer: conv_0][ONNX Layer: relu_1]"},
+ {"Name": "move", "LayerType": "kgen", "Inputs": [], "Outputs": [
+  {"Name": "i", "Dimensions": [2], "Datatype": "Int64", "Format": "(Linear)"}]},
+ "named only"], "Bindings": ["x", "y"]}"""
+
+
+def test_layers_as_the_inspector_writes_them():
+    conv, move, named = layers_from_json(JSON)
+    assert (conv.precision, conv.nodes) == ("fp16", ("conv_0", "relu_1"))
+    assert (conv.inputs, conv.tactic) == (("x fp16 [1, 3]",), "sm80_xmma_fprop_f16")
+    assert (move.precision, named.name) == ("", "named only")
+    assert layers_from_json("no json") == []
+    assert Layer.from_dict(conv.as_dict()) == conv
+
+
+def test_another_precision_is_never_taken_silently():
+    layers = [Layer("a", "gemm", "fp16"), Layer("b", "gemm", "fp32")]
+    verify_precision(layers, "fp16", ["HALF", "FLOAT"], label="it")
+    verify_precision([], "fp16", [], label="it")
+    with pytest.raises(SetupError, match=r"lower precision than asked: a \(fp16\)"):
+        verify_precision(layers, "model", ["FLOAT", "INT32"], label="it")
+    with pytest.raises(SetupError, match="no layer was built in it: 1 in fp32"):
+        verify_precision(layers[1:], "fp16", ["HALF", "FLOAT"], label="it")
+
+
+class _Module:
+    def __init__(self, **names):
+        self.__dict__.update(names)
+
+
+def test_which_library_is_taken():
+    typed = _Module(STRONGLY_TYPED=0)
+    runs = _Module(execute_async_v3=1)
+    new = _Module(__version__="11", IExecutionContext=runs, BuilderFlag=_Module(),
+                  NetworkDefinitionCreationFlag=typed)  # fmt: skip
+    old = _Module(__version__="8.5", IExecutionContext=runs, BuilderFlag=_Module(FP16=0),
+                  NetworkDefinitionCreationFlag=_Module())  # fmt: skip
+    older = _Module(__version__="8.2", IExecutionContext=_Module())
+
+    def importing(**modules):
+        def load(name):
+            if name not in modules:
+                raise ImportError(f"No module named {name!r}")
+            return modules[name]
+
+        return load
+
+    both = importing(tensorrt=new, tensorrt_rtx=new)
+    assert load_library(("tensorrt", "tensorrt_rtx"), both).name == "tensorrt"
+    only = importing(tensorrt_rtx=new)
+    assert load_library(("tensorrt", "tensorrt_rtx"), only).is_rtx
+    for module in (old, older):
+        with pytest.raises(SetupError, match="too old") as caught:
+            load_library(("tensorrt",), importing(tensorrt=module))
+        assert "TensorRT 10 and 11" in caught.value.hint
+    with pytest.raises(MissingDependencyError, match="not installed") as missing:
+        load_library(("tensorrt",), importing())
+    assert "headrace-trt[tensorrt]" in missing.value.hint
+    with pytest.raises(SetupError, match="not build"):
+        Library(_Module(), "tensorrt_lean", "10").require_builder()
+
+
+def test_no_cuda_context_is_made_by_looking_at_a_model(small_net):
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from headrace_trt.onnx_model import load_model, model_summary\n"
+        f"model_summary(load_model(Path({str(small_net)!r})))\n"
+        "heavy = {'tensorrt', 'tensorrt_rtx', 'cuda.bindings', 'torch', 'onnxruntime'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_model_of_no_name_for_its_nodes(rtx, tmp_path):
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "graph",
+        [onnx.helper.make_tensor_value_info("x", T.FLOAT, ["n", 2])],
+        [onnx.helper.make_tensor_value_info("y", T.FLOAT, ["n", 2])],
+        [onnx.numpy_helper.from_array(np.ones((2, 2), np.float32), "w")],
+    )
+    path = tmp_path / "nameless.onnx"
+    onnx.save(onnx.helper.make_model(graph, ir_version=8), path)
+    assert build(rtx, path, profiles=None, max=2, precision="fp16").plan

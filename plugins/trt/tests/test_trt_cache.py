@@ -1,0 +1,213 @@
+"""The engine cache: what is in its key, torn and foreign entries, several processes, its size."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from headrace.errors import SetupError
+from headrace_trt import BuildCancelledError, BuildSettings, build_engine, trim_cache
+from headrace_trt.building import BuiltPlan
+from headrace_trt.cache import get_or_build, key_of, read_entry, sidecar_of
+from headrace_trt.obtaining import what_is_asked
+
+DEVICE = {"name": "A", "compute_capability": "9.0", "cuda_driver": "13.0"}
+
+
+def built(content=b"plan"):
+    return BuiltPlan(content, "tensorrt 1", (), (), 1.5, ())
+
+
+def never():
+    raise AssertionError("it was built again")
+
+
+def test_a_plan_is_built_once_and_its_bytes_are_untouched(tmp_path):
+    plan = tmp_path / "deep" / "it.plan"
+    first = get_or_build(plan, {"a": 1}, built)
+    assert (first.hit, plan.read_bytes()) == (False, b"plan")
+    second = get_or_build(plan, {"a": 1}, never)
+    assert (second.hit, second.plan, second.sidecar["seconds"]) == (True, b"plan", 1.5)
+    assert sorted(p.name for p in plan.parent.iterdir() if not p.name.startswith(".")) == [
+        "it.json",
+        "it.plan",
+    ]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["torn plan", "no sidecar", "torn sidecar", "sidecar of another format", "other", "a list"],
+)
+def test_what_is_foreign_or_torn_is_built_anew_with_a_warning(tmp_path, caplog, damage):
+    plan = tmp_path / "it.plan"
+    get_or_build(plan, {"a": 1}, built)
+    sidecar = sidecar_of(plan)
+    told = json.loads(sidecar.read_text())
+    if damage == "torn plan":
+        plan.write_bytes(b"pla")
+    elif damage == "no sidecar":
+        sidecar.unlink()
+    elif damage == "torn sidecar":
+        sidecar.write_text(sidecar.read_text()[:40])
+    elif damage == "a list":
+        sidecar.write_text("[1]")
+    elif damage == "other":
+        sidecar.write_text(json.dumps({**told, "asked": {"a": 2}}))
+    else:
+        sidecar.write_text(json.dumps({**told, "format": 99}))
+    caplog.set_level(logging.WARNING, "headrace.trt")
+    again = get_or_build(plan, {"a": 1}, lambda: built(b"anew"))
+    assert (again.hit, plan.read_bytes()) == (False, b"anew")
+    assert str(plan) in caplog.text
+    assert read_entry(plan, {"a": 1}) is not None
+
+
+def test_where_a_plan_came_from_is_told(tmp_path):
+    from headrace_trt.cache import origin_of
+
+    plan = tmp_path / "it.engine"
+    assert origin_of(plan) == ""
+    asked = {"library": "tensorrt", "version": "10.6", "device": DEVICE}
+    get_or_build(plan, asked, built)
+    assert origin_of(plan) == "built by tensorrt 10.6 for A (9.0)"
+    assert read_entry(plan, asked).hit
+
+
+def test_a_build_that_fails_leaves_nothing_and_the_next_one_goes_on(tmp_path):
+    plan = tmp_path / "it.plan"
+
+    def fails():
+        raise SetupError("no")
+
+    for _ in range(2):
+        with pytest.raises(SetupError):
+            get_or_build(plan, {}, fails)
+    assert [p.name for p in tmp_path.iterdir() if not p.name.startswith(".")] == []
+    assert get_or_build(plan, {}, built).plan == b"plan"
+
+
+def test_the_longest_unused_plans_go_first(tmp_path):
+    for i, name in enumerate(["old", "used", "new"]):
+        plan = tmp_path / f"{name}.plan"
+        get_or_build(plan, {}, lambda: built(bytes(100)))
+        os.utime(sidecar_of(plan), ns=(i, i))
+    (tmp_path / "foreign.plan").write_bytes(bytes(1000))
+    get_or_build(tmp_path / "used.plan", {}, never)
+    assert [p.name for p in trim_cache(tmp_path, 250)] == ["old.plan"]
+    assert [p.name for p in trim_cache(tmp_path, 250)] == []
+    made = get_or_build(tmp_path / "big.plan", {}, lambda: built(bytes(300)), most_bytes=200)
+    assert made.path.exists(), "what was just built was removed"
+    assert sorted(p.stem for p in tmp_path.glob("*.plan")) == ["big", "foreign"]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SetupError, match="cannot be kept") as caught:
+        get_or_build(tmp_path / "file" / "it.plan", {}, built)
+    assert "cache_dir" in caught.value.hint
+
+
+def test_who_waits_for_another_process_can_give_up(tmp_path):
+    from filelock import FileLock
+
+    with (
+        FileLock(tmp_path / ".it.plan.lock"),
+        pytest.raises(BuildCancelledError, match="another process"),
+    ):
+        get_or_build(tmp_path / "it.plan", {}, never, cancelled=lambda: True)
+
+
+def test_everything_that_makes_an_engine_is_in_its_key(rtx, small_net, tmp_path):
+    settings = BuildSettings(model=small_net, max=4)
+
+    def key(changed=settings, device=DEVICE):
+        return key_of(what_is_asked(changed, rtx, device))
+
+    keys = [
+        key(),
+        key(settings.with_(max=5)),
+        key(settings.with_(precision="fp16")),
+        key(settings.with_(precision="fp16", keep_fp32=("a",))),
+        key(settings.with_(tf32=False)),
+        key(settings.with_(profiles=({"max": "x:1x3x8x8"},))),
+        key(settings.with_(mean=(1.0,))),
+        key(settings.with_(image_input=True)),
+        key(settings.with_(refit=True)),
+        key(settings.with_(mark_outputs=("r",))),
+        key(device=None),
+        key(device={**DEVICE, "compute_capability": "8.9"}),
+        key(device={**DEVICE, "cuda_driver": "12.9"}),
+    ]
+    assert len(set(keys)) == len(keys)
+    same = tmp_path / "elsewhere" / "same.onnx"
+    same.parent.mkdir()
+    same.write_bytes(small_net.read_bytes())
+    assert key(settings.with_(model=same)) == key()
+    assert key(settings.with_(timing_cache=tmp_path / "t")) == key()
+    model = onnx.load(small_net)
+    values = onnx.numpy_helper.to_array(model.graph.initializer[0]) + np.float32(1)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(values, "w"))
+    onnx.save(model, same)
+    assert key(settings.with_(model=same)) != key()
+
+
+def test_an_explicit_file_never_serves_another_model(rtx, small_net, tmp_path, save):
+    engine = tmp_path / "my.engine"
+    settings = BuildSettings(
+        model=small_net, profiles=({"max": "x:2x3x8x8"},), optimization_level=0
+    )
+    assert not build_engine(settings, library=rtx, engine=engine).hit
+    assert build_engine(settings, library=rtx, engine=engine).hit
+    before = engine.read_bytes()
+    assert not build_engine(settings.with_(precision="fp16"), library=rtx, engine=engine).hit
+    assert engine.read_bytes() != before
+
+
+def test_several_processes_build_once(rtx, small_net, tmp_path):
+    code = textwrap.dedent(
+        """
+        import sys
+        from pathlib import Path
+        from headrace_trt import BuildSettings, build_engine
+        settings = BuildSettings(
+            model=Path(sys.argv[1]), profiles=({"max": "x:2x3x8x8"},), optimization_level=0
+        )
+        found = build_engine(settings, cache_dir=Path(sys.argv[2]))
+        print(found.hit, found.path.name, len(found.plan))
+        """
+    )
+    args = [sys.executable, "-c", code, str(small_net), str(tmp_path / "shared")]
+    running = [
+        subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    told = []
+    for process in running:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        told.append(out.split())
+    assert sorted(hit for hit, *_ in told) == ["False", "True", "True"]
+    assert len({(name, size) for _, name, size in told}) == 1
+    assert len(list(Path(tmp_path / "shared").glob("*.plan"))) == 1
+
+
+def test_a_process_that_dies_while_it_builds_blocks_nobody(rtx, small_net, tmp_path):
+    code = textwrap.dedent(
+        """
+        import os, sys
+        from pathlib import Path
+        from headrace_trt.cache import get_or_build
+        get_or_build(Path(sys.argv[1]), {}, lambda: os._exit(7))
+        """
+    )
+    plan = tmp_path / "it.plan"
+    done = subprocess.run([sys.executable, "-c", code, str(plan)], check=False)
+    assert done.returncode == 7
+    assert get_or_build(plan, {}, built).plan == b"plan"

@@ -1,0 +1,187 @@
+import ast
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pydantic
+import pytest
+
+import headrace
+import headrace_trt
+from headrace.errors import ConfigError, HeadraceError, SetupError
+from headrace_trt import LoadTensorrtEngine, Onnx2Tensorrt, TensorrtInferTensor
+from headrace_trt.hooks import TENSORRT_TENSOR
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+WORDS = {
+    "LoadTensorrtEngine", "Onnx2Tensorrt", "TensorrtCat", "TensorrtInferTensor", "TensorrtSplit",
+}  # fmt: skip
+
+
+def run(code, **where):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, **where
+    )
+
+
+def test_the_modules_with_the_words_load_no_heavy_library():
+    code = (
+        "import sys, headrace_trt\n"
+        "headrace_trt.Onnx2Tensorrt.Options; headrace_trt.LoadTensorrtEngine.Options\n"
+        "headrace_trt.TensorrtInferTensor.Options; headrace_trt.TensorrtCat\n"
+        "heavy = {'tensorrt', 'tensorrt_rtx', 'cuda.bindings', 'numpy', 'onnx', 'torch', 'filelock'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = run(code)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_all_names_resolve_and_are_listed():
+    assert sorted(headrace_trt.__all__) == headrace_trt.__all__ == dir(headrace_trt)
+    for name in headrace_trt.__all__:
+        assert getattr(headrace_trt, name) is not None
+    assert not hasattr(headrace_trt, "nonsense")
+
+
+def test_every_word_is_offered_and_certified():
+    found = metadata.entry_points()
+    mine = {p.name for p in found.select(group="headrace.backends") if "headrace_trt" in p.value}
+    kits = {p.name for p in found.select(group="headrace.conformance") if "headrace_trt" in p.value}
+    assert mine == WORDS
+    assert kits == {"TensorrtInferTensor", "TensorrtTensor"}
+    for name in WORDS:
+        word = getattr(headrace_trt, name)
+        assert word.owns_thread
+        for section in ("Reads", "Writes", "Batch", "Raises", "Source"):
+            assert f"\n    {section}:\n" in word.__doc__
+
+
+def test_explain_and_check_need_no_library(small_net):
+    code = (
+        "import sys, headrace\n"
+        f"told = headrace.explain({{'backend': {TENSORRT_TENSOR!r}.replace('(.trt,.engine,.plan)',"
+        f" '(.plan)'), 'model': {str(small_net)!r}, 'precision': 'fp16', 'max': 8,"
+        " 'ragged': 'pad', 'output_device': 'cuda'})\n"
+        "heavy = {'tensorrt', 'tensorrt_rtx', 'cuda.bindings', 'numpy', 'onnx', 'torch'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+        "text = str(told)\n"
+        "assert 'Onnx2Tensorrt' in text and 'TensorrtSplit' in text and 'fp16' in text"
+    )
+    done = run(code)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_the_definition_is_the_word_that_is_documented(small_net, tmp_path):
+    told = str(headrace.explain({"backend": "TensorrtTensor", "model": str(small_net), "max": 4}))
+    for word in ("Onnx2Tensorrt", "TensorrtInferTensor", "TensorrtCat", "TensorrtSplit"):
+        assert word in told
+    assert "'name': 'LoadTensorrtEngine'" not in told
+    for suffix in (".trt", ".engine", ".plan"):
+        plan = tmp_path / f"model{suffix}"
+        plan.write_bytes(b"plan")
+        config = {"backend": "TensorrtTensor", "model": str(plan), "max": 4}
+        assert "LoadTensorrtEngine" in str(headrace.explain(config))
+    with pytest.raises(ConfigError):
+        headrace.explain({"backend": "TensorrtTensor", "model": "model.pt"})
+
+
+def _device():
+    from headrace_trt.cuda import load_cuda
+
+    return load_cuda().device_count()
+
+
+@pytest.mark.skipif(_device() > 0, reason="there is a device")
+def test_without_a_device_the_error_says_so_and_fallback_goes_on(small_net, rtx):
+    config = {
+        "backend": "IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor]",
+        "model": str(small_net), "max": 2,
+    }  # fmt: skip
+    with pytest.raises(SetupError, match="there is no CUDA device"):
+        headrace.pipe(config)
+    with headrace.pipe({**config, "backend": f"Fallback[{config['backend']},Identity]"}) as pipe:
+        assert pipe({"data": 1})["result"] == 1
+        assert "there is no CUDA device" in str(pipe.describe())
+
+
+@pytest.mark.skipif(_device() > 0, reason="there is a device")
+def test_fallback_to_onnx_runtime_says_what_it_chose_and_why(small_net, rtx):
+    pytest.importorskip("headrace_ort")
+    config = {"backend": "Fallback[TensorrtTensor,OnnxTensor]", "model": str(small_net), "max": 4}
+    with headrace.pipe(config) as pipe:
+        told = str(pipe.describe())
+        assert pipe({"data": np.zeros((3, 8, 8), np.float32)})["result"].shape == (10,)
+    assert "'chosen': 'OnnxTensor'" in told
+    assert "there is no CUDA device" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "exactly one of"),
+        ({"network": "a:b", "precision": "fp16"}, "change an ONNX graph"),
+        ({"network": "nowhere"}, "package.module:function"),
+        ({"keep_fp32": ["a"]}, "goes with precision = fp16 or bf16"),
+        ({"precision": "fp16", "calibration": "x.npz"}, "goes with precision = int8 or fp8"),
+        ({"precision": "fp16", "verbosity": "none"}, "hides the types"),
+        ({"std": [1.0, 0.0]}, "must not be 0"),
+        ({"profiles": []}, "at least 1"),
+        ({"profiles": [{"min": "x:1"}]}, "max"),
+        ({"optimization_level": 6}, "less than or equal to 5"),
+        ({"precision": "int9"}, "fp16"),
+    ],
+)
+def test_options_that_do_not_fit_together(small_net, options, text):
+    own = {} if not options or "network" in options else {"model": small_net}
+    with pytest.raises(pydantic.ValidationError, match=text):
+        Onnx2Tensorrt.Options(**own, **options)
+
+
+def test_options_become_settings(small_net):
+    options = Onnx2Tensorrt.Options(
+        model=small_net, mean=5.0, strip=True, weight_streaming_bytes=10,
+        profiles=[{"min": "x:1", "max": {"x": [4]}}],
+    )  # fmt: skip
+    settings = options.settings(min=1, max=4)
+    assert (settings.mean, settings.refit, settings.strip) == ((5.0,), True, True)
+    assert (settings.weight_streaming, settings.verbosity) == (True, "detailed")
+    assert settings.profiles == ({"min": "x:1", "max": {"x": [4]}},)
+    assert (settings.min, settings.max) == (1, 4)
+
+
+def test_plugins_are_refused_where_imports_are(small_net, rtx):
+    from headrace_trt.plugin_libraries import load_plugins
+
+    for plugin in ("some.so", "package.module:Creator"):
+        with pytest.raises(SetupError, match="imports are refused"):
+            load_plugins(rtx, (plugin,), allow_import=False)
+    load_plugins(rtx, (), allow_import=False)
+
+
+def test_the_readme_lists_every_option_with_its_default():
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", README, re.MULTILINE)
+    fields = {}
+    for word in (Onnx2Tensorrt, LoadTensorrtEngine, TensorrtInferTensor):
+        fields[word] = word.Options.model_fields
+    expected = [(name, field) for word in fields.values() for name, field in word.items()]
+    assert [name for name, _, _ in rows] == [name for name, _ in expected]
+    for (name, default, text), (_, field) in zip(rows, expected, strict=True):
+        assert text == field.description.replace("|", "\\|"), name
+        if field.is_required():
+            assert default == "required"
+        else:
+            assert ast.literal_eval(default.strip("`")) == field.default
+
+
+def test_every_error_of_the_package_can_be_pickled():
+    import pickle
+
+    from headrace_trt import BuildCancelledError
+
+    error = pickle.loads(pickle.dumps(BuildCancelledError("given up")))
+    assert isinstance(error, HeadraceError)
+    assert (error.what, error.code) == ("given up", "cancelled")

@@ -1,0 +1,277 @@
+"""The tools, with the real builder; those that need a device are in test_trt_gpu."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto as T
+
+from headrace.errors import SetupError
+from headrace_trt import BuildSettings, build_engine
+from headrace_trt.tactics import TacticFile, read_tactics, using_tactics
+from headrace_trt.tools.capability import capability, save_parts
+from headrace_trt.tools.comparing import compare, differences, random_inputs, reference
+from headrace_trt.tools.extracting import extract_model
+from headrace_trt.tools.inspecting import as_page, inspect_file
+from headrace_trt.tools.tactic_tools import bisect_tactics, exclude_tactics, show_tactics
+
+onnxruntime = pytest.importorskip("onnxruntime")
+CliRunner = pytest.importorskip("typer.testing").CliRunner
+app = pytest.importorskip("headrace_trt.cli").app
+
+SHAPES = ["--min-shapes", "x:1x3x16x16", "--max-shapes", "x:4x3x16x16"]
+PROFILE = {"min": "x:1x3x16x16", "max": "x:4x3x16x16"}
+
+
+def trt(*args, status=0):
+    """Run ``headrace trt`` in this process; give the JSON it prints."""
+    done = CliRunner().invoke(app, [str(arg) for arg in args], catch_exceptions=False)
+    assert done.exit_code == status, done.output
+    return json.loads(done.stdout) if "--json" in args else done.stdout
+
+
+def test_build_says_what_was_built_and_finds_it_again(rtx, small_net, tmp_path):
+    args = ("build", small_net, *SHAPES, "--precision", "fp16", "--optimization-level", 0, "--json")
+    first, second = trt(*args), trt(*args)
+    assert (first["cache_hit"], second["cache_hit"]) == (False, True)
+    assert first["engine"] == second["engine"]
+    assert "fp16" in first["layers_by_type"]
+    assert first["profiles"][0]["x"]["max"] == [4, 3, 16, 16]
+    named = trt("build", small_net, *SHAPES, "-o", tmp_path / "my.plan", "--json")
+    assert named["bytes"] == (tmp_path / "my.plan").stat().st_size
+    assert "cache_hit" in trt("build", small_net, *SHAPES)
+
+
+def test_several_profiles_and_wrong_options(rtx, small_net):
+    twice = (*SHAPES, "--min-shapes", "x:1x3x8x8", "--max-shapes", "x:2x3x8x8")
+    assert len(trt("build", small_net, *twice, "--json")["profiles"]) == 2
+    for args, text in (
+        (("--max-shapes", "x:1x3x8x8", "--min-shapes", "x:1", "--min-shapes", "y:1"), "as often"),
+        ((*SHAPES, "--precision", "fp17"), "precision"),
+        ((*SHAPES, "--keep-fp32", "a"), "goes with"),
+        ((*SHAPES, "--precision", "fp16", "--keep-fp32", "nonsense*"), "matches the name of no"),
+    ):
+        with pytest.raises(SetupError, match=text):
+            trt("build", small_net, *args)
+
+
+def test_inspect_of_a_model_and_of_a_plan(rtx, small_net, tmp_path):
+    told = trt("inspect", small_net, "--json")
+    assert told["operators"]["Conv"] == 1
+    assert told["layers"][0]["name"] == "conv_0"
+    assert told["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["n", 3, "h", "w"]}]
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), optimization_level=0)
+    plan = tmp_path / "it.plan"
+    build_engine(settings, library=rtx, engine=plan)
+    told = inspect_file(plan)
+    assert told["layers_by_type"] == {"fp32": len([x for x in told["layers"] if x["precision"]])}
+    assert any("conv_0" in layer["nodes"] for layer in told["layers"])
+    assert trt("inspect", plan, "--html", tmp_path / "page.html")
+    plan.write_bytes(plan.read_bytes()[:-1])
+    with pytest.raises(SetupError, match="cannot be looked into"):
+        inspect_file(plan)
+
+
+def test_the_page_is_whole_by_itself_and_escapes_names(tmp_path):
+    layers = [
+        {"name": "<b>&1", "kind": "gemm", "precision": "fp16", "outputs": ["t fp16"]},
+        {"name": "two", "kind": "gemm", "precision": "fp32", "inputs": ["t fp16"]},
+    ]
+    page = as_page({"kind": "plan", "file": "a<b", "layers": layers}, {"two": 1.5})
+    assert "<b>&1" not in page
+    assert "&lt;b&gt;&amp;1" in page
+    assert not re.search(r"(src|href)=['\"](?!#)", page)
+    assert "1.500 ms" in page
+    assert page.count("<path ") == 1
+
+
+@pytest.fixture
+def half_known(save):
+    """A model whose middle node TensorRT does not have."""
+    return save(
+        [
+            ("Relu", ["x"], ["a"], {}),
+            ("NoSuchOperator", ["a"], ["b"], {"domain": "acme"}),
+            ("Neg", ["b"], ["y"], {}),
+        ],
+        [("x", T.FLOAT, ["n", 2])],
+        [("y", T.FLOAT, ["n", 2])],
+        name="half_known.onnx",
+    )
+
+
+def test_capability_names_the_nodes_and_saves_the_parts(rtx, half_known, small_net, tmp_path):
+    told = capability(half_known)
+    assert not told["supported"]
+    refused = {entry["node"]: entry["reason"] for entry in told["refused"]}
+    assert "nosuchoperator_1" in refused
+    assert refused["nosuchoperator_1"]
+    assert told["parts"] == [[0]]
+    assert "type of b" in refused["neg_2"]
+    saved = save_parts(half_known, tmp_path / "parts", told["parts"])
+    first = onnx.load(saved[0])
+    assert [node.op_type for node in first.graph.node] == ["Relu"]
+    assert [value.name for value in first.graph.output] == ["a"]
+    assert capability(small_net)["supported"]
+    printed = trt("capability", half_known, "--json", status=1)
+    assert printed["refused"] == told["refused"]
+    assert trt("capability", small_net, "--json")["supported"]
+
+
+def test_extract_takes_a_part_that_answers_the_same(small_net, tmp_path):
+    x = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
+    inner = reference(onnx.load(small_net), {"x": x}, ["r"])["r"]
+    head, tail = tmp_path / "head.onnx", tmp_path / "tail.onnx"
+    extract_model(small_net, head, outputs=["r"])
+    assert np.allclose(onnxruntime.InferenceSession(head).run(None, {"x": x})[0], inner)
+    extract_model(small_net, tail, inputs=["r"])
+    (whole,) = onnxruntime.InferenceSession(small_net).run(None, {"x": x})
+    assert np.allclose(onnxruntime.InferenceSession(tail).run(None, {"r": inner})[0], whole)
+    with pytest.raises(SetupError, match="no tensor 'rr'"):
+        extract_model(small_net, tail, inputs=["rr"])
+    told = trt("extract", small_net, tmp_path / "cli.onnx", "--output", "c", "--json")
+    assert told["operators"] == {"Conv": 1}
+
+
+def test_constants_are_folded(save, tmp_path):
+    path = save(
+        [("Add", ["a", "b"], ["c"], {}), ("Mul", ["x", "c"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 2])],
+        [("y", T.FLOAT, ["n", 2])],
+        [("a", np.float32([1, 2])), ("b", np.float32([3, 4]))],
+    )
+    folded = extract_model(path, tmp_path / "folded.onnx")
+    assert [node.op_type for node in folded.graph.node] == ["Mul"]
+    plain = extract_model(path, tmp_path / "plain.onnx", fold=False)
+    assert len(plain.graph.node) == 2
+    x = np.float32([[1, 1]])
+    assert reference(folded, {"x": x})["y"].tolist() == [[4, 6]]
+
+
+def test_comparing_finds_the_first_layer_that_differs(small_net):
+    """The engine's place is taken by ONNX Runtime with one wrong weight."""
+    model = onnx.load(small_net)
+    wrong = onnx.ModelProto()
+    wrong.CopyFrom(model)
+    matrix = onnx.numpy_helper.to_array(wrong.graph.initializer[1]) * np.float32(1.5)
+    wrong.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(matrix, "m"))
+
+    def run_of(used):
+        return lambda settings, feeds: reference(used, feeds, settings.mark_outputs)
+
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,))
+    told = compare(settings, run=run_of(wrong))
+    assert not told["same"]
+    assert (told["first"]["name"], told["first"]["node"]) == ("y", "matmul_4")
+    assert all(entry["ok"] for entry in told["inner"] if entry["name"] != "y")
+    assert compare(settings, run=run_of(model))["same"]
+    assert random_inputs(model, {"x": (4, 3, 16, 16)})["x"].shape == (4, 3, 16, 16)
+
+
+def test_differences_of_nan_shape_and_zero():
+    nan = float("nan")
+    found = differences(
+        {"a": [1.0, nan], "b": [1.0, 2.0], "c": [[1.0]], "d": [0.0], "e": [nan]},
+        {"a": [1.0, nan], "b": [1.0, 2.1], "c": [1.0], "d": [0.0], "e": [1.0]},
+        limit=1e-3,
+    )
+    assert [entry.ok for entry in found] == [True, False, False, True, False]
+    assert found[1].relative == pytest.approx(0.1 / 2.1)
+
+
+def test_files_of_tactics(tmp_path):
+    path = tmp_path / "tactics.json"
+    with pytest.raises(SetupError, match="no file"):
+        show_tactics(path)
+    TacticFile("tensorrt 10.6", {"conv": "0x1:0x2", "fc": "0x3:0x4"}).write(path)
+    assert show_tactics(path)["chosen"] == {"conv": "0x1:0x2", "fc": "0x3:0x4"}
+    told = exclude_tactics(path, ["0x9:0x9"])
+    assert told["chosen"], "what nobody chose was excluded: the choice stays"
+    told = exclude_tactics(path, ["conv", "fc@0x7:0x7"])
+    assert told["excluded"] == ["0x9:0x9", "conv@0x1:0x2", "fc@0x7:0x7"]
+    assert told["chosen"] == {}, "a file with a hole is recorded anew"
+    with pytest.raises(SetupError, match="neither a layer"):
+        exclude_tactics(path, ["nonsense"])
+    assert trt("tactics", "show", path, "--json")["library"] == "tensorrt 10.6"
+    path.write_text("{}")
+    with pytest.raises(SetupError, match="no file of tactics"):
+        read_tactics(path)
+
+
+class _Selector:
+    def __init__(self):
+        pass
+
+
+def _choice(implementation, tactic):
+    variant = SimpleNamespace(implementation=implementation, tactic=tactic)
+    return SimpleNamespace(algorithm_variant=variant)
+
+
+class _WithSelector:
+    """A library with an algorithm selector, and a builder that asks it about two layers."""
+
+    name, version, text, is_rtx = "fake", "1", "fake 1", False
+
+    def __init__(self):
+        self.trt = SimpleNamespace(IAlgorithmSelector=_Selector)
+
+    def has(self, path):
+        return path == "IAlgorithmSelector"
+
+    def build(self, config):
+        choices = [_choice(1, 1), _choice(2, -1), _choice(3, 3)]
+        contexts = [SimpleNamespace(name="conv"), SimpleNamespace(name="fc")]
+        taken = []
+        for context in contexts:
+            allowed = config.algorithm_selector.select_algorithms(context, choices)
+            if not allowed:
+                raise SetupError("the builder found no tactic")
+            taken.append(choices[allowed[-1]])
+        config.algorithm_selector.report_algorithms(contexts, taken)
+        return [choice.algorithm_variant.implementation for choice in taken]
+
+
+def test_tactics_are_recorded_replayed_and_excluded(tmp_path):
+    library, path = _WithSelector(), tmp_path / "tactics.json"
+
+    def build():
+        config = SimpleNamespace()
+        with using_tactics(library, config, path):
+            return library.build(config)
+
+    assert build() == [3, 3]
+    assert read_tactics(path).chosen == {"conv": "0x3:0x3", "fc": "0x3:0x3"}
+    TacticFile("fake 1", {"conv": "0x2:0xffffffffffffffff", "fc": "0x1:0x1"}).write(path)
+    assert build() == [2, 1]
+    exclude_tactics(path, ["conv", "0x3:0x3"])
+    assert build() == [1, 2]
+    assert build() == [1, 2]
+    TacticFile("fake 1", {"conv": "0x8:0x8"}).write(path)
+    with pytest.raises(SetupError, match="'conv' needs 0x8:0x8"):
+        build()
+    TacticFile("fake 0", {"conv": "0x1:0x1"}).write(path)
+    with pytest.raises(SetupError, match="was recorded by fake 0"):
+        build()
+
+
+@pytest.mark.parametrize("wrong", [{"c"}, {"a", "f"}, {"h"}])
+def test_bisecting_finds_the_layers_that_are_wrong(wrong):
+    layers = "abcdefgh"
+    good = TacticFile("x", dict.fromkeys(layers, "0x1:0x1"))
+    bad = TacticFile("x", {**dict.fromkeys(layers, "0x2:0x2"), "b": "0x1:0x1"})
+    asked = []
+
+    def is_wrong(mixed):
+        asked.append(1)
+        return all(mixed.chosen[layer] == "0x2:0x2" for layer in wrong)
+
+    assert set(bisect_tactics(good, bad, is_wrong)) == wrong
+    assert len(asked) < 40
+    with pytest.raises(SetupError, match="the same"):
+        bisect_tactics(good, good, is_wrong)
+    with pytest.raises(SetupError, match="are right"):
+        bisect_tactics(good, bad, lambda mixed: False)
