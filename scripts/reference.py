@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace._registry import registry
-from headrace._registry.catalogue import CORE_BACKENDS, WORDS_TO_COME
+from headrace._registry.catalogue import CORE_BACKENDS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -45,6 +45,7 @@ ORDER = [
     "InstancesRegister",
     "List",
     "BackgroundThread",
+    "Process",
     "Batching",
     "InstanceDispatcher",
     "CatSplit",
@@ -54,6 +55,7 @@ ORDER = [
     "NotHasKey",
     "Random",
     "Identity",
+    "Call",
     "Loop",
     "Restart",
     "DagDispatcher",
@@ -125,10 +127,7 @@ def word(name: str) -> str:
 
 def page() -> str:
     """Write the whole page."""
-    parts = [HEAD, *(word(name) for name in ORDER)]
-    later = "\n".join(f"- `{name}`: {when}" for name, when in WORDS_TO_COME.items())
-    parts.append(f"## Words to come\n\nThese names are refused by this version.\n\n{later}\n")
-    return "\n".join(parts)
+    return "\n".join([HEAD, *(word(name) for name in ORDER)])
 
 
 def main() -> int:

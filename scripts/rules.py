@@ -39,19 +39,33 @@ class ResizeMatConformance(BackendConformance):
 ```
 
 - **pytest** collects every subclass that a test module defines or imports, one test per rule. It
-  needs `pip install 'headrace[testing]'`.
+  needs `pip install 'headrace[testing]'` (see [Install](../../README.md#install)).
 - **`headrace conformance NAME...`** judges the backends of a distribution that offers the class as
   an entry point, `ResizeMat = "headrace_cv.conformance:ResizeMatConformance"` in the group
   `headrace.conformance`. It prints a certificate; `--certificate out.json` writes it. It does not
   need pytest.
 
 A rule **passes**, **fails**, does **not apply** (where the contract itself promises nothing), or is
-**not judged** because a rule that it needs fails. An exception to a rule stands in
+**blocked** because a rule that it needs fails. An exception to a rule stands in
 `expected_failures` with its reason, which the certificate shows; when that rule holds after all, or
 the reason is empty, that is a failure. Rules that need an excepted one are judged all the same.
 
+**On a machine that lacks the device** of a backend its class says so:
+
+```python
+def unavailable(self):  # None where the backend can be built and run
+    return None if torch.cuda.is_available() else "no CUDA device"
+```
+
+Then the rules about the class, its options, docstring, imports and requests are judged all the same;
+the others are **not judged**, pytest skips them with that reason, and the certificate begins with it
+and certifies nothing (exit status 1). Marks of the class and `pytestmark` of its module count for
+its tests, so `-m "not gpu"` leaves out what has `@pytest.mark.gpu`.
+
 Numbers with fractions in two results count as equal within `rtol = 1e-5` and `atol = 1e-6`, which
-the class may set; everything else is compared exactly, arrays by dtype, shape and content.
+the class may set; everything else is compared exactly, arrays by dtype, shape and content. Arrays on
+a device are compared and kept by a copy on the host, through whatever they have for that: `cpu()`,
+`get()`, `copy_to_host()`, `numpy()`, `__dlpack__` with `dl_device`.
 
 | rule | why |
 |---|---|

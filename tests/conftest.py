@@ -19,6 +19,7 @@ DISTRIBUTIONS = {
     "core": "headrace",
     "plugins/cv": "headrace_cv",
     "plugins/ort": "headrace_ort",
+    "plugins/torch": "headrace_torch",
 }
 PIP = {"PIP_RETRIES": "10", "PIP_TIMEOUT": "60", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -59,7 +60,7 @@ def environment(wheels, tmp_path_factory) -> Path:
     """An environment of its own with the three wheels and what they ask for."""
     folder = tmp_path_factory.mktemp("environment")
     succeed(sys.executable, "-m", "venv", folder)
-    core, cv, ort = wheels.values()
+    core, cv, ort = (wheels[name] for name in ("headrace", "headrace_cv", "headrace_ort"))
     python = folder / "bin" / "python"
     # What is not imported need not be compiled.
     succeed(python, "-m", "pip", "install", "--no-compile", "--quiet", f"{core}[cli]", cv, ort)

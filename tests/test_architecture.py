@@ -33,9 +33,9 @@ PUBLIC = [
     "keys",
     "parse",
     "pipe",
+    "plugins",
     "policies",
     "register",
-    "testing",
 ]
 
 

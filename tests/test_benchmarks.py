@@ -41,6 +41,15 @@ def test_jpeg_onnx_measures_clients_and_lists(tmp_path):
     assert set(lists["ratio"]) == {side for side in lists["loads"] if side.startswith("headrace")}
 
 
+def test_instances_measures_every_setting_beside_one_shared_session(tmp_path):
+    pytest.importorskip("onnx")
+    text, figures = run("benchmarks.instances", tmp_path, "--threads", "2", "--sizes", "0.02 ms")
+    (loads,) = figures["loads"].values()
+    assert "default settings" in text
+    assert {"one shared session", "default settings", "alone, all cores"} <= set(loads)
+    assert all(load["rps"] > 0 for found in loads.values() for load in found)
+
+
 def test_jpeg_http_says_which_server_it_leaves_out(tmp_path):
     pytest.importorskip("onnx")
     text, figures = run("benchmarks.jpeg_http", tmp_path, "--clients", "2")

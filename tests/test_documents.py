@@ -14,7 +14,7 @@ import pytest
 
 from headrace import errors
 from headrace._config.nodekeys import NodeKeys
-from headrace._registry.catalogue import CORE_BACKENDS, WORDS_TO_COME
+from headrace._registry.catalogue import CORE_BACKENDS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
@@ -31,13 +31,19 @@ DOCUMENTS = [
     ROOT / "docs" / "options.md",
     ROOT / "docs" / "batching.md",
     ROOT / "docs" / "threads_and_streams.md",
+    ROOT / "docs" / "functions.md",
+    ROOT / "docs" / "production.md",
+    ROOT / "docs" / "instances_and_cores.md",
+    ROOT / "examples" / "functions" / "README.md",
 ]
 # Not here: first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
-# test_followed_pages; words.md and catalogue.md are made from the code.
+# test_followed_pages, streams.md by test_streams_page; words.md and catalogue.md are made from the code.
 RUN_ELSEWHERE = {
     "./dev demo": "test_packaging runs the parts: environment, wheels, example",
     "./dev test": "it is what runs this test",
     "./dev env": "it is the first step of ./dev test",
+    "./dev wheels": "test_packaging",
+    'export PIP_FIND_LINKS="$PWD/dist"': "it is of the shell; the pages are followed with it",
     "scripts/check": "it is what ./dev test runs",
     ". .venv/bin/activate": "it is of the shell",
     "headrace run examples/ocr/line.toml examples/ocr/made/lines": "test_example_ocr",
@@ -49,6 +55,8 @@ RUN_ELSEWHERE = {
     "examples/ocr/made/pages.jsonl": "test_example_ocr_page",
     "python examples/ocr/draw.py examples/ocr/made/pages.jsonl": "test_example_ocr_page",
     "python examples/ocr/compare_pages.py --rounds 1 --passes 1": "test_example_ocr_page",
+    "python examples/functions/prepare.py": "test_example_functions",
+    "headrace run examples/functions/digits.toml examples/functions/made": "test_example_functions",
     "headrace new backend Scale": "test_packaging",
     "headrace conformance OnnxTensor": "test_conformance, with all of its distribution",
     "headrace conformance Denoise FileType": "test_third_party",
@@ -145,7 +153,7 @@ def test_a_command_of_a_document_is_run_by_some_test(command):
 
 def test_dev_alone_lists_its_commands():
     done = subprocess.run([str(ROOT / "dev")], capture_output=True, text=True, check=True, cwd=ROOT)
-    for command in ("demo", "test", "check", "env", "bench"):
+    for command in ("demo", "test", "check", "env", "wheels", "bench"):
         assert re.search(rf"^  {command} ", done.stdout, re.MULTILINE)
 
 
@@ -199,7 +207,7 @@ def test_every_key_of_a_node_stands_in_the_documentation():
 
 def test_every_word_of_core_stands_in_the_documentation():
     text = (ROOT / "core" / "README.md").read_text(encoding="utf-8")
-    for name in (*CORE_BACKENDS, *WORDS_TO_COME):
+    for name in CORE_BACKENDS:
         assert re.search(rf"`[^`]*\b{name}\b[^`]*`", text), name
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import email
 import json
+import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -49,6 +53,62 @@ def test_the_template_is_in_the_wheel_of_core_and_in_a_wheel_made_of_its_sdist(w
         archive = zipfile.ZipFile(wheel)
         inside = [name for name in archive.namelist() if "/_templates/" in name]
         assert {name: archive.read(name) for name in inside} == files
+
+
+FOLDERS = [
+    path.parent.relative_to(ROOT).as_posix()
+    for pattern in ("*/pyproject.toml", "plugins/*/pyproject.toml")
+    for path in ROOT.glob(pattern)
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_what_is_built_from_its_own_folder_has_license_and_metadata(folder, tmp_path):
+    license_text = (ROOT / "LICENSE").read_bytes()
+    alone = tmp_path / "source"  # nothing of the repository around it
+    shutil.copytree(ROOT / folder, alone, ignore=shutil.ignore_patterns(".venv", "dist"))
+    # Without --wheel and --sdist the wheel is made of the sdist.
+    run(sys.executable, "-m", "build", "--no-isolation", "-o", tmp_path, alone)
+    (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    archive = zipfile.ZipFile(wheel)
+    (inside,) = [name for name in archive.namelist() if name.endswith("/licenses/LICENSE")]
+    assert archive.read(inside) == license_text
+    with tarfile.open(sdist) as source:
+        packed = source.extractfile(f"{sdist.name.removesuffix('.tar.gz')}/LICENSE")
+        assert packed is not None
+        assert packed.read() == license_text
+    (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    found = email.message_from_bytes(archive.read(name))
+    assert found["License-Expression"] == "Apache-2.0"
+    assert found.get_all("License-File") == ["LICENSE"]
+    assert found.get_all("Project-URL")
+    python = "Programming Language :: Python :: "
+    minors = [c.removeprefix(python) for c in found.get_all("Classifier") if c.startswith(python)]
+    assert {"3.10", "3.11", "3.12", "3.13"} <= set(minors)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_readme_that_leaves_the_repository_links_to_nothing_in_it(folder):
+    text = (ROOT / folder / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    assert [link for link in links if not re.match("https?://|#", link)] == []
+
+
+@pytest.mark.network
+@pytest.mark.timeout(600)
+def test_dev_builds_the_wheels_with_which_every_install_works_as_it_is_written(tmp_path):
+    run(ROOT / "dev", "wheels", tmp_path)
+    built = sorted(wheel.name.partition("-")[0] for wheel in tmp_path.glob("*.whl"))
+    names = [
+        re.search(r'^name = "(.+)"$', (ROOT / folder / "pyproject.toml").read_text(), re.MULTILINE)
+        for folder in FOLDERS
+    ]
+    assert built == sorted(name[1].replace("-", "_") for name in names if name)
+    install = ("-m", "pip", "install", "--dry-run", "--no-deps", "--ignore-installed", "--no-index")
+    for name in built:
+        links = ("--find-links", tmp_path)
+        assert "Would install" in run(sys.executable, *install, *links, name.replace("_", "-"))
 
 
 @pytest.mark.network

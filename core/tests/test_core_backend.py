@@ -381,9 +381,8 @@ def test_a_describe_that_fails_says_so_in_its_place():
 
 def test_a_class_whose_number_of_children_is_none_is_refused():
     cls = type("NoNumber", (headrace.Backend,), {"forward": echo, "takes": "one"})
-    headrace.register("NoNumber", cls)
-    with pytest.raises(ConfigError, match=r"NoNumber.*takes='one'"):
-        headrace.PipelineConfig.load({"backend": "NoNumber[Identity]"})
+    with pytest.raises(PluginError, match=r"NoNumber.*takes is 'one'"):
+        headrace.register("NoNumber", cls)
 
 
 def test_an_input_error_shows_where_in_the_backend_it_was_raised():

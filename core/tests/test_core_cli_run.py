@@ -19,6 +19,7 @@ pytest.importorskip("typer")
 
 from typer.testing import CliRunner
 
+from headrace._cli import answers as answers_module
 from headrace._cli import run as run_module
 from headrace._cli.app import app
 from headrace._cli.inputs import Input, expand
@@ -106,6 +107,8 @@ class Deaf(headrace.Backend):
                 threading.Event().wait()
             except KeyboardInterrupt:
                 pass
+
+    forward = Text.forward
 '''
 
 
@@ -289,7 +292,7 @@ def test_only_a_window_of_requests_is_in_memory(files, tmp_path, monkeypatch):
     headrace.register("CliBlocking", Blocking, replace=True)
     Blocking.reset()
     window, counts = run_module.LEAST_WINDOW, {"read": 0, "printed": 0}
-    read, say = Input.read, run_module.say
+    read, say = Input.read, answers_module.say
 
     def counted_read(self):
         counts["read"] += 1
@@ -304,7 +307,7 @@ def test_only_a_window_of_requests_is_in_memory(files, tmp_path, monkeypatch):
         say(text)
 
     monkeypatch.setattr(Input, "read", counted_read)
-    monkeypatch.setattr(run_module, "say", counted_say)
+    monkeypatch.setattr(answers_module, "say", counted_say)
     config = tmp_path / "pipeline.toml"
     config.write_text('backend = "CliBlocking"\n', encoding="utf-8")
     result = run(config, files(**{f"f{i:03}": b"x" for i in range(100)}))
@@ -391,6 +394,31 @@ def test_ctrl_c_while_results_were_printed_counts_them(pipeline, files):
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
 def test_a_second_ctrl_c_ends_what_does_not_listen(pipeline, files):
     with started(pipeline("Deaf"), files(a=b"x")) as process:
+        first_line(process.stderr, "deaf")
+        process.send_signal(signal.SIGINT)
+        first_line(process.stderr, "deaf")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(FAILS_LATE_S) == 130
+
+
+DEAF = """
+import sys, threading
+while True:
+    try:
+        print("deaf", file=sys.stderr, flush=True)
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
+def test_a_second_ctrl_c_ends_any_command(tmp_path):
+    (tmp_path / "deaf.py").write_text(DEAF, encoding="utf-8")
+    config = tmp_path / "pipeline.toml"
+    config.write_text('import = ["deaf.py"]\nbackend = "Identity"\n', encoding="utf-8")
+    command = [sys.executable, "-m", "headrace", "check", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         first_line(process.stderr, "deaf")
         process.send_signal(signal.SIGINT)
         first_line(process.stderr, "deaf")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import pickle
@@ -286,3 +287,38 @@ def test_statistics_of_a_closed_pipeline_are_still_there(gate):
     pipe.close()
     counts = pipe.stats()["nodes"]["main"]
     assert (counts["submitted"], counts["ok"], counts["failed"]) == (2, 1, {"backend": 1})
+
+
+def test_async_with_closes_without_blocking_the_event_loop(gate):
+    async def main():
+        async with headrace.pipe({"backend": "Gate"}) as pipe:
+            task = asyncio.create_task(pipe.call_async({"data": 1}))
+            await asyncio.to_thread(gate.wait_entered)
+            # The end of the block waits for the batch, which only this loop lets go.
+            asyncio.get_running_loop().call_later(0, gate.let_go)
+        assert (await task)["result"] == 1
+        with pytest.raises(ClosedError):
+            await pipe.call_async({"data": 1})
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_async_with_that_an_error_leaves_does_not_drain(gate):
+    async def main(tasks):
+        async with headrace.pipe({"backend": "Gate"}) as pipe:
+            tasks.append(asyncio.create_task(pipe.call_async({"data": 1})))
+            await asyncio.to_thread(gate.wait_entered)
+            tasks.append(asyncio.create_task(pipe.call_async({"data": 2})))
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(0, gate.let_go)
+            raise ZeroDivisionError
+
+    async def both():
+        tasks = []
+        with pytest.raises(ZeroDivisionError):
+            await main(tasks)
+        assert (await tasks[0])["result"] == 1
+        with pytest.raises(ClosedError):
+            await tasks[1]
+
+    asyncio.run(asyncio.wait_for(both(), 60))

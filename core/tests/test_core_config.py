@@ -474,6 +474,25 @@ def test_a_mistake_in_toml_is_shown_with_its_line(tmp_path):
     assert '    backend = "x' in problem.render().splitlines()
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("a = 1\nb == 2\n", (2, 4)),
+        ("a = 1\r\nb == 2\r\n", (2, 4)),
+        ("a = 1\n\n  b = [1,,2]\n", (3, 10)),
+        ("a = 1\nb = [1,", (2, 8)),
+        ("a = 1\nb = [1,\n\n", (4, 1)),
+    ],
+)
+def test_a_mistake_in_toml_is_told_with_line_and_column(text, place, tmp_path):
+    (problem,) = problems(write(tmp_path / "c.toml", text))
+    line, column = place
+    assert f"line {line}, column {column}: " in problem.message
+    start, _ = problem.span
+    before = problem.text[:start].split("\n")
+    assert (len(before), len(before[-1]) + 1) == place
+
+
 # Import.
 
 CODE = """
@@ -616,7 +635,7 @@ def test_a_configuration_is_frozen_and_can_be_pickled():
     assert again != headrace.PipelineConfig.load({"backend": "Show(a=2)", "text": "x"})
 
 
-def test_to_dict_means_the_same_in_another_folder(tmp_path, monkeypatch):
+def test_to_dict_with_its_folder_means_the_same_anywhere(tmp_path, monkeypatch):
     write(tmp_path / "in $dir" / "m'.bin", "x")
     write(tmp_path / "in $dir" / "mine.py", CODE)
     path = write(
@@ -635,13 +654,16 @@ def test_to_dict_means_the_same_in_another_folder(tmp_path, monkeypatch):
     )
     config = headrace.PipelineConfig.load(path)
     monkeypatch.chdir("/")
-    again = headrace.PipelineConfig.load(config.to_dict())
+    plain = config.to_dict()
+    assert plain["import"] == ["mine.py"]
+    assert plain["m"] == {"backend": "Show", "model": "m'.bin", "models": ["m'.bin"]}
+    again = headrace.PipelineConfig.load(plain, base=tmp_path / "in $dir")
     assert again == config
-    assert again.to_dict() == config.to_dict()
+    assert again.to_dict() == plain
     file = tmp_path / "in $dir" / "m'.bin"
-    found = options(config.to_dict(), "m")
+    found = options(again, "m")
     assert (found.model, found.models) == (file, [file])
-    found = options(config.to_dict(), "n")
+    found = options(again, "n")
     assert (found.models, found.cache) == ([file], tmp_path / "in $dir" / "x.bin")
 
 
@@ -699,14 +721,46 @@ def test_a_file_with_a_byte_order_mark_and_windows_lines_is_read(tmp_path):
 # Files of tables that several files write, and configurations written for any folder.
 
 
-def read_again(source, monkeypatch, folder):
+def read_again(source, monkeypatch, folder, base):
     """Give a configuration as plain data and as pickled, both read in another folder."""
     config = headrace.PipelineConfig.load(source)
     pickled = pickle.dumps(config)
     monkeypatch.chdir(folder)
-    again = headrace.PipelineConfig.load(config.to_dict())
+    again = headrace.PipelineConfig.load(config.to_dict(), base=base)
+    assert again == config == pickle.loads(pickled)
     assert again.to_dict() == config.to_dict() == pickle.loads(pickled).to_dict()
     return again
+
+
+def test_base_is_where_the_relative_paths_of_a_dict_start(tmp_path, monkeypatch):
+    write(tmp_path / "in" / "m.bin", "")
+    write(tmp_path / "in" / "base.toml", 'backend = "Show"\nmodel = "m.bin"\n')
+    monkeypatch.chdir(tmp_path)
+    for base in (tmp_path / "in", "in", str(tmp_path / "in")):
+        config = headrace.PipelineConfig.load({"backend": "Show", "model": "m.bin"}, base=base)
+        assert options(config).model == tmp_path / "in" / "m.bin"
+        assert config.to_dict() == {"backend": "Show", "model": "m.bin"}
+        other = headrace.PipelineConfig.load({"extends": "base.toml"}, base=base)
+        assert other == config
+    (found,) = problems({"backend": "Show", "model": "m.bin"})
+    assert "no such file" in found.message
+
+
+def test_base_is_for_dicts_only(tmp_path):
+    path = write(tmp_path / "c.toml", 'backend = "Show"\n')
+    for source in (path, str(path), headrace.PipelineConfig.load(path)):
+        with pytest.raises(TypeError, match="base is for a dict"):
+            headrace.PipelineConfig.load(source, base=tmp_path)
+
+
+def test_configurations_that_name_other_files_are_not_equal(tmp_path):
+    for name in "ab":
+        write(tmp_path / name / "m.bin", "")
+    first, second = (
+        headrace.PipelineConfig.load({"backend": "Show", "model": "m.bin"}, base=tmp_path / name)
+        for name in "ab"
+    )
+    assert first != second
 
 
 @pytest.fixture
@@ -756,7 +810,9 @@ def test_a_table_that_two_files_write_keeps_the_folder_of_each(
         "text": str,
         "more": int,
     }
-    assert options(read_again(file, monkeypatch, elsewhere)).files == expected
+    monkeypatch.chdir(elsewhere)
+    kept = pickle.loads(pickle.dumps(headrace.PipelineConfig.load(file)))
+    assert options(kept).files == expected
 
 
 @pytest.mark.parametrize(
@@ -774,7 +830,7 @@ def test_a_file_named_like_its_node_stays_that_of_each_node(text, tmp_path, monk
     folder = tmp_path / "{node_name} ${X}"
     for name in "ab":
         write(folder / f"{name}.bin", "")
-    again = read_again(write(folder / "c.toml", text), monkeypatch, elsewhere)
+    again = read_again(write(folder / "c.toml", text), monkeypatch, elsewhere, folder)
     shown = headrace.explain(again)["nodes"]
     for name in "ab":
         tree = shown[name]["tree"]
@@ -790,7 +846,7 @@ def test_an_expression_that_a_placeholder_brings_in_keeps_its_files(
     write(tmp_path / "m.bin", "")
     write(tmp_path / "$.bin", "")
     file = write(tmp_path / "c.toml", 'backend = "${BROUGHT}"\n')
-    again = read_again(file, monkeypatch, elsewhere)
+    again = read_again(file, monkeypatch, elsewhere, tmp_path)
     first, second = headrace.explain(again)["nodes"]["main"]["tree"]["children"]
     assert first["options"]["text"]["value"] == "${NO} {node_name}"
     assert first["options"]["model"]["value"] == str(tmp_path / "m.bin")
@@ -802,16 +858,13 @@ def test_a_folder_is_no_configuration(tmp_path):
     assert found.message == f"{str(tmp_path)!r} is a folder, not a TOML file"
 
 
-def test_a_path_object_is_written_with_its_folder(tmp_path, monkeypatch, elsewhere):
+def test_a_path_object_is_written_as_text(tmp_path, monkeypatch, elsewhere):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "m.bin", "")
     source = {"backend": "Show", "model": Path("m.bin"), "cache": Path("made")}
-    again = read_again(source, monkeypatch, elsewhere)
-    assert again.to_dict() == {
-        "backend": "Show",
-        "model": str(tmp_path / "m.bin"),
-        "cache": str(tmp_path / "made"),
-    }
+    again = read_again(source, monkeypatch, elsewhere, tmp_path)
+    assert again.to_dict() == {"backend": "Show", "model": "m.bin", "cache": "made"}
+    assert (options(again).model, options(again).cache) == (tmp_path / "m.bin", tmp_path / "made")
 
 
 def test_files_that_extend_the_same_are_read_once_each(tmp_path):
@@ -847,6 +900,8 @@ def test_the_nearest_choice_is_suggested():
         class Options(headrace.Options):
             mode: Literal["fast", "exact"] | None = Field(None, description="How.")
             number: Literal[1, 2] = Field(1, description="Which.")
+
+        forward = Show.forward
 
     registry.local["Choosy"] = Choosy
     found = problems({"backend": "Choosy", "mode": "fats", "queue_full": "rejct"})

@@ -20,11 +20,15 @@ class Sized(headrace.Backend):
         width: int = Field(ge=1, description="Width in pixels.")
         file: headrace.FilePath | None = Field(None, description="A file.")
 
+    def forward(self, batch):
+        """Never called."""
 
-@pytest.fixture
-def validator(monkeypatch):
-    monkeypatch.setattr(registry, "local", {"Sized": Sized})
-    schema = json_schema()
+
+@pytest.fixture(scope="module")
+def validator():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(registry, "local", {"Sized": Sized})
+        schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(json.loads(json.dumps(schema)))
 
@@ -34,18 +38,37 @@ def validator(monkeypatch):
     [
         {"backend": "Sized", "width": 3, "max": 4, "device": ["cpu"]},
         {"backend": "Sized", "width": "${W}", "instance_num": "${N:-2}"},
-        {"backend": "X", "table": {"a": 1}},
+        {"backend": "X", "table": {"a": 1}, "import": ["x.py"]},
         {"n": {"backend": "Sized", "width": 3, "Sized::file": "x"}, "max": 3},
-        {"global": {"threads": 3, "width": 2}, "n": {"backend": "X", "unknown": [1]}},
+        {"global": {"threads": 3, "width": 2}, "n": {"backend": "X"}},
+        {"extends": "b.toml", "global": {"of_it": 3}, "n": {"unknown": [1]}, "at_top": 3},
+        {"global": {"backend": "X"}, "n": {"max": 3}},
         {"extends": "a.toml", "import": ["x.py"], "define": {"Z": "A"}},
         {"extends": ["a.toml"]},
         {
             "width": {"backend": "X", "next": ["file", "max"]},
             "max": {"backend": "Sized", "width": 3},
         },
-        {"n": {"map": "a[result:data]", "or": "${OR}", "each": "data:box", "each_errors": "none"}},
-        {"n": {"map": {"a": {"result": ["data", "other"], "color": "color"}}, "or": True}},
-        {"global": {"each_errors": "none", "Sized::width": 3}, "n": {"batch_sizes": [1, 2]}},
+        {
+            "n": {
+                "backend": "X",
+                "map": "a[result:data]",
+                "or": "${OR}",
+                "each": "data:box",
+                "each_errors": "none",
+            }
+        },
+        {
+            "n": {
+                "init": "X",
+                "map": {"a": {"result": ["data", "other"], "color": "color"}},
+                "or": True,
+            }
+        },
+        {
+            "global": {"each_errors": "none", "Sized::width": 3},
+            "n": {"backend": "X", "batch_sizes": [1, 2]},
+        },
     ],
 )
 def test_right_configurations_pass(validator, config):
@@ -75,6 +98,13 @@ def test_right_configurations_pass(validator, config):
         ({"width": 0, "m": {"backend": "X"}}, ["width"]),
         ({"backend": "X", "n": {"backend": "X"}}, ["n"]),
         ({"1st": {"backend": "X"}}, ["1st"]),
+        # What is misspelt.
+        ({"backend": "Sized", "widht": 3}, ["widht"]),
+        ({"backend": "Sized", "instance_nm": 3}, ["instance_nm"]),
+        ({"n": {"backend": "Sized", "batch_size": 3}}, ["n", "batch_size"]),
+        ({"instance_nm": 3, "n": {"backend": "Sized"}}, ["instance_nm"]),
+        ({"global": {"thread": 3}, "n": {"backend": "Sized"}}, ["global", "thread"]),
+        ({"glbal": {"threads": 3}, "n": {"backend": "Sized"}}, ["glbal"]),
     ],
 )
 def test_wrong_values_are_shown_where_they_stand(validator, config, path):
@@ -100,7 +130,11 @@ def test_an_option_that_has_no_json_form_takes_nothing_else_from_the_schema():
         class Options(headrace.Options, arbitrary_types_allowed=True):
             curve: Curve | None = Field(None, description="A curve.")
 
+        def forward(self, batch):
+            """Never called."""
+
     headrace.register("Curved", Curved, replace=True)
     schema = json_schema()
     jsonschema.validate({"backend": "Curved", "max": 4}, schema)
     assert "batching_timeout" in schema["$defs"]["node"]["properties"]
+    jsonschema.validate({"backend": "Curved", "curve": "known to it alone"}, schema)

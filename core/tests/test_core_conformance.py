@@ -8,17 +8,18 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
 import headrace
-from headrace.testing import BackendConformance, certify
-from headrace.testing.conformance import rules
-from headrace.testing.conformance.memory import shares_memory
-from headrace.testing.conformance.values import difference, kept
-from headrace.testing.conformance.watching import DECOY, WatchedRequest
+from headrace._cli.app import app
+from headrace._registry import registry
+from headrace.testing.conformance import rules, rules_life
+from headrace.testing.conformance.probe import Probe
 
-SHELF = str(Path(__file__).parent)
+pytest_plugins = ["pytester"]
 
 BACKEND = '''
 """A backend of a test."""
@@ -86,20 +87,23 @@ def run(*args, cwd=None, **environment):
     )
 
 
-def pytest_in(folder, *args):
-    return run("-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ".", *args, cwd=folder)
-
-
 def write(folder, **files):
     for name, text in files.items():
         (folder / f"{name}.py").write_text(textwrap.dedent(text), encoding="utf-8")
 
 
 @pytest.fixture
-def shout(tmp_path):
+def no_fresh_process(monkeypatch):
+    """Leave out what a fresh process sees, which takes a second; tests with one are marked so."""
+    monkeypatch.setattr(rules_life, "probe", lambda subject, **_: Probe(stage="build"))
+
+
+@pytest.fixture
+def shout(pytester):
     """A folder with a backend, its conformance class, and a test module that collects it."""
+    pytester.syspathinsert()
     write(
-        tmp_path,
+        pytester.path,
         shout_backend=BACKEND,
         shout_conformance=CONFORMANCE,
         test_shout="""
@@ -109,7 +113,21 @@ def shout(tmp_path):
             headrace.register("Shout", Shout)
         """,
     )
-    return tmp_path
+    yield pytester.path
+    for name in ("shout_backend", "shout_conformance", "other_backend", "other_conformance"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def pytest_in(shout, pytester):
+    """Run pytest there, in this process; give what it prints and its exit status."""
+
+    def run_pytest(*args):
+        registry.local.pop("Shout", None)  # another run has registered it
+        done = pytester.runpytest_inprocess("-p", "no:cacheprovider", *args)
+        return SimpleNamespace(stdout=str(done.stdout), returncode=int(done.ret))
+
+    return run_pytest
 
 
 # What it loads.
@@ -145,7 +163,11 @@ def test_an_unrelated_run_of_pytest_loads_nothing_of_headrace_but_the_plugin(tmp
                     assert not {"pydantic", "numpy", "hypothesis", "asyncio"} & set(sys.modules)
         """,
     )
-    done = pytest_in(tmp_path, "-q", "-p", "no:hypothesispytest", "-p", "no:timeout")
+    done = run(
+        *("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."),
+        *("-p", "no:hypothesispytest", "-p", "no:timeout"),
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -160,8 +182,8 @@ def test_the_fakes_and_the_kit_are_found_by_name():
 # Under pytest.
 
 
-def test_a_class_that_a_test_imports_is_collected_one_test_per_rule(shout):
-    done = pytest_in(shout, "-v")
+def test_a_class_that_a_test_imports_is_collected_one_test_per_rule(shout, pytest_in):
+    done = pytest_in("-v")
     assert done.returncode == 0, done.stdout
     for identifier in rules():
         assert f"test_shout.py::ShoutConformance::{identifier} PASSED" in done.stdout
@@ -169,7 +191,7 @@ def test_a_class_that_a_test_imports_is_collected_one_test_per_rule(shout):
     assert "skipped" not in done.stdout
 
 
-def test_any_name_is_collected_once_and_bases_are_not(shout):
+def test_any_name_is_collected_once_and_bases_are_not(shout, pytest_in, no_fresh_process):
     write(
         shout,
         test_shout="""
@@ -190,22 +212,24 @@ def test_any_name_is_collected_once_and_bases_are_not(shout):
                 __test__ = False
         """,
     )
-    done = pytest_in(shout, "--collect-only", "-q")
+    done = pytest_in("--collect-only", "-q")
     lines = [line for line in done.stdout.splitlines() if "::" in line]
     assert lines == [f"test_shout.py::loud::{identifier}" for identifier in rules()]
-    assert pytest_in(shout, "test_shout.py::loud::order-kept").returncode == 0
+    assert pytest_in("test_shout.py::loud::order-kept").returncode == 0
 
 
-def test_a_broken_rule_fails_once_and_those_it_blocks_are_skipped(shout):
+def test_a_broken_rule_fails_once_and_those_it_blocks_are_skipped(
+    shout, pytest_in, no_fresh_process
+):
     text = (shout / "shout_backend.py").read_text("utf-8")
     (shout / "shout_backend.py").write_text(text.replace('request["result"] =', "ignored ="))
-    done = pytest_in(shout, "-rs")
+    done = pytest_in("-rs")
     assert done.returncode == 1
     assert "rule 'runs' failed: item 0 of a batch of 4 got no 'result'" in done.stdout
     assert " 1 failed" in done.stdout
     assert "it cannot be judged before" in done.stdout
     # Alone, a rule that cannot be judged is no success.
-    alone = pytest_in(shout, "test_shout.py::ShoutConformance::order-kept")
+    alone = pytest_in("test_shout.py::ShoutConformance::order-kept")
     assert alone.returncode == 1
     assert "rule 'order-kept' blocked" in alone.stdout
 
@@ -223,22 +247,22 @@ EXCEPTED = """
 """
 
 
-def test_an_expected_failure_is_shown_with_its_reason(shout):
+def test_an_expected_failure_is_shown_with_its_reason(shout, pytest_in, no_fresh_process):
     text = (shout / "shout_backend.py").read_text("utf-8")
     (shout / "shout_backend.py").write_text(text.replace("Source:", "Origin:"))
     (shout / "test_shout.py").write_text(
         textwrap.dedent(EXCEPTED % '"docstring-sections": "a lawyer wrote it"')
     )
-    done = pytest_in(shout, "-rx")
+    done = pytest_in("-rx")
     assert "a lawyer wrote it (the docstring lacks Source:)" in done.stdout
     # Rules that need it are judged all the same.
     assert f"{len(rules()) - 1} passed, 1 xfailed" in done.stdout
     assert done.returncode == 0
 
 
-def test_an_expected_failure_that_passes_is_a_failure(shout):
+def test_an_expected_failure_that_passes_is_a_failure(shout, pytest_in, no_fresh_process):
     (shout / "test_shout.py").write_text(textwrap.dedent(EXCEPTED % '"order-kept": "it is hard"'))
-    done = pytest_in(shout)
+    done = pytest_in()
     assert done.returncode == 1
     assert "1 failed" in done.stdout
     assert "it is listed in expected_failures, and holds" in done.stdout
@@ -254,11 +278,104 @@ def test_an_expected_failure_that_passes_is_a_failure(shout):
         ('"order-kept": " "', "gives no reason for 'order-kept'"),
     ],
 )
-def test_an_exception_that_explains_nothing_is_refused(shout, excepted, said):
+def test_an_exception_that_explains_nothing_is_refused(
+    shout, pytest_in, no_fresh_process, excepted, said
+):
     (shout / "test_shout.py").write_text(textwrap.dedent(EXCEPTED % excepted))
-    done = pytest_in(shout)
+    done = pytest_in()
     assert done.returncode != 0
     assert said in done.stdout
+
+
+# On a machine that lacks the device.
+
+ON_A_GPU = """
+    import pytest
+    import headrace
+    from shout_backend import Shout
+    from shout_conformance import ShoutConformance
+
+    class OnAGpu(Shout):
+        __doc__ = Shout.__doc__
+
+        def init(self, options, context):
+            raise RuntimeError("no kernel image is available")
+
+    headrace.register("OnAGpu", OnAGpu, replace=True)
+
+    {marks}
+    class Gpu(ShoutConformance):
+        {inside}
+        expression = "OnAGpu"
+
+        def unavailable(self):
+            return "no CUDA device"
+
+    del ShoutConformance
+"""
+BUILT = set(rules()) - {
+    *("resolves", "attributes", "options-described", "options-strict", "options-schema", "items"),
+    *("docstring-sections", "docstring-keys", "docstring-batch", "docstring-raises"),
+    "imports-lazily",
+}
+
+
+def on_a_gpu(shout, *, marks="", inside="", module=""):
+    text = textwrap.dedent(ON_A_GPU).format(marks=marks, inside=inside)
+    (shout / "test_shout.py").write_text(text + f"\n{module}\n")
+
+
+def test_what_cannot_be_built_here_is_skipped_and_the_class_is_judged(
+    shout, pytest_in, no_fresh_process
+):
+    on_a_gpu(shout)
+    done = pytest_in("-v", "-rs")
+    assert done.returncode == 0, done.stdout
+    for identifier in rules():
+        outcome = "SKIPPED" if identifier in BUILT else "PASSED"
+        assert f"test_shout.py::Gpu::{identifier} {outcome}" in done.stdout
+    assert f"{len(rules()) - len(BUILT)} passed, {len(BUILT)} skipped" in done.stdout
+    assert "no CUDA device" in done.stdout
+
+
+def test_a_class_that_is_wrong_fails_without_the_device(shout, pytest_in, no_fresh_process):
+    path = shout / "shout_backend.py"
+    path.write_text(path.read_text("utf-8").replace("Source:", "Origin:"))
+    on_a_gpu(shout)
+    done = pytest_in("-v")
+    assert "::docstring-sections FAILED" in done.stdout
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"marks": "@pytest.mark.timeout(50)"},
+        {"inside": "pytestmark = pytest.mark.timeout(50)"},
+        {"inside": "pytestmark = [pytest.mark.timeout(50)]"},
+        {"module": "pytestmark = pytest.mark.timeout(50)"},
+    ],
+    ids=["decorator", "class", "list", "module"],
+)
+def test_marks_of_a_class_and_its_module_count_for_its_tests(shout, pytest_in, place):
+    on_a_gpu(shout, **place)
+    count = len(rules())
+    without = pytest_in("--collect-only", "-q", "-m", "not timeout").stdout
+    assert f"{count} deselected" in without
+    assert "Gpu::" not in without
+    alone = pytest_in("--collect-only", "-q", "-m", "timeout").stdout
+    assert alone.count("test_shout.py::Gpu::") == count
+
+
+def test_marks_are_inherited_and_do_what_they_do_elsewhere(shout, pytest_in):
+    on_a_gpu(
+        shout,
+        marks='@pytest.mark.skip(reason="a mark of the class")',
+        module="class Other(Gpu):\n    expression = 'OnAGpu'",
+    )
+    done = pytest_in("-rs")
+    assert f"{2 * len(rules())} skipped" in done.stdout
+    assert "a mark of the class" in done.stdout
 
 
 # As a command.
@@ -280,8 +397,8 @@ def installed(shout):
     return shout
 
 
-def command(installed, *args):
-    # Without pytest: the rules are plain functions.
+def command_without_pytest(installed, *args):
+    """Run the command in a process of its own: the rules are plain functions."""
     program = (
         "import sys; sys.modules['pytest'] = None; sys.argv[0] = 'headrace'\n"
         "from headrace.__main__ import main; main()"
@@ -289,8 +406,22 @@ def command(installed, *args):
     return run("-c", program, *args, PYTHONPATH=str(installed))
 
 
+@pytest.fixture
+def command(installed, no_fresh_process):
+    """Run the command in this process; give what it prints and its exit status."""
+
+    def run_command(*args):
+        registry.refresh()
+        done = CliRunner().invoke(app, ["conformance", *args], prog_name="headrace")
+        return SimpleNamespace(stdout=done.stdout, stderr=done.stderr, returncode=done.exit_code)
+
+    yield run_command
+    registry.refresh()
+
+
 def test_a_backend_is_certified_by_name(installed):
-    done = command(installed, "conformance", "Shout", "--certificate", str(installed / "out.json"))
+    out = str(installed / "out.json")
+    done = command_without_pytest(installed, "conformance", "Shout", "--certificate", out)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "Shout (headrace-shout 1.5): certified" in done.stdout
     written = json.loads((installed / "out.json").read_text("utf-8"))
@@ -312,8 +443,8 @@ def test_a_backend_is_certified_by_name(installed):
 
 
 @pytest.mark.parametrize("name", ["shout", "headrace-shout", "Headrace_Shout"])
-def test_a_backend_without_a_class_is_not_certified(installed, name):
-    done = command(installed, "conformance", name, "--json")
+def test_a_backend_without_a_class_is_not_certified(installed, command, name):
+    done = command(name, "--json")
     found = json.loads(done.stdout)
     assert done.returncode == 1
     assert [(c["backend"], c["certified"]) for c in found["certificates"]] == [
@@ -323,16 +454,66 @@ def test_a_backend_without_a_class_is_not_certified(installed, name):
     assert found["certified"] is False
 
 
-def test_a_qualified_name_and_an_unknown_one(installed):
-    done = command(installed, "conformance", "shout:Whisper")
+def test_a_qualified_name_and_an_unknown_one(installed, command):
+    done = command("shout:Whisper")
     assert done.returncode == 1
     assert "Whisper (headrace-shout 1.5): NOT CERTIFIED" in done.stdout
     assert "1 of 1 backend not certified" in done.stderr
-    unknown = command(installed, "conformance", "Shuot")
+    unknown = command("Shuot")
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert "Did you mean 'Shout'?" in unknown.stderr
-    nowhere = command(installed, "conformance", "Shout", "--certificate", "no/such/folder.json")
+    nowhere = command("Shout", "--certificate", "no/such/folder.json")
     assert nowhere.returncode == 2
+
+
+def test_a_device_that_is_lacking_is_said_first_and_is_no_certificate(installed, command):
+    path = installed / "shout_conformance.py"
+    path.write_text(CONFORMANCE + '\n    def unavailable(self):\n        return "no CUDA device"\n')
+    done = command("Shout", "--certificate", str(installed / "out.json"))
+    assert done.returncode == 1
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("Shout (headrace-shout 1.5): NOT CERTIFIED, no CUDA device")
+    assert f"{len(BUILT)} not judged" in done.stdout
+    assert " 0 failed" in done.stdout
+    written = json.loads((installed / "out.json").read_text("utf-8"))
+    (certificate,) = written["certificates"]
+    assert written["certified"] is certificate["certified"] is False
+    assert next(iter(certificate.items())) == ("unavailable", "no CUDA device")
+    outcomes = {rule["id"]: rule["outcome"] for rule in certificate["rules"]}
+    assert {one for one, outcome in outcomes.items() if outcome == "not_judged"} == BUILT
+    assert {outcome for one, outcome in outcomes.items() if one not in BUILT} == {"passed"}
+    assert {r["detail"] for r in certificate["rules"] if r["id"] in BUILT} == {"no CUDA device"}
+
+
+def test_of_two_distributions_with_one_name_the_one_that_is_asked_for_is_judged(installed, command):
+    info = installed / "headrace_other-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: headrace-other\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text(
+        "[headrace.backends]\nShout = other_backend:Shout\n"
+        "[headrace.conformance]\nShout = other_conformance:ShoutConformance\n"
+    )
+    # The other one is wrong, so that the two are told apart by what is found.
+    write(
+        installed,
+        other_backend=BACKEND.replace('request["result"] =', "ignored ="),
+        other_conformance=CONFORMANCE,
+    )
+    found = {}
+    for name in ("shout:Shout", "other:Shout"):
+        done = command(name, "--json")
+        (one,) = json.loads(done.stdout)["certificates"]
+        assert (one["certified"], done.returncode) in ((True, 0), (False, 1))
+        failed = {rule["id"] for rule in one["rules"] if rule["outcome"] == "failed"}
+        found[name] = (one["distribution"], one["version"], one["expression"], failed)
+    assert found == {
+        "shout:Shout": ("headrace-shout", "1.5", "shout:Shout(marks=2)", set()),
+        "other:Shout": ("headrace-other", "2.0", "other:Shout(marks=2)", {"runs"}),
+    }
+    both = json.loads(command("Shout", "--json").stdout)["certificates"]
+    assert [(one["distribution"], one["certified"]) for one in both] == [
+        *(("headrace-other", False), ("headrace-shout", True)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -343,208 +524,27 @@ def test_a_qualified_name_and_an_unknown_one(installed):
         ("shout_backend:Shout", "no subclass of headrace.testing.BackendConformance"),
     ],
 )
-def test_a_conformance_class_that_cannot_be_used_is_said(installed, conformance, said):
+def test_a_conformance_class_that_cannot_be_used_is_said(installed, command, conformance, said):
     points = installed / "headrace_shout-1.5.dist-info" / "entry_points.txt"
     points.write_text(
         points.read_text("utf-8").replace("shout_conformance:ShoutConformance", conformance)
     )
-    done = command(installed, "conformance", "Shout")
+    done = command("Shout")
     assert done.returncode == 1
     assert said in done.stdout
 
 
-def test_the_class_must_certify_the_backend_it_is_offered_for(installed):
+def test_the_class_must_certify_the_backend_it_is_offered_for(installed, command):
     text = CONFORMANCE.replace('"Shout(marks=2)"', '"Identity"')
     (installed / "shout_conformance.py").write_text(text)
-    done = command(installed, "conformance", "Shout")
+    done = command("Shout")
     assert done.returncode == 1
     assert "certifies Identity, the entry point promises Shout" in done.stdout
 
 
-def test_a_plugin_that_is_not_usable_is_said(installed):
+def test_a_plugin_that_is_not_usable_is_said(installed, command):
     metadata = installed / "headrace_shout-1.5.dist-info" / "METADATA"
     metadata.write_text(metadata.read_text("utf-8").replace("headrace>=0.1", "headrace>=99"))
-    done = command(installed, "conformance", "headrace-shout")
+    done = command("headrace-shout")
     assert done.returncode == 1
     assert "it requires headrace" in done.stdout
-
-
-# Its parts.
-
-
-def test_every_rule_has_an_identifier_a_reason_and_a_text():
-    for identifier, rule in rules().items():
-        assert identifier == rule.id
-        assert identifier.replace("-", "").isalpha()
-        assert identifier.islower()
-        assert rule.reason.endswith(".")
-        assert len(rule.text) > 40
-        assert set(rule.needs) < set(rules())
-
-
-def test_an_object_of_plain_python_is_a_backend_too():
-    class Plain:
-        def forward(self, batch):
-            for request in batch:
-                request["result"] = request["data"]
-
-    headrace.register("PlainOfConformance", Plain, replace=True)
-
-    class PlainConformance(BackendConformance):
-        expression = "PlainOfConformance"
-
-        def make_item(self, k):
-            return {"data": k}
-
-    found = {v.id: v.outcome for v in certify(PlainConformance).rules}
-    assert found["docstring-sections"] == "failed"
-    assert found["missing-key"] == "failed"
-    assert found["batch-equals-items"] == "passed"
-    assert found["imports-lazily"] == "not_applicable"
-
-
-@pytest.mark.parametrize("look", [
-    lambda r: r["a"], lambda r: r.get("a"), lambda r: "a" in r, lambda r: r.setdefault("a", 1),
-    lambda r: r.pop("a"), dict, lambda r: {**r}, lambda r: r.copy(), lambda r: list(r.items()),
-    lambda r: list(r.values()), lambda r: r | {}, lambda r: r == {"a": 1}, lambda r: dict(**r),
-])  # fmt: skip
-def test_every_way_of_reading_a_request_is_noticed(look):
-    request = WatchedRequest(a=1)
-    look(request)
-    assert request.read == {"a"}
-    assert isinstance(request, dict)
-
-
-@pytest.mark.parametrize("change", [
-    lambda r: r.update(a=2), lambda r: r.update({"a": 2}), lambda r: r.__setitem__("a", 2),
-    lambda r: r.__ior__({"a": 2}), lambda r: r.pop("a"), lambda r: r.__delitem__("a"),
-    lambda r: r.clear(), lambda r: r.popitem(),
-])  # fmt: skip
-def test_every_way_of_changing_a_request_is_noticed(change):
-    request = WatchedRequest(a=1)
-    change(request)
-    assert request.written == {"a"}
-
-
-def test_what_was_written_first_is_not_read():
-    request = WatchedRequest({"a": 1, DECOY: 2})
-    request["b"] = 3
-    assert request["b"] == 3
-    assert (request.read, request.written, request.walked) == (set(), {"b"}, False)
-    dict(request)
-    assert request.walked
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "differ"),
-    [
-        (1, 1, False),
-        (1, 1.0, True),
-        (True, 1, True),
-        ("a", "b", True),
-        (float("nan"), float("nan"), False),
-        (1.0, 1.0 + 1e-9, False),
-        (1.0, 1.1, True),
-        (float("inf"), 1.0, True),
-        ([1, [2.0]], [1, [2.0]], False),
-        ([1, 2], (1, 2), True),
-        ([1], [1, 2], True),
-        ({"a": 1}, {"a": 1}, False),
-        ({"a": 1}, {"b": 1}, True),
-        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}, True),
-        (b"ab", b"ab", False),
-        (memoryview(b"ab"), memoryview(b"ab"), False),
-        (memoryview(b"ab"), memoryview(b"ac"), True),
-        (None, 0, True),
-    ],
-)
-def test_values_are_compared_by_type_and_content(a, b, differ):
-    assert (difference(a, b, rtol=1e-6) is not None) is differ
-
-
-def test_numbers_of_an_array_library_share_no_memory():
-    numpy = pytest.importorskip("numpy")
-    whole = numpy.arange(4.0)
-    kept_alive = [whole.sum() for _ in range(50)]
-    assert not any(shares_memory(one, whole.sum()) for one in kept_alive)
-    assert shares_memory(whole[1:], whole[:2])
-    assert shares_memory({"a": [whole]}, (whole,))
-
-
-def test_arrays_are_compared_by_dtype_shape_and_numbers():
-    np = pytest.importorskip("numpy")
-    a = np.arange(6, dtype=np.float32).reshape(2, 3)
-    assert difference(a, a.copy()) is None
-    assert difference(a, a.astype(np.float64)) is not None
-    assert difference(a, a.reshape(3, 2)) is not None
-    assert difference(a, a + 1) is not None
-    assert difference({"x": [a]}, {"x": [a + 1e-7]}, atol=1e-5) is None
-    assert difference(np.array(["a", None]), np.array(["a", "b"], object)) is not None
-    copy = kept({"x": a})
-    a[0] = 9
-    assert difference(copy, {"x": a}) is not None
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("1 or more", (1, None)),
-        ("4 or more; items are independent", (4, None)),
-        ("One or more items.", (1, None)),
-        ("Any number of items.", (1, None)),
-        ("1 to 8", (1, 8)),
-        ("2-16, see the option", (2, 16)),
-        ("1", (1, 1)),
-        ("1; one at a time.", (1, 1)),
-        ("Exactly 4 rows", None),
-        ("exactly 4 items", (4, 4)),
-        ("2 to the size of the window", (2, "what words tell")),
-        ("That of what is inside.", None),
-        ("10 milliseconds", None),
-    ],
-)
-def test_the_range_in_a_docstring_is_read(text, found):
-    from headrace.testing.conformance.rules_docs import _range_of
-
-    assert _range_of(text) == found
-
-
-class Constant(headrace.Backend):
-    """Give the same number to all.
-
-    Reads:
-        Nothing.
-    Writes:
-        result: 7.
-    Batch:
-        1 or more
-
-    Raises:
-        Nothing.
-    Source:
-        Own.
-    """
-
-    reads = ()
-    rerun = True
-
-    def forward(self, batch):
-        for request in batch:
-            request["result"] = 7
-
-
-def test_rules_about_keys_do_not_apply_where_none_is_read():
-    headrace.register("ConstantOfConformance", Constant, replace=True)
-
-    class ConstantConformance(BackendConformance):
-        expression = "ConstantOfConformance"
-
-        def make_item(self, k):
-            return {"data": k}
-
-    certificate = certify(ConstantConformance)
-    found = {v.id: v.detail for v in certificate.rules if v.outcome != "passed"}
-    assert certificate.certified, found
-    about_keys = {"missing-key", "wrong-type", "wrong-shape", "wrong-dtype", "bad-item-alone"}
-    about_imports = {"imports-lazily", "missing-library"}  # it is a class of a test module
-    assert set(found) == about_keys | about_imports

@@ -106,8 +106,13 @@ class Broken(headrace.Backend):
         seen.append("init")
         raise RuntimeError("no device")
 
+    def forward(self, batch):
+        """Never called."""
+
 
 class Cold(headrace.Backend):
+    forward = Broken.forward
+
     def warm_up(self):
         raise RuntimeError("too cold")
 
@@ -359,6 +364,15 @@ def test_a_model_loader_chooses_by_the_suffix_of_the_model():
     assert [child["name"] for child in tree["children"]] == ["NeedsB"]
     assert list(tree["not_chosen"]) == ["NeedsA"]
     assert outcomes(text, [1], model="x.onnx", **{"NeedsB::only": 3}) == ["x.onnx"]
+
+
+@pytest.mark.parametrize("suffix", [".trt", ".engine", ".PLAN"])
+def test_a_branch_of_a_model_loader_may_have_several_suffixes(suffix):
+    text = "ModelLoader[(.onnx)NeedsA,(.trt,.engine,.plan)NeedsB]"
+    tree = headrace.explain({"backend": text, "model": "x" + suffix})["nodes"]["main"]["tree"]
+    assert [child["name"] for child in tree["children"]] == ["NeedsB"]
+    with pytest.raises(ConfigError, match=r"it has \.onnx, \.trt, \.engine, \.plan"):
+        headrace.PipelineConfig.load({"backend": text, "model": "x.pt"})
 
 
 @pytest.mark.parametrize(

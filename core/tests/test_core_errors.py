@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 
 import pytest
 
+import headrace
 from headrace import errors
 from headrace.errors import Problem
 
@@ -137,3 +139,48 @@ def test_a_problem_is_plain_data():
         "text": None,
         "hint": None,
     }
+
+
+def frames(error):
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+class Unbuildable(headrace.Backend):
+    """Fails a few frames below its init."""
+
+    class Options(headrace.Options):
+        wrapped: bool = False
+
+    def init(self, options, context):
+        try:
+            self.find_device()
+        except OSError as error:
+            if options.wrapped:
+                raise errors.SetupError("there is none") from error
+            raise
+
+    def find_device(self):
+        raise OSError("no device")
+
+    def forward(self, batch):
+        """Never called."""
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_traceback_shows_the_call_and_the_backend_and_nothing_between(wrapped):
+    headrace.register("Unbuildable", Unbuildable, replace=True)
+    config = {"backend": "S[Identity,S[Unbuildable]]", "wrapped": wrapped}
+    with pytest.raises(errors.SetupError) as caught:
+        headrace.pipe(config)
+    here = "test_a_traceback_shows_the_call_and_the_backend_and_nothing_between"
+    assert frames(caught.value) == [here, "pipe", *(["init"] if wrapped else [])]
+    assert frames(caught.value.__cause__) == ["init", "find_device"]
+    with headrace.pipe({"backend": "Identity"}) as pipe, pytest.raises(errors.SetupError) as caught:
+        pipe.reload("main", config)
+    assert frames(caught.value) == [here, "reload", "reload", *(["init"] if wrapped else [])]
+
+
+def test_a_traceback_of_a_wrong_configuration_is_short():
+    with pytest.raises(errors.ConfigError) as caught:
+        headrace.pipe({"backend": "Idntity"})
+    assert frames(caught.value) == ["test_a_traceback_of_a_wrong_configuration_is_short", "pipe"]

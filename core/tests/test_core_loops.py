@@ -105,13 +105,6 @@ def test_restart_stops_at_its_limit():
         pipe({"data": -100})
 
 
-def test_the_words_to_come_are_refused_and_say_so():
-    for text in ("Benchmark", "Benchmark[Identity]"):
-        with pytest.raises(errors.ConfigError) as caught:
-            headrace.PipelineConfig.load({"backend": text})
-        assert caught.value.problems[0].code == "not_in_this_version"
-
-
 def test_a_loop_has_the_range_of_what_it_runs():
     body = {
         "forward": lambda self, batch: [countdown(r) for r in batch] and None,

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import subprocess
 import sys
+import textwrap
 import threading
+import traceback
 import weakref
 
 import pytest
 
 import headrace
-from headrace.errors import ConfigError, HeadraceError, SetupError
+from headrace.errors import BackendError, ConfigError, HeadraceError, RequestsFailed, SetupError
 
 LATE_S = 20.0
 
@@ -330,3 +333,135 @@ def test_what_is_done_again_and_again_leaves_nothing(work):
             if grown[-1] < times / 2:
                 return
     pytest.fail(f"{times} times leave so many more blocks of memory: {grown}")
+
+
+class Array:
+    """Memory whose end can be seen."""
+
+
+@pytest.fixture
+def arrays():
+    """Register ``Full``, which raises with arrays in its variables; give weak references to them."""
+    made = []
+
+    class Full(headrace.Backend):
+        max = None
+        rerun = True
+        alive_in_rerun = ()
+
+        def forward(self, batch):
+            type(self).alive_in_rerun = [one() is not None for one in made]
+            array = Array()
+            made.append(weakref.ref(array))
+            try:
+                self.deeper(batch, Array())
+            except KeyError as error:
+                if batch[0].get("returned"):
+                    return [error for _ in batch]
+                raise MemoryError("no room") from error
+
+        def deeper(self, batch, array):
+            made.append(weakref.ref(array))
+            raise KeyError("deep")
+
+    headrace.register(Full)
+    made_by = type("Made", (), {})()
+    made_by.made, made_by.cls = made, Full
+    return made_by
+
+
+def first_error(pipe, requests):
+    try:
+        pipe(requests)
+    except RequestsFailed as failed:
+        return failed.errors[0]
+    raise AssertionError("nothing failed")
+
+
+@pytest.mark.parametrize("backend", ["Full", "S[Identity,Full]", "BackgroundThread[Full]"])
+@pytest.mark.parametrize("returned", [False, True])
+def test_an_error_that_is_held_holds_no_memory(arrays, backend, returned):
+    with headrace.pipe({"backend": backend, "max": 2}) as pipe:
+        requests = [{"data": number, "returned": returned} for number in range(2)]
+        error = first_error(pipe, requests)
+        assert [one() for one in arrays.made] == [None] * len(arrays.made)
+        if not returned:
+            assert len(arrays.made) == 6
+            assert arrays.cls.alive_in_rerun == [False] * 4
+        shown = "".join(traceback.format_exception(error))
+        assert 'raise KeyError("deep")' in shown
+        assert f'File "{__file__}"' in shown
+
+
+def test_what_the_end_of_a_batch_raised_holds_none_either():
+    made = []
+
+    class Ends(headrace.Backend):
+        def init(self, options, context):
+            context.at_batch_end(self.finish)
+
+        def forward(self, batch):
+            batch[0]["result"] = 1
+
+        def finish(self):
+            array = Array()
+            made.append(weakref.ref(array))
+            raise MemoryError("no room")
+
+    headrace.register(Ends)
+    with headrace.pipe({"backend": "Ends"}) as pipe:
+        with pytest.raises(BackendError) as error:
+            pipe({"data": 1})
+        assert isinstance(error.value.__cause__, MemoryError)
+        assert made[0]() is None
+
+
+def test_in_the_development_mode_of_python_the_variables_stay():
+    program = """
+        import headrace
+        class Fails(headrace.Backend):
+            def forward(self, batch):
+                clue = 42
+                raise ValueError("why")
+        headrace.register(Fails)
+        with headrace.pipe({"backend": "Fails"}) as pipe:
+            try:
+                pipe({"data": 1})
+            except headrace.errors.BackendError as error:
+                frames = error.__cause__.__traceback__
+        while frames.tb_next is not None:
+            frames = frames.tb_next
+        print(frames.tb_frame.f_code.co_name, frames.tb_frame.f_locals.get("clue"))
+    """
+    for switches, seen in (([], "forward None"), (["-X", "dev"], "forward 42")):
+        done = subprocess.run(
+            [sys.executable, *switches, "-c", textwrap.dedent(program)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert done.stdout.strip() == seen
+
+
+def test_the_error_that_a_caller_handles_keeps_its_variables():
+    """It is the context of what is raised meanwhile, and none of our business."""
+
+    class Fails(headrace.Backend):
+        def forward(self, batch):
+            raise ValueError("no")
+
+    def raises():
+        clue = 42
+        raise KeyError(clue)
+
+    headrace.register(Fails)
+    with headrace.pipe({"backend": "Fails"}) as pipe:
+        try:
+            raises()
+        except KeyError as own:
+            with pytest.raises(BackendError) as error:
+                pipe({"data": 1})
+            seen = error.value.__cause__.__context__ is own, own.__traceback__.tb_next.tb_frame
+    assert seen[0]
+    assert seen[1].f_locals == {"clue": 42}

@@ -290,7 +290,7 @@ def test_children_are_built_left_to_right_and_closed_right_to_left():
         ("IoC[Batching;X]", "scheduling"),
         ("Repost[x]", "graph"),
         ("Repost[main(1)]", "word"),
-        ("Benchmark", "not_in_this_version"),
+        ("Benchmark", "missing_plugin"),
         ("no:X", "unknown_backend"),
         ("A(1)", "args"),
         ("S(1)[X]", "args"),
@@ -694,6 +694,9 @@ def test_the_outermost_reflect_of_an_instance_puts_one_thread_around_all_of_it()
 class Two2Eight(headrace.Backend):
     min, max = 2, 8
 
+    def forward(self, batch):
+        """Never called."""
+
 
 def test_a_container_that_says_nothing_has_the_range_of_what_is_inside():
     registry.local["Two2Eight"] = Two2Eight
@@ -728,7 +731,7 @@ def test_the_node_narrows_the_range_of_its_backend(keys, expected):
 )
 def test_an_empty_range_is_an_error_of_the_configuration(keys, path):
     registry.local["Two2Eight"] = Two2Eight
-    registry.local["Twenty"] = type("Twenty", (headrace.Backend,), {"min": 20})
+    registry.local["Twenty"] = type("Twenty", (Two2Eight,), {"min": 20, "max": None})
     found = problem(keys)
     assert (found.code, found.path) == ("range", path)
 

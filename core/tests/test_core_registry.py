@@ -303,7 +303,7 @@ def test_a_name_of_core_and_no_name_at_all_are_refused(site, name):
         headrace.register(name, plain())
 
 
-@pytest.mark.parametrize("cls", [3, "x", object, object(), lambda batch: None])
+@pytest.mark.parametrize("cls", [3, "x", object, object(), headrace.Backend()])
 def test_what_is_no_backend_is_refused(site, cls):
     with pytest.raises(PluginError, match="forward"):
         headrace.register("Name", cls)
@@ -343,6 +343,7 @@ def test_only_the_modules_of_named_backends_are_imported(site):
         "class Base(headrace.Backend):\n"
         "    class Options(headrace.Options):\n"
         "        a: int = Field(0, description='Nothing.')\n"
+        "    def forward(self, batch): ...\n"
         "for i in range(1000):\n    globals()[f'B{i}'] = type(f'B{i}', (Base,), {})\n"
     )
     modules = {f"hrt_many_{i}": code for i in range(10)} | {"hrt_unused": "1 / 0"}

@@ -366,6 +366,9 @@ def test_what_is_built_late_cannot_repost():
         def init(self, options, context):
             self.child = context.build("Repost[main]")
 
+        def forward(self, batch):
+            """Never called."""
+
     headrace.register("Late", Late, replace=True)
     with pytest.raises(errors.SetupError, match="Repost"):
         headrace.pipe({"backend": "Late"})

@@ -1,7 +1,7 @@
 """A model of the scheduler, driven by hand: no threads, no time but what the test lets pass.
 
-Whatever is submitted, called, cancelled, finished, failed, expired, reloaded or closed, in any
-order: every request has exactly one outcome, equals keep their order, range and queue bound hold,
+Whatever is submitted, called, cancelled, finished, failed (also by what is called at the end of the
+batch), lost, expired, reloaded or closed, in any order: every request has exactly one outcome, equals keep their order, range and queue bound hold,
 nothing that is due is left waiting beside a free instance, and an instance that was taken out of
 service ends its batch, begins no other, and is given back once.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import threading
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -23,13 +24,14 @@ from hypothesis.stateful import (
 )
 
 from headrace._backend import Backend
+from headrace._build.batch_end import BatchEnd
 from headrace._context import InitContext
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.executors import Runner
 from headrace._scheduling.instance import Instance
 from headrace._scheduling.scheduler import Limits, Scheduler
 from headrace._scheduling.signal import Signal
-from headrace.errors import ClosedError, HeadraceError
+from headrace.errors import ClosedError, HeadraceError, InstanceLostError
 from headrace.policies import BestFit, Greedy
 from headrace.testing import FakeClock
 
@@ -97,22 +99,45 @@ class Told(Backend):
         self.plan = None
         self.during = None
         self.seen = []
+        self.ended = 0
+
+    def init(self, options, context):
+        context.at_batch_end(self.end)
+
+    def end(self):
+        self.ended += 1
+        plan, self.plan = self.plan, None
+        if plan == "end":
+            raise RuntimeError("told to")
+        if plan == "lost at the end":
+            raise InstanceLostError("told to")
 
     def forward(self, batch):
+        assert not self._lost.is_set()
         self.seen.append(list(batch))
-        plan, self.plan = self.plan, None
+        plan = self.plan
         during, self.during = self.during, None
         if during is not None:
             during()
         if plan == "raise":
             raise ValueError("told to")
+        if plan == "lost":
+            raise InstanceLostError("told to")
         outcomes = []
         for number, request in enumerate(batch):
-            fails = plan is not None and number in plan
+            fails = isinstance(plan, set) and number in plan
             outcomes.append(ValueError("told to") if fails else None)
             if not fails:
                 request["data"], request["result"] = "changed on the way", request["data"]
         return outcomes
+
+
+def told():
+    """Give a `Told` with the end of its batches."""
+    backend, end = Told(), BatchEnd()
+    backend._lost = threading.Event()
+    backend._start(None, InitContext(at_batch_end=end.registering(backend)))
+    return end.around(backend)
 
 
 class Owner:
@@ -187,8 +212,7 @@ class Model(RuleBasedStateMachine):
     def _scheduler(self, ranges, timeout_ms, batching_ms, sizes, pad):
         made = []
         for index, (least, most) in enumerate(ranges):
-            backend = Told()
-            backend._start(None, InitContext())
+            backend = told()
             hand = Hand()
             thread = hand if self.owned else None
             made.append(Still(index, backend, least=least, most=most, thread=thread))
@@ -225,9 +249,9 @@ class Model(RuleBasedStateMachine):
         return self.scheduler.limits
 
     @property
-    def current(self):
-        """The hands of the instances in service."""
-        return [self.hands[self.instances.index(one)] for one in self.scheduler.instances]
+    def living(self):
+        """Whether an instance in service can run a batch."""
+        return any(one.living for one in self.scheduler.instances)
 
     # What users do.
 
@@ -259,15 +283,19 @@ class Model(RuleBasedStateMachine):
             self.submit(weight, 0, after)
 
     @precondition(lambda self: self._may_call())
-    @rule(fails=st.booleans(), reloads=st.booleans(), ranges=RANGES)
+    @rule(
+        fails=st.sampled_from([None, None, None, "raise", "end", "lost at the end"]),
+        reloads=st.booleans(),
+        ranges=RANGES,
+    )
     def call(self, fails, reloads, ranges):
         """A caller that finds an instance free runs its own request."""
         instance = _free(self.scheduler)[0]
-        instance.backend.plan = "raise" if fails else None
+        instance.backend.child.plan = fails
         if reloads:
-            instance.backend.during = lambda: self.reload(ranges, None, 0.0, (), False)
+            instance.backend.child.during = lambda: self.reload(ranges, None, 0.0, (), False)
         request = {"data": "called", "result": "stale"}
-        before = len(instance.backend.seen)
+        before = len(instance.backend.child.seen)
         try:
             self.scheduler.call(request)
         except HeadraceError:
@@ -278,7 +306,7 @@ class Model(RuleBasedStateMachine):
             assert not fails
             assert request == {"data": "called", "result": "called"}
             self.called["ok"] += 1
-        assert len(instance.backend.seen) == before + 1
+        assert len(instance.backend.child.seen) == before + 1
 
     def _may_call(self):
         scheduler = self.scheduler
@@ -314,7 +342,7 @@ class Model(RuleBasedStateMachine):
         busy = self._busy()
         hand = busy[index % len(busy)]
         instance = self.instances[self.hands.index(hand)]
-        instance.backend.plan, instance.backend.during = plan, during
+        instance.backend.child.plan, instance.backend.child.during = plan, during
         levels = [entry.priority for entry in instance.entries or ()]
         assert levels == sorted(levels, reverse=True)
         run, _ = hand.jobs.pop(0)
@@ -326,8 +354,15 @@ class Model(RuleBasedStateMachine):
         self._end(index, None)
 
     @precondition(lambda self: self._busy())
-    @rule(index=st.integers(0, 5), plan=st.sets(st.integers(0, 3)) | st.just("raise"))
+    @rule(
+        index=st.integers(0, 5), plan=st.sets(st.integers(0, 3)) | st.sampled_from(["raise", "end"])
+    )
     def fail(self, index, plan):
+        self._end(index, plan)
+
+    @precondition(lambda self: self._busy() and len(self.made) > 6)
+    @rule(index=st.integers(0, 5), plan=st.sampled_from(["lost", "lost at the end"]))
+    def lose(self, index, plan):
         self._end(index, plan)
 
     @precondition(lambda self: self._busy() and not self.closed)
@@ -376,7 +411,7 @@ class Model(RuleBasedStateMachine):
         for instance in self.scheduler.take_retired(retirement):
             assert instance.holder is None
             retirement.remove(instance)
-            self.gone.append((instance, len(instance.backend.seen)))
+            self.gone.append((instance, len(instance.backend.child.seen)))
         for instance in retirement:
             assert instance.holder is not None
         self.old = [one for one in self.old if one]
@@ -435,7 +470,7 @@ class Model(RuleBasedStateMachine):
         if self._count(OUTSIDE):
             assert self._count(QUEUED) == self.limits.queue_size
         for instance in self.instances:
-            for batch in instance.backend.seen:
+            for batch in instance.backend.child.seen:
                 weight = len(batch)
                 if all(self._weight(request) == 1 for request in batch):
                     assert instance.max is None or weight <= instance.max
@@ -446,7 +481,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_an_instance_that_is_not_there(self):
-        if hasattr(self, "scheduler") and any(hand.alive for hand in self.current):
+        if hasattr(self, "scheduler") and self.living:
             most = self.scheduler.max
             for entry in self.made:
                 if entry.state in (QUEUED, OUTSIDE):
@@ -465,10 +500,22 @@ class Model(RuleBasedStateMachine):
                     assert weight in limits.batch_sizes
 
     @invariant()
+    def a_batch_that_ran_has_one_end(self):
+        for instance in self.instances:
+            assert instance.backend.child.ended == len(instance.backend.child.seen)
+
+    @invariant()
+    def nobody_waits_once_all_are_lost(self):
+        if hasattr(self, "scheduler") and all(i.lost.is_set() for i in self.scheduler.instances):
+            assert not self._count(QUEUED)
+            assert not self._count(OUTSIDE)
+            assert all(instance.holder is None for instance in self.scheduler.instances)
+
+    @invariant()
     def what_is_gone_stays_at_rest(self):
         for instance, batches in self.gone:
             assert instance.holder is None
-            assert len(instance.backend.seen) == batches
+            assert len(instance.backend.child.seen) == batches
         for instance in self.instances:
             known = instance in self.scheduler.instances
             old = any(instance in one for one in self.old)
@@ -487,7 +534,7 @@ class Model(RuleBasedStateMachine):
         assert counts["ok"] == self.called["ok"] + sum(1 for e in done if e.error is None)
         failed = self.called["failed"] + sum(1 for e in done if e.error is not None)
         assert sum(counts["failed"].values()) == failed
-        batches = sum(len(instance.backend.seen) for instance in self.instances)
+        batches = sum(len(instance.backend.child.seen) for instance in self.instances)
         begun = sum(1 for hand in self.hands if hand.jobs)
         if all(hand.alive for hand in self.hands):
             assert counts["batches"] == batches + begun
@@ -497,7 +544,7 @@ class Model(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         idle = all(instance.holder is None for instance in self.scheduler.instances)
-        if idle and any(hand.alive for hand in self.current):
+        if idle and self.living:
             for entry in self.made:
                 if entry.state == QUEUED:
                     over = entry.arrival + self.limits.batching_timeout_ms / 1000
@@ -523,7 +570,7 @@ class Model(RuleBasedStateMachine):
                     hand.jobs.pop(0)[0]()
             self.clock.advance(0.05)
             self.timer.run_due()
-        living = any(hand.alive for hand in self.current)
+        living = self.living
         assert not living or all(entry.state == DONE for entry in self.made)
         assert not living or self.scheduler.wait_quiet(0.0)
         if living:
@@ -546,9 +593,9 @@ def _free(scheduler):
 
 
 def one_by_hand(*, most=4, **limits):
-    hand, backend = Hand(), Told()
-    backend._start(None, InitContext())
-    instance = Instance(0, backend, least=1, most=most, thread=hand)
+    hand, ended = Hand(), told()
+    backend = ended.child
+    instance = Instance(0, ended, least=1, most=most, thread=hand)
     options = Greedy.Options(batch_sizes=limits.get("batch_sizes") or None)
     scheduler = Scheduler("n", [instance], Greedy(options), BestFit(), Limits(**limits))
     return scheduler, hand, backend
@@ -600,7 +647,7 @@ def test_a_batch_that_was_cut_before_a_reload_is_filled_up_as_it_was_cut():
     model.reload([(1, 8)], None, 0.0, (), False)
     model.finish(0)
     assert entry.error is None
-    assert [len(batch) for batch in model.instances[0].backend.seen] == [3]
+    assert [len(batch) for batch in model.instances[0].backend.child.seen] == [3]
 
 
 def test_an_old_instance_on_which_something_runs_is_given_up_with_the_rest():

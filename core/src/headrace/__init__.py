@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace import errors, hookspecs, keys, policies, testing
+    from headrace import errors, hookspecs, keys, plugins, policies
     from headrace._backend import Backend
     from headrace._config import PipelineConfig
     from headrace._context import InitContext
@@ -39,9 +39,9 @@ __all__ = [
     "keys",
     "parse",
     "pipe",
+    "plugins",
     "policies",
     "register",
-    "testing",
 ]
 
 _HOME = {
@@ -58,22 +58,24 @@ _HOME = {
     "pipe": "headrace._pipeline",
     "register": "headrace._registry",
 }
-_MODULES = ("errors", "hookspecs", "keys", "policies", "testing")
+_MODULES = ("errors", "hookspecs", "keys", "plugins", "policies", "testing")
 
 # What is logged goes where the application says, and nowhere by itself.
 logging.getLogger("headrace").addHandler(logging.NullHandler())
 
 
-def __getattr__(name: str) -> Any:
-    import importlib
+if not TYPE_CHECKING:  # a type checker is to see that a name is wrong
 
-    if name in _MODULES:
-        return importlib.import_module(f"headrace.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        import importlib
+
+        if name in _MODULES:
+            return importlib.import_module(f"headrace.{name}")
+        if name not in _HOME:
+            raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace._options import Options as _Options
-from headrace._portable import told
+from headrace._portable import told, without_locals
 from headrace._weights import RANGE_HINT, range_problem, weight_of, wrong_weight
 from headrace.errors import (
     BackendError,
@@ -67,12 +67,16 @@ class Backend:
 
     **Requests** are dicts (see `headrace.keys`). A backend reads ``data`` and writes ``result``; other
     keys it declares in `reads` and `writes`. It changes no object that it reads: others may hold it.
-    What it writes is finished and owns its memory: no view into a buffer that is used again.
+    What it writes owns its memory: no view into a buffer that is used again. What a CPU can read is
+    finished when `forward` returns; what is in the memory of a device may be unfinished until the end
+    of the batch (``context.at_batch_end``), on the stream of the instance or behind DLPack's exchange
+    of streams.
 
     **Errors.** A request that is wrong gets a `headrace.errors.InputError`, which names key, what was
     expected and what came; a model that cannot be built, or an option that does not fit it, a
     `headrace.errors.SetupError` in `init`. An ImportError in `init` becomes a MissingDependencyError,
-    anything else there a SetupError, anything else in `forward` a BackendError around it.
+    anything else there a SetupError, anything else in `forward` a BackendError around it. A
+    `headrace.errors.InstanceLostError` takes the instance out of service.
 
     **Life.** An instance is made, then `init`, `warm_up`, any number of `forward`, `close`, each
     once but `forward`; after an `init` that failed nothing more is called. A class is
@@ -227,6 +231,7 @@ class Backend:
             # A copy of the list: whatever the backend does to it, no item gets lost.
             outcomes = self.forward([*batch])
         except Exception as error:  # noqa: BLE001 - any error of a backend is an outcome
+            without_locals(error)  # what is run again needs the memory
             return self._after_failure(batch, error)
         if outcomes is None:
             return None
@@ -271,6 +276,7 @@ class Backend:
             try:
                 alone = self.forward([request])
             except Exception as again:  # noqa: BLE001 - any error of a backend is an outcome
+                without_locals(again)
                 outcomes.append(self._wrap(again))
                 error = again
             else:
@@ -289,6 +295,8 @@ class Backend:
         elif all(o is None for o in outcomes):
             return None
         else:
+            for raised in filter(None, outcomes):
+                without_locals(raised)
             return [None if o is None else self._wrap(o) for o in outcomes]
         hint = "forward returns None, or a list with one exception or None per item"
         return [self._located(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
@@ -318,6 +326,10 @@ class Backend:
         """Take note that the instance is lost, unless the error comes from elsewhere."""
         if error.node is None and self._lost is not None:
             self._lost.set()
+
+    def _last_label(self) -> str:
+        """Name what should have written ``result``: in a sequence its last element."""
+        return self._label()
 
     def _label(self) -> str:
         return self._name or type(self).__name__

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackgroundThreadConformance",
+    "CallConformance",
     "FallbackConformance",
     "HasKeyConformance",
     "IdentityConformance",
     "ModelLoaderConformance",
     "NotHasKeyConformance",
+    "ProcessConformance",
     "SequentialConformance",
 ]
 
@@ -34,6 +36,18 @@ class IdentityConformance(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Give a request with numbers of its own."""
         return {"data": [k, k + 1], "mask": k + 2}
+
+
+class CallConformance(IdentityConformance):
+    """`Call`: a function that is named."""
+
+    expression = "Call(copy:copy)"
+
+
+class ProcessConformance(IdentityConformance):
+    """`Process`: what is inside lives in a process of its own."""
+
+    expression = "Process[Identity]"
 
 
 class SequentialConformance(IdentityConformance):

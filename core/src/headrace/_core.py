@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from headrace._build import build_aside, build_pipeline
+from headrace._build import build_aside, build_pipeline, needed_with_each
 from headrace._describe import describe_node
 from headrace._graph import Graph
 from headrace._process import close_at_exit
@@ -17,7 +17,7 @@ from headrace.errors import ClosedError, DeadlineExceededError, InputError, Setu
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._build import Aside, BuiltNode
+    from headrace._build import Aside, Built, BuiltNode
     from headrace._config import PipelineConfig
     from headrace._graph import Route
     from headrace._plan import PipelinePlan
@@ -34,21 +34,36 @@ class Core:
     Attributes:
         config: What it is built from now.
         closes: Called, in any order, when the pipeline begins to close.
+        in_service: Whether it is built.
     """
 
     def __init__(self, config: PipelineConfig, *, shortcut: bool) -> None:
-        plan = config._plan
         self.config = config
         self.closes: list[Callable[[], None]] = []
-        self._plan = plan
+        self.in_service = False
+        self._plan = config._plan
         self._shortcut = shortcut
-        self._built = build_pipeline(plan, shortcut=shortcut)
-        self._probes = self._built.commons.probes
+        self._built: Built
         self._retirements: list[Retirement] = []
         self._building = False
-        self._schedulers = self._in_order()
-        self.only: Scheduler | None = self._built.front
+        self.only: Scheduler | None = None
         self.graph: Graph | None = None
+        self._lock = threading.Lock()
+        self._teardown = threading.RLock()
+        self._closing: ClosedError | None = None
+        self._closed = threading.Event()
+        self._forked = False
+
+    def build(self) -> None:
+        """Build all; what was built is closed again when something fails."""
+        build_pipeline(self._plan, shortcut=self._shortcut, use=self._use)
+
+    def _use(self, built: Built) -> None:
+        plan = self._plan
+        self._built = built
+        self._probes = built.commons.probes
+        self._schedulers = self._in_order()
+        self.only = built.front
         if plan.is_graph or self._built.commons.dispatchers:
             schedulers = {name: self._built.nodes[name].scheduler for name in plan.order}
             self.graph = Graph(plan.links, schedulers, plan.door_timeouts_ms)
@@ -56,12 +71,8 @@ class Core:
                 dispatcher.walk = self.graph.walk
         elif self.only is None:
             self.only = self._schedulers[0]
-        self._lock = threading.Lock()
-        self._teardown = threading.RLock()
-        self._closing: ClosedError | None = None
-        self._closed = threading.Event()
-        self._forked = False
         close_at_exit(self)
+        self.in_service = True
 
     def _in_order(self) -> list[Scheduler]:
         """Give all schedulers, those that call others after them."""
@@ -80,7 +91,8 @@ class Core:
     def admit(self, entry: Entry) -> None:
         """Check a request on entry; one that is wrong is done, with its error."""
         try:
-            entry.weight = self._entry_scheduler(entry.request).checked(entry.request)
+            scheduler, needs = self._entry_of(entry.request)
+            entry.weight = scheduler.checked(entry.request, needs)
         except InputError as error:
             entry.refuse(error)
             return
@@ -89,15 +101,22 @@ class Core:
     def refuse(self, entry: Entry, error: InputError) -> None:
         """Refuse a request before it enters, and count it."""
         entry.refuse(error)
-        self._entry_scheduler(entry.request).count_refused(entry.request, error)
+        scheduler, _ = self._entry_of(entry.request)
+        scheduler.count_refused(entry.request, error)
 
-    def _entry_scheduler(self, request: Any) -> Scheduler:
-        """Give the scheduler that answers for a request before it has entered."""
+    def _entry_of(self, request: Any) -> tuple[Scheduler, tuple[str, ...]]:
+        """Give the scheduler that answers for a request before it has entered, and the keys it needs."""
         if self.only is not None:
-            return self.only
+            return self.only, tuple(self.only.needs)
         name = request.get("node_name") if isinstance(request, dict) else None
+        roots = self.walked.roots
+        if name is None and len(roots) == 1:
+            (name,) = roots
         node = self._built.nodes.get(name) if isinstance(name, str) else None
-        return node.scheduler if node is not None else self._schedulers[0]
+        if node is None:
+            return self._schedulers[0], ()  # which node is meant is asked next
+        levels = self._plan.links[node.plan.name].levels
+        return node.scheduler, needed_with_each(tuple(node.scheduler.needs), levels)
 
     @property
     def walked(self) -> Graph:
@@ -254,6 +273,8 @@ class Core:
         )
         retired = Signal()
         old, settled = before.scheduler.exchange(now.scheduler, retired, keeps_policies=same)
+        if before.scheduler.needs != now.scheduler.needs:
+            before.scheduler.need(now.scheduler.needs)
         aside.put_into(self._built, plan)
         retirement = Retirement(before, old, retired)
         self._retirements = [one for one in self._retirements if not one.over]

@@ -10,6 +10,7 @@ from headrace._config.nesting import with_room
 from headrace._config.problems import Problems
 from headrace._describe import describe_element, owns_thread, plain
 from headrace._plan import plan_expression
+from headrace._plan.doubts import doubts_about
 from headrace._plan.ranges import narrowed
 from headrace._process import usable_cpus
 
@@ -35,29 +36,32 @@ def explain(
         allow_import: Whether the code under ``import`` may run.
 
     Returns:
-        ``{"headrace", "threads", "asks_for", "nodes": {name: {"expression", "node_expression",
+        ``{"headrace", "threads", "asks_for", "warnings", "nodes": {name: {"expression", "node_expression",
         "range", "instance_num", "door_to", "owns_thread", "run_by", "threads", "next", "links", "keys",
         "tree"}}}``, all of which can be written as JSON. ``keys`` and the ``options`` in ``tree`` hold
         ``{"value", "origin"}`` per key, with the origin ``inline``, ``node``, ``global``,
         ``definition`` or ``default``. ``range`` is what the classes tell; ``init`` may narrow it.
         ``asks_for`` lists the distributions, ``{"distribution", "version", "backends"}``. With
         probes there is ``probes``, their texts as written. ``door_to`` is the node whose instances a
-        second door shares, else None.
+        second door shares, else None. ``warnings`` lists what is allowed but hardly meant, each as
+        `headrace.errors.Problem.to_dict` gives it.
 
     Raises:
         ConfigError: The configuration is wrong; its ``problems`` are all that is.
     """
     config = PipelineConfig.load(source, allow_import=allow_import)
-    return with_room(lambda: _explained(config._plan))
+    return with_room(lambda: _explained(config))
 
 
-def _explained(plan: PipelinePlan) -> dict[str, Any]:
+def _explained(config: PipelineConfig) -> dict[str, Any]:
+    plan = config._plan
     roots = [n.entry for n in plan.nodes.values()]
     roots += [n.init for n in plan.nodes.values() if n.init is not None]
     return {
         "headrace": headrace.__version__,
         "threads": plan.threads or usable_cpus(),
         "asks_for": _asks_for(roots, plan.probes),
+        "warnings": [doubt.to_dict() for doubt in doubts_about(plan, config._shape)],
         "nodes": {name: _node(plan, plan.nodes[name]) for name in plan.order},
         **({"probes": [probe.text for probe in plan.probes]} if plan.probes else {}),
     }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace._graph import Walk
     from headrace._scheduling.node import Node
     from headrace._scheduling.scheduler import Scheduler
+    from headrace.keys import Request
 
 __all__ = ["AsyncOwner", "RequestFuture"]
 
@@ -51,7 +52,7 @@ class _Waiters(list[Any]):
         super().append(waiter)
 
 
-class RequestFuture(concurrent.futures.Future[Any]):
+class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     """The answer to one submitted request: its dict, or its error.
 
     ``cancel()`` is True only while the request waits; once a backend runs on it, it ends.
@@ -78,7 +79,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
                 self.set_running_or_notify_cancel()
         return self.cancelled()
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> Request:
         """Wait for the dict.
 
         Raises:

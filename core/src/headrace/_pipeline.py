@@ -16,11 +16,13 @@ from headrace._futures import AsyncOwner, RequestFuture
 from headrace._graph import Walk, is_cheap, may_wait, walk_here, walk_together
 from headrace._reload import Reloader
 from headrace._scheduling.entry import DONE, Entry
-from headrace.errors import InputError, RequestsFailed
+from headrace._tracebacks import without_inner_frames
+from headrace.errors import ConfigError, InputError, PluginError, RequestsFailed, SetupError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
     from types import TracebackType
 
     from headrace._scheduling.scheduler import Scheduler
@@ -45,11 +47,16 @@ def pipe(
         SetupError: A backend could not be built; what was built is closed again.
         PluginError: A plugin or a library is missing.
     """
-    return Pipeline(PipelineConfig.load(source, allow_import=allow_import))
+    try:
+        return Pipeline(PipelineConfig.load(source, allow_import=allow_import))
+    except (ConfigError, PluginError, SetupError) as error:
+        raise without_inner_frames(error) from error.__cause__
 
 
 class Pipeline:
     """Backends composed by a configuration; safe to call from any number of threads.
+
+    ``with`` and ``async with`` close it at their end, without draining when they are left by an error.
 
     A request is a dict with ``data``. It is changed in place: ``result`` is written, and ``data``
     is the caller's object again when the call is over. From call to answer the dict belongs to the
@@ -57,13 +64,20 @@ class Pipeline:
     """
 
     def __init__(self, config: PipelineConfig, *, _shortcut: bool | None = None) -> None:
-        self._core = Core(config, shortcut=_default_shortcut if _shortcut is None else _shortcut)
-        self._reloader = Reloader(self._core)
-        self._only: Scheduler | None = self._core.only
-        self._call = None if self._only is None else self._only.call
-        self._graph = self._core.graph
-        self._finalizer = weakref.finalize(self, _dropped, self._core)
+        core = Core(config, shortcut=_default_shortcut if _shortcut is None else _shortcut)
+        self._core = core
+        self._reloader = Reloader(core)
+        # Before there is anything to close, so that an interrupt leaves nothing open.
+        self._finalizer = weakref.finalize(self, _dropped, core)
         self._finalizer.atexit = False
+        try:
+            core.build()
+        except BaseException:
+            self._finalizer.detach()
+            raise
+        self._only: Scheduler | None = core.only
+        self._call = None if self._only is None else self._only.call
+        self._graph = core.graph
 
     @overload
     def __call__(
@@ -110,11 +124,11 @@ class Pipeline:
     @overload
     def submit(
         self, data: Request, *, timeout: float | None = None, priority: int = 0
-    ) -> RequestFuture: ...
+    ) -> Future[Request]: ...
     @overload
     def submit(
         self, data: list[Request], *, timeout: float | None = None, priority: int = 0
-    ) -> list[RequestFuture]: ...
+    ) -> list[Future[Request]]: ...
     def submit(self, data: Any, *, timeout: float | None = None, priority: int = 0) -> Any:
         """Let a request run and come back at once; waits only for room in a full queue.
 
@@ -246,7 +260,7 @@ class Pipeline:
             return
         (entry,) = self._entries([request], None, 0)
         route = None if entry.state == DONE else self._core.route_of(entry)
-        if route is not None and is_cheap(route):
+        if route is not None and "data" in request and is_cheap(route):
             walk_here(graph, route, request)
             return
         if route is not None:
@@ -269,7 +283,8 @@ class Pipeline:
         old ones, which go on serving, until they are warm. Then requests that wait go to the new
         ones, and each old one is closed when its batch ends. One reload runs at a time; another
         waits for it. Without changes the node is built again as it is, for example from a model
-        file that was replaced.
+        file that was replaced. An option that has no effect, since args in the expression win, is
+        told as a UserWarning.
 
         Whenever this raises, the old instances are in place and nothing has changed. It returns
         when all old ones are closed, or when ``timeout`` is over: then those whose batch still
@@ -330,6 +345,13 @@ class Pipeline:
     ) -> None:
         self.close(drain=kind is None)
 
+    async def __aenter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # In another thread: what is drained may be awaited by tasks of this event loop.
+        await asyncio.to_thread(self.close, drain=kind is None)
+
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a Pipeline cannot be pickled; pickle pipeline.config and build it there")
 
@@ -376,6 +398,8 @@ def _take_back(scheduler: Scheduler, entry: Entry) -> bool:
 
 def _dropped(core: Core) -> None:
     """Close after the last reference is gone: what waits is run, nobody waits for it."""
+    if not core.in_service:
+        return
     try:
         threading.Thread(
             target=core.close, kwargs={"drain": True, "timeout": 30.0}, daemon=True

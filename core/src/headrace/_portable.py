@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import pickle
+import sys
+import traceback
 from typing import Any
 
-__all__ = ["portable", "rebuild", "told", "twin_of"]
+__all__ = ["portable", "rebuild", "told", "twin_of", "without_locals"]
 
 
 def told(error: BaseException) -> str:
@@ -14,6 +17,36 @@ def told(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception as broken:  # noqa: BLE001 - foreign code
         return f"{type(error).__name__} (its __str__ raised {type(broken).__name__})"
+
+
+def without_locals(error: BaseException) -> None:
+    """Let the tracebacks of an error and of its causes hold no local variables any more.
+
+    Whoever keeps the error would keep them: after an out-of-memory error that is the batch itself.
+    Files and lines stay. In Python's development mode (``python -X dev``) the variables stay, too.
+    """
+    if sys.flags.dev_mode:
+        return
+    group = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen and (one is error or _is_over(one)):
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)  # passes over frames that still run
+            left += [one.__cause__, one.__context__]
+            left += one.exceptions if isinstance(one, group) else ()
+
+
+def _is_over(error: BaseException) -> bool:
+    """Tell whether the function that caught an error has ended; else it is that of a caller."""
+    try:
+        if error.__traceback__ is not None:
+            error.__traceback__.tb_frame.clear()
+    except RuntimeError:
+        return False
+    return True
 
 
 def rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,13 +33,18 @@ class Problem:
     text: str | None = None
     hint: str | None = None
 
+    def __post_init__(self) -> None:
+        """Shorten what no one can read: a name may have a million characters."""
+        if len(self.message) > _LONG_WORD:
+            object.__setattr__(self, "message", _shortened(self.message))
+
     def to_dict(self) -> dict[str, Any]:
         """Give the problem as plain data for JSON."""
         return asdict(self)
 
     def render(self) -> str:
         """Give the text for people: place, message, the expression with a caret, suggestion."""
-        place = ": ".join(part for part in (self.file, self.path) if part)
+        place = _shortened(": ".join(part for part in (self.file, self.path) if part))
         lines = [f"{place}: {self.message}" if place else self.message]
         if self.text is not None and self.span is not None:
             lines += _caret(self.text, *self.span)
@@ -49,19 +55,37 @@ class Problem:
         return "\n".join(lines)
 
 
+_LONG_WORD = 400
+_LONG_TEXT = 4000
+"""Longest word and longest text that a message shows, in characters."""
+
+
+def _shortened(text: str) -> str:
+    """Cut words, and then a text, that are too long to read, in their middle."""
+    if len(text) > _LONG_WORD:
+        text = re.sub(rf"\S{{{_LONG_WORD + 1},}}", lambda m: f"{m[0][:60]}…{m[0][-20:]}", text)
+    if len(text) > _LONG_TEXT:
+        text = f"{text[: _LONG_TEXT - 400]} … {text[-300:]}"
+    return text
+
+
 _WINDOW = 100
 """Longest piece of an expression that an error shows, in characters."""
 
 
 def _caret(text: str, start: int, end: int) -> list[str]:
     """Show the line of ``text`` that holds ``start`` with carets under [start, end)."""
-    line_start = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
+    # Looked for only as far as is shown: the text may be long, and many problems stand in it.
+    low, high = max(0, start - _WINDOW // 2), start + _WINDOW
+    line_start = max(text.rfind("\n", low, start), text.rfind("\r", low, start)) + 1
+    first = max(line_start, low)
     line_end = min(
-        (i for i in (text.find("\n", start), text.find("\r", start)) if i >= 0), default=len(text)
+        (i for i in (text.find("\n", start, high), text.find("\r", start, high)) if i >= 0),
+        default=len(text),
     )
-    first = max(line_start, start - _WINDOW // 2)
     last = min(line_end, first + _WINDOW)
-    before, after = "…" if first > line_start else "", "…" if last < line_end else ""
+    before = "…" if first > line_start and text[first - 1] not in "\r\n" else ""
+    after = "…" if last < line_end else ""
     shown = before + "".join(c if c.isprintable() else " " for c in text[first:last]) + after
     width = max(1, min(end, last) - start)
     return [f"    {shown}", f"    {' ' * (len(before) + start - first)}{'^' * width}"]

@@ -9,11 +9,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.batch import served_here
 from headrace._scheduling.signal import Signal
-from headrace.errors import ClosedError, ContractError, DeadlineExceededError, SetupError
+from headrace._tracebacks import without_inner_frames
+from headrace.errors import (
+    ClosedError,
+    ConfigError,
+    ContractError,
+    DeadlineExceededError,
+    PluginError,
+    SetupError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -153,6 +162,8 @@ class Reloader:
         try:
             thread.start()
             job.wait()
+        except (ConfigError, PluginError, SetupError) as error:
+            raise without_inner_frames(error) from error.__cause__
         except RuntimeError as error:
             if thread.ident is not None:
                 raise
@@ -161,6 +172,10 @@ class Reloader:
         except BaseException as interrupt:
             job.fail(interrupt)
             raise
+        changed = {f"{node}.{key}" for key in changes}
+        for doubt in self._core.config._plan.doubts:
+            if doubt.path in changed:  # it has no effect
+                warnings.warn(doubt.render(), stacklevel=3)
 
     def _builds_here(self) -> bool:
         """Tell whether the calling thread builds what a reload waits for."""

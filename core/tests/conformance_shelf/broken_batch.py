@@ -172,6 +172,18 @@ class CannotDoOne(Perfect):
         return super().forward(batch)
 
 
+@breaks("range")
+class FailsBelowItsMax(Perfect):
+    rerun = False
+    max = 100
+    __doc__ = GOOD.replace("1 or more", "1 to 100")
+
+    def forward(self, batch):
+        if len(batch) == 100:
+            raise MemoryError("too many")
+        return super().forward(batch)
+
+
 @breaks("batch-equals-items")
 class DependsOnNeighbours(Perfect):
     def forward(self, batch):
@@ -304,6 +316,14 @@ class ReadsAnUndeclaredKeyOfACopy(Perfect):
         request["result"] = self.read(request) * everything.get("scale", 1)
 
 
+@breaks("reads", make_item=lambda self, k: {"data": k + 1, "scale": 3})
+class ReadsAnUndeclaredKeyInBatches(Perfect):
+    def forward(self, batch):
+        if len(batch) > 1:
+            any(request.get("scale") for request in batch)
+        return super().forward(batch)
+
+
 @breaks("reads", make_item=lambda self, k: {"data": k + 1, "mask": 1})
 class DeclaresAKeyItNeverReads(Perfect):
     reads = ("data", "mask")
@@ -321,6 +341,34 @@ class WritesAnUndeclaredKey(Perfect):
 class DeclaresAKeyItNeverWrites(Perfect):
     writes = ("result", "score")
     __doc__ = GOOD.replace("Batch:", "    score: A number.\nBatch:")
+
+
+WITH_SCORE = GOOD.replace("Batch:", "    score: Twice the number.\nBatch:")
+
+
+@breaks("writes")
+class WritesAKeyAloneOnly(Perfect):
+    writes = ("result", "score")
+    __doc__ = WITH_SCORE
+
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        if len(batch) == 1 and "result" in batch[0]:
+            batch[0]["score"] = 2 * batch[0]["data"]
+        return outcomes
+
+
+@breaks("writes")
+class MixesUpAnotherKey(Perfect):
+    writes = ("result", "score")
+    __doc__ = WITH_SCORE
+
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        good = [request for request in batch if "result" in request]
+        for request, other in zip(good, reversed(good), strict=True):
+            request["score"] = 2 * other["data"]
+        return outcomes
 
 
 @breaks("writes")

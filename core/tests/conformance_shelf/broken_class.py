@@ -37,8 +37,8 @@ class RerunIsAText(Perfect):
 
 
 @breaks("attributes")
-class PrefixesAreAText(Perfect):
-    prefixes = "or"
+class PrefixesAreAList(Perfect):
+    prefixes = ["or"]  # noqa: RUF012
 
 
 # options
@@ -174,6 +174,13 @@ class DocumentsAnotherRange(Perfect):
 @documented(GOOD.replace("1 or more; items", "Items"))
 class DocumentsNoRange(Perfect):
     pass
+
+
+@breaks("docstring-batch")
+class NarrowsItsRangeInInit(Perfect):
+    def init(self, options, context):
+        super().init(options, context)
+        self.max = 8
 
 
 @breaks("docstring-raises")

@@ -109,6 +109,20 @@ class SkipsThoseAfterTheBadOne(Perfect):
         return outcomes if any(outcomes) else None
 
 
+@breaks("bad-item-alone")
+class GivesErrorsBackwards(Perfect):
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        return outcomes[::-1] if outcomes else None
+
+
+@breaks("bad-item-alone")
+class GivesErrorsToTheNextInLargeBatches(Perfect):
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        return [outcomes[-1], *outcomes[:-1]] if outcomes and len(batch) > 32 else outcomes
+
+
 def _local_error():
     class NoNumberError(InputError):
         pass

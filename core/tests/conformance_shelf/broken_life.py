@@ -8,10 +8,41 @@ import os
 import threading
 import warnings
 
+import headrace
 from conformance_shelf.labels import breaks
 from conformance_shelf.perfect import Perfect
 
 COLOR = contextvars.ContextVar("COLOR")
+
+
+class NeverEnds(Perfect):
+    """Not judged as a whole, since nothing ends it: what a fresh process says of it is."""
+
+    def init(self, options, context):
+        super().init(options, context)
+        self.stop = threading.Event()
+        threading.Thread(target=self.stop.wait).start()
+
+    def close(self):
+        self.stop.wait()
+
+
+class NeverBuilds(Perfect):
+    """Not judged as a whole either."""
+
+    def init(self, options, context):
+        threading.Event().wait()
+
+
+class EndsTheProcess(Perfect):
+    """Not judged as a whole either."""
+
+    def init(self, options, context):
+        os._exit(3)
+
+
+for cls in (NeverEnds, NeverBuilds, EndsTheProcess):
+    headrace.register(cls.__name__, cls, replace=True)
 
 
 @breaks("missing-library")

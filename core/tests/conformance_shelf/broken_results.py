@@ -25,6 +25,38 @@ class PadsFiveToEight(Perfect):
         return outcomes
 
 
+@breaks("batch-equals-items")
+class AddsUpFromNineOn(Perfect):
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        for request in good(batch) if len(batch) > 8 else ():
+            request["result"] += 0.5
+        return outcomes
+
+
+@breaks("batch-equals-items")
+class SpoilsItsLargestBatch(Perfect):
+    max = 40
+    __doc__ = (Perfect.__doc__ or "").replace("1 or more", "1 to 40")
+
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        if len(batch) == 40 and "result" in batch[-1]:
+            batch[-1]["result"] = 0.0
+        return outcomes
+
+
+@breaks("order-kept")
+class RotatesFromNineOn(Perfect):
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        if len(batch) > 8 and len(good(batch)) == len(batch):
+            results = [request["result"] for request in batch]
+            for request, result in zip(batch, [*results[1:], results[0]], strict=True):
+                request["result"] = result
+        return outcomes
+
+
 @breaks("order-kept")
 class SwapsTwoOfMore(Perfect):
     def forward(self, batch):
@@ -77,7 +109,7 @@ class ClearsWhatItGaveBefore(Sorting):
 class GoesRoundInARing(Sorting):
     def init(self, options, context):
         super().init(options, context)
-        self.ring = [[] for _ in range(24)]
+        self.ring = [[] for _ in range(80)]
         self.turn = 0
 
     def one(self, request):

@@ -9,6 +9,7 @@ from pydantic import Field
 from typing_extensions import NotRequired  # noqa: TC002 - read at run time
 
 import headrace
+from conformance_shelf.device import Device, on_device
 from headrace.errors import InputError
 from headrace.testing import BackendConformance
 
@@ -216,6 +217,82 @@ class OwnThread(Perfect):
 
 class OwnThreadConformance(PerfectConformance):
     expression = "OwnThread(factor=4)"
+
+
+class WithAThread(Perfect):
+    """Multiply a number, with a thread beside it that ends in ``close``.
+
+    Reads:
+        data: A number, int or float.
+    Writes:
+        result: The number times ``factor``.
+    Batch:
+        1 or more
+
+    Raises:
+        InputError: ``data`` is missing or no number.
+    Source:
+        Own.
+    """
+
+    def init(self, options, context):
+        super().init(options, context)
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.stop.wait)  # no daemon: exit waits for it
+        self.thread.start()
+
+    def close(self):
+        self.stop.set()
+        self.thread.join()
+
+
+class WithAThreadConformance(PerfectConformance):
+    expression = "WithAThread"
+
+
+class OnADevice(Perfect):
+    """Multiply a number on a device, which is waited for at the end of the batch.
+
+    Reads:
+        data: A number, int or float.
+    Writes:
+        result: The number times ``factor``, ``float64 [1]`` on the device.
+    Batch:
+        1 or more
+
+    Raises:
+        InputError: ``data`` is missing or no number.
+    Source:
+        Own.
+    """
+
+    def init(self, options, context):
+        super().init(options, context)
+        self.device = Device()
+        self.finish(context)
+
+    def finish(self, context):
+        context.at_batch_end(self.device.wait)
+
+    def memory(self, number):
+        return on_device(0.0)
+
+    def one(self, request):
+        number = self.read(request)
+        result = request["result"] = self.memory(number)
+        self.device.later(lambda: result.memory.__setitem__(0, number * self.factor))
+
+
+class OnADeviceConformance(PerfectConformance):
+    expression = "OnADevice"
+
+
+class OnADeviceAlone(OnADevice):
+    owns_thread = True
+
+
+class OnADeviceAloneConformance(PerfectConformance):
+    expression = "OnADeviceAlone"
 
 
 class Passing(headrace.Backend):
@@ -436,6 +513,9 @@ CONFORMANCE = [
     RangeByInitConformance,
     RowsConformance,
     OwnThreadConformance,
+    WithAThreadConformance,
+    OnADeviceConformance,
+    OnADeviceAloneConformance,
     PassingConformance,
     ScaleConformance,
     ByKeyConformance,
@@ -445,6 +525,6 @@ CONFORMANCE = [
 
 for cls in (
     *(Perfect, OneAtATime, Fixed, RangeByInit, Rows, OwnThread, Passing, Scale, ByKey, Twice),
-    Around,
+    *(Around, WithAThread, OnADevice, OnADeviceAlone),
 ):
     headrace.register(cls.__name__, cls, replace=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto as T
 
 import headrace
-from headrace.errors import BackendError, BatchRangeError, InputError
+from headrace.errors import BackendError, BatchRangeError, InputError, SetupError
 
 OCR_MODELS = Path(rapidocr.__file__).parent / "models"
 
@@ -96,6 +96,21 @@ def test_several_inputs_read_the_keys_named_like_them(start, concat):
     assert list(got[2]) == ["both", "sum"]
     assert got[2]["both"].tolist() == [2, 2, 1, 2]
     assert got[2]["sum"].tolist() == [3, 4]
+
+
+def test_a_request_for_several_inputs_needs_no_data_and_what_is_missing_is_named(concat):
+    one = np.float32([1, 2])
+    with headrace.pipe({"backend": "OnnxTensor", "model": str(concat), "max": 4}) as pipe:
+        assert pipe({"a": one, "b": one})["result"]["sum"].tolist() == [2, 4]
+        for send in (pipe, lambda request: pipe.submit(request).result(60)):
+            with pytest.raises(InputError) as caught:
+                send({"a": one})
+            assert caught.value.key == "b"
+    renamed = {"inputs": {"a": "data", "b": "mask"}, "outputs": ["sum"]}
+    with headrace.pipe({"backend": "OnnxTensor", "model": str(concat), **renamed}) as pipe:
+        with pytest.raises(InputError) as caught:
+            pipe({"mask": one})
+        assert caught.value.key == "data"
 
 
 def test_inputs_and_outputs_can_be_renamed_and_picked(start, concat):
@@ -396,3 +411,107 @@ def test_two_instances_in_two_threads_agree_with_one(start, matmul, share):
         thread.join()
     for result in got:
         np.testing.assert_array_equal(result, expected)
+
+
+# A batch axis that is not the first.
+
+
+@pytest.fixture
+def recurrent(save):
+    """``state`` ``[2, n, 3]`` plus ``x`` ``[n, 3]`` in both layers, and what is left of it for next time."""
+    return save(
+        [
+            ("Unsqueeze", ["x", "front"], ["layer"], {}),
+            ("Add", ["state", "layer"], ["next"], {}),
+            ("ReduceSum", ["next", "axes"], ["y"], {"keepdims": 0}),
+        ],
+        [("x", T.FLOAT, ["n", 3]), ("state", T.FLOAT, [2, "n", 3])],
+        [("y", T.FLOAT, ["n"]), ("next", T.FLOAT, [2, "n", 3])],
+        [("front", np.int64([0])), ("axes", np.int64([0, 2]))],
+    )
+
+
+STATES = {"batch_axis": {"state": 1, "next": 1}}
+
+
+def test_a_state_with_its_batch_axis_elsewhere_is_stacked_and_given_back(start, recurrent):
+    random = np.random.default_rng(0)
+    xs, states = random.random((5, 3), np.float32), random.random((5, 2, 3), np.float32)
+    batch = [{"x": x, "state": state} for x, state in zip(xs, states, strict=True)]
+    for x, state, got in zip(xs, states, results(start(recurrent, **STATES), batch), strict=True):
+        assert got["next"].shape == (2, 3)
+        np.testing.assert_allclose(got["next"], state + x)
+        np.testing.assert_allclose(got["y"], (state + x).sum(), rtol=1e-5)
+        owner = got["next"] if got["next"].base is None else got["next"].base
+        assert owner.nbytes == got["next"].nbytes
+
+
+def test_rows_keep_their_axis_where_the_model_has_it(start, recurrent):
+    rows = {
+        "x": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "state": np.arange(12, dtype=np.float32).reshape(2, 2, 3),
+        "request_size": 2,
+    }
+    alone = {"x": rows["x"][0], "state": rows["state"][:, 0]}
+    first, second = results(start(recurrent, **STATES), [alone, rows])
+    assert second["next"].shape == (2, 2, 3)
+    np.testing.assert_allclose(second["next"], rows["state"] + rows["x"][None])
+    np.testing.assert_allclose(first["next"], second["next"][:, 0])
+    (only,) = results(start(recurrent, **STATES), [rows])
+    np.testing.assert_array_equal(only["next"], second["next"])
+
+
+def test_padding_goes_around_a_batch_axis_that_is_not_the_first(start, save):
+    path = save(
+        [("ReduceSum", ["x", "axes"], ["y"], {"keepdims": 0})],
+        [("x", T.FLOAT, ["length", "n", 2])],
+        [("y", T.FLOAT, ["n", 2])],
+        [("axes", np.int64([0]))],
+    )
+    samples = [np.full((length, 2), length, np.float32) for length in (1, 3, 2)]
+    batch = [{"data": sample} for sample in samples]
+    got = results(start(path, batch_axis={"x": 1}, ragged="pad"), batch)
+    assert [array.tolist() for array in got] == [[1, 1], [9, 9], [4, 4]]
+    wrong = start(path, batch_axis={"x": 1})([dict(one) for one in batch])
+    assert [isinstance(error, InputError) for error in wrong] == [False, True, True]
+
+
+def test_a_wrong_shape_is_told_with_the_axes_of_one_sample(start, recurrent):
+    (error,) = start(recurrent, **STATES)(
+        [{"x": np.zeros(3, np.float32), "state": np.zeros((3, 2), np.float32)}]
+    )
+    assert error.key == "state"
+    assert "float32 [2, 3] (one sample) or float32 [2, *, 3]" in str(error)
+
+
+def test_describe_says_which_axis_is_the_batch(start, recurrent):
+    built = start(recurrent, **STATES).describe()
+    assert built["inputs"]["state"]["batch_axis"] == 1
+    assert built["outputs"]["next"] == {
+        "dtype": "float32",
+        "shape": [2, None, 3],
+        "batched": True,
+        "batch_axis": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"batch_axis": {"stat": 1}}, "`batch_axis` names 'stat'"),
+        ({"batch_axis": {"state": 3}}, "state = 3, and its axes are"),
+        ({"batch_axis": {"state": 2}}, "fixed there to another length"),
+        ({"batch_axis": {"state": 1}, "unbatched": ["state"]}, "in `unbatched` and in"),
+    ],
+)
+def test_a_batch_axis_that_cannot_be_is_told_at_setup(start, recurrent, options, told):
+    with pytest.raises(SetupError) as caught:
+        start(recurrent, **options)
+    assert told in str(caught.value)
+
+
+def test_an_output_with_the_batch_elsewhere_that_nobody_named_is_told(start, recurrent):
+    backend = start(recurrent, batch_axis={"state": 1})
+    request = {"x": np.zeros(3, np.float32), "state": np.zeros((2, 3), np.float32)}
+    assert backend.max == 1, "the output is given whole, so requests run one at a time"
+    assert results(backend, [request])[0]["next"].shape == (2, 1, 3)

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from headrace._build.parts import Parts
     from headrace._scheduling.thread import OwnThread
 
-__all__ = ["At", "BuildSettings"]
+__all__ = ["LOOK_S", "At", "BuildSettings"]
+
+LOOK_S = 0.25
+"""How often a thread that waits while something is built, or closed again, looks for an interrupt."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend
 from headrace._containers.sequential import Sequential
 from headrace._containers.wiring import IoC, Reflect
-from headrace._portable import told
+from headrace._portable import told, without_locals
 from headrace.errors import BackendError, InstanceLostError, RequestError, SetupError
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ class BatchEnd:
             try:
                 function()
             except Exception as error:  # noqa: BLE001 - it is the outcome of the items
+                without_locals(error)
                 if isinstance(error, InstanceLostError):
                     backend._lose(error)
                 self._error = self._error or _failure(backend, error)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from _thread import start_new_thread
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.at import At, BuildSettings
+from headrace._build.at import LOOK_S, At, BuildSettings
 from headrace._build.batch_end import BatchEnd
 from headrace._build.commons import Commons
 from headrace._build.door import Door, FrontDoor
 from headrace._build.elements import ElementBuilder, reached_by_name
+from headrace._build.needs import needed_keys
 from headrace._build.parts import Parts
 from headrace._build.probes import make_probes
 from headrace._build.schedulers import front_scheduler, node_scheduler
@@ -20,15 +23,21 @@ from headrace._containers.queues import Queue
 from headrace._context import Shared
 from headrace._plan.calls import roots_of
 from headrace._process import usable_cpus
+from headrace._scheduling.signal import Signal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
     from headrace._plan.element import NodePlan, PipelinePlan
     from headrace._plan.links import Each
+    from headrace._scheduling.probing import Probes
     from headrace._scheduling.scheduler import Scheduler
 
 __all__ = ["Builder", "Built", "BuiltNode", "build_pipeline"]
+
+_log = logging.getLogger("headrace.build")
 
 
 @dataclass
@@ -112,14 +121,16 @@ class Builder:
         self.registered = registered if registered is not None else self.commons.registered
         self.threads = max(1, (plan.threads or usable_cpus()) // plan.total_instances)
         self._all = Parts()
+        self._probes: Probes | None = None
+        self._builds = threading.Lock()
         self._reached = reached_by_name(plan)
 
     def build(self) -> Built:
-        """Build all; what was built is closed again when something fails."""
+        """Build all; `close` is to follow when something fails."""
         built = Built(self.nodes, self.commons)
-        try:
+        with self._builds:
             if self.plan.probes:
-                self.commons.probes = make_probes(self.plan.probes)
+                self._probes = self.commons.probes = make_probes(self.plan.probes)
             self.commons.queues.expect(_declared(self.plan))
             for name, node in self.plan.nodes.items():
                 self.nodes[name] = self._door(node) if node.door_to else self.node(node)
@@ -133,17 +144,15 @@ class Builder:
                     if isinstance(front, FrontDoor) and front.door.is_plain
                     else front_scheduler(front, self._entries(), shortcut=self.shortcut)
                 )
-        except BaseException:
-            self.close()
-            if self.commons.probes is not None:
-                self.commons.probes.close()
-            raise
         return built
 
     def close(self) -> None:
-        """Close all that was built."""
-        self.cancelled.set()
-        self._all.close()
+        """Close all that was built, once nothing is built any more."""
+        self.cancelled.set()  # first: what is being built may take minutes
+        with self._builds:
+            self._all.close()
+            if self._probes is not None:
+                self._probes.close()
 
     def _walks_anyway(self) -> bool:
         """Tell whether the front is what a graph does without one, with the bounds of its nodes."""
@@ -182,6 +191,10 @@ class Builder:
             scheduler = node_scheduler(
                 node, [door], shortcut=self.shortcut, probes=self.commons.probes
             )
+        if node.instance is not None and isinstance(door, Door):
+            needs = needed_keys(node.backend, builder.by_element)
+            if needs != ("data",):
+                scheduler.need(needs)
         self.registered[f"node.{node.name}"] = Door(scheduler, self._levels(node))
         builder.registered = self.commons.registered  # for what a backend builds later
         return BuiltNode(
@@ -224,15 +237,43 @@ def _declared(plan: PipelinePlan) -> dict[str, int]:
     return {one.queue: one.max for one in options}
 
 
-def build_pipeline(plan: PipelinePlan, *, shortcut: bool = True) -> Built:
+def build_pipeline(
+    plan: PipelinePlan, *, shortcut: bool = True, use: Callable[[Built], None] | None = None
+) -> Built:
     """Build a whole pipeline; what was built is closed again when something fails.
+
+    A thread closes it, which no interrupt hits: a second Ctrl-C only ends the wait for that.
 
     Args:
         plan: The checked plan.
         shortcut: Whether a caller that finds a node idle may skip its queue.
+        use: Called with what was built, as the last that may fail.
 
     Raises:
         SetupError: A backend could not be built.
         PluginError: A plugin or a library is missing.
     """
-    return with_room(Builder(plan, shortcut=shortcut).build)
+    builder = Builder(plan, shortcut=shortcut)
+    closed = Signal()
+
+    def close() -> None:
+        try:
+            builder.close()
+        except BaseException as error:  # noqa: BLE001 - what failed the build is raised
+            _log.warning("closing what was built failed", exc_info=error)
+        finally:
+            closed.wake()
+
+    try:
+        built = with_room(builder.build)
+        if use is not None:
+            use(built)
+    except BaseException:
+        try:
+            start_new_thread(close, ())  # one step: an interrupt comes before it or after it
+        except RuntimeError:  # no more threads, or the interpreter ends
+            close()
+        while not closed.sleep(LOOK_S):
+            pass
+        raise
+    return built

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
-from headrace._build.at import At
+from headrace._build.at import LOOK_S, At
 from headrace._build.batch_end import BatchEnd, Passage
 from headrace._build.door import Bound, Door, FrontDoor, Guarded, NotCallable
+from headrace._build.far import FarProcess
 from headrace._build.schedulers import device_of, node_scheduler
 from headrace._containers.background import BackgroundThread
 from headrace._containers.choice import Fallback
 from headrace._containers.graph import DagDispatcher, Repost
+from headrace._containers.process import Process
 from headrace._containers.queues import Observer, QueueUser, Send
 from headrace._containers.ranges import inside, ranged
 from headrace._containers.scheduling import Batching, InstanceDispatcher
@@ -84,6 +87,8 @@ class ElementBuilder:
 
     def element(self, element: Element, at: At) -> Backend:
         """Build one element and all below it."""
+        if self._cancelled():
+            raise self._failed("whoever waited for it has given up", element.name, at)
         if element.own_thread:
             return self._in_own_thread(element, at)
         return self._plain(element, at)
@@ -94,7 +99,7 @@ class ElementBuilder:
             return self._named(element, at)
         if issubclass(element.cls, Wiring):
             return self._word(element, at)
-        if element.cls is BackgroundThread:
+        if element.cls in (BackgroundThread, Process):
             return self._in_own_thread(element, at)
         if element.cls is Batching:
             return self._batching(element, at)
@@ -189,7 +194,7 @@ class ElementBuilder:
             threads=self._threads,
             children=children,
             prefixes=tuple((tuple(p), dict(n)) for p, n in element.prefixes),
-            logger=logging.getLogger(f"headrace.backend.{element.cls.__name__}"),
+            logger=_logger(element.cls.__name__),
             shared=self._shared,
             progress=self._progress,
             cancelled=self._cancelled,
@@ -275,8 +280,6 @@ class ElementBuilder:
         if self.node is None:
             raise SetupError("InstancesRegister stands outside of a node")
         for index in range(self.node.keys.instance_num):
-            if self._cancelled():
-                raise self._failed("it was given up", element.name, replace(at, index=index))
             parts, child = at.parts.nested(), element.children[0]
             inner = At.begin(parts, index=index, thread=at.thread, local=at.local)
             built = inner.end.around(self.element(child, inner), child)
@@ -320,23 +323,36 @@ class ElementBuilder:
     def _in_own_thread(self, element: Element, at: At) -> Backend:
         """Build an element in a thread that will run and close it."""
         written = element.cls is BackgroundThread and not element.own_thread
+        build = self.element if written else self._plain
+        if element.cls is Process and not element.own_thread:
+            build = self._in_process
         inner = element.children[0] if written else element
         thread = OwnThread(f"headrace-{self._name}-{at.index or 0}")
         parts = at.parts.nested()
-        parts.add(thread)
+        parts.add(thread)  # before it runs, so that it is ended whatever comes
+        thread.start()
         outer = BackgroundThread()
         outer.thread = thread
         outer._name = element.name if written else "BackgroundThread"
         if written:
             self.by_element.setdefault(id(element), outer)
-        build = self.element if written else self._plain
         inside = replace(at, thread=thread, parts=parts, end=BatchEnd())
-        child = inside.end.around(thread.call(build, inner, inside), inner)
+        child = inside.end.around(thread.call(build, inner, inside, look_s=LOOK_S), inner)
         context = self._context(element, (child,), at, inside.end.registering(outer))
         outer._start(None, replace(context, prefixes=()))
         parts.add(outer)
         at.end.exit(outer, element)
         return outer
+
+    def _in_process(self, element: Element, at: At) -> Backend:
+        """Build an element in a process that will run and close it."""
+        backend = Process()
+        backend.far = FarProcess(element.children[0], self.node, self._plan, self._threads)
+        backend._name, backend._lost = element.name, at.lost
+        at.parts.add(backend, at.thread)
+        self.by_element.setdefault(id(element), backend)
+        backend._start(None, self._context(element, (), at, at.end.registering(backend)))
+        return backend
 
     def _fallback(self, element: Element, at: At) -> Backend:
         reasons = dict(element.unavailable)
@@ -366,6 +382,12 @@ class ElementBuilder:
         backends = self.instances if own else [self._shared_out(child, at)]
         probes = self._pipeline.probes
         return Door(node_scheduler(self.node, backends, shortcut=self._shortcut, probes=probes))
+
+
+@cache
+def _logger(backend: str) -> logging.Logger:
+    """Give the logger of a backend; made once, since an interrupt there can leave logging locked."""
+    return logging.getLogger(f"headrace.backend.{backend}")
 
 
 def reached_by_name(plan: PipelinePlan) -> set[str]:

@@ -64,6 +64,10 @@ class Parts:
 
     def _close(self, closing: _Closing) -> None:
         outside = len(closing.threads)
+        if self._parts:
+            first, _ = self._parts[0]
+            if isinstance(first, OwnThread) and first.alive:
+                closing.close(_nothing, first)  # what it still builds is noted here by then
         while self._parts:
             part, thread = self._parts[-1]  # it stays there until it is closed
             if isinstance(part, Parts):
@@ -107,6 +111,10 @@ class _Closing:
             self.interrupt = self.interrupt or error
         if thread is not None and self.interrupt is not None:
             thread.post(lambda: _Closing().close(stop, None), lambda: None)
+
+
+def _nothing() -> None:
+    """Do nothing: whoever waits for this in a thread has waited for what came before."""
 
 
 def _owner(stop: Callable[[], None]) -> str:

@@ -2,59 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
 import headrace
+from headrace._cli.arguments import (
+    CONTEXT_SETTINGS,
+    EXITS,
+    Config,
+    Json,
+    NoImport,
+    Settings,
+    names_beginning,
+)
+from headrace._cli.groups import new, plugins
 from headrace._cli.plugin_commands import AllCommands
-from headrace._cli.reporting import Command, Group, say
+from headrace._cli.reporting import Command, say
 
 __all__ = ["app"]
 
-_SETTINGS = {"help_option_names": ["-h", "--help"]}
-
 app = typer.Typer(
     cls=AllCommands,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings=_SETTINGS,
-)
-plugins = typer.Typer(
-    cls=Group,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings=_SETTINGS,
-    help="Show what is installed, what a backend takes, and what is wrong.",
+    context_settings=CONTEXT_SETTINGS,
 )
 app.add_typer(plugins, name="plugins")
-new = typer.Typer(
-    cls=Group,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings=_SETTINGS,
-    help="Start a distribution of your own from a template.",
-)
 app.add_typer(new, name="new")
-
-_EXITS = (
-    "Exit status: 0 success, 1 failed requests, broken plugins or rules, 2 wrong configuration or "
-    "arguments, 130 Ctrl-C (a second one ends at once), 141 the reader of stdout went away."
-)
-
-Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A TOML file.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, for programs.")]
-NoImport = Annotated[
-    bool,
-    typer.Option(
-        "--no-import",
-        help="Refuse to run the code that the configuration lists under `import`; "
-        "HEADRACE_IMPORT=0 does so too.",
-    ),
-]
 
 
 def _version(wanted: bool) -> None:
@@ -63,7 +39,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog=_EXITS)
+@app.callback(epilog=EXITS)
 def main(
     version: Annotated[
         bool,
@@ -91,8 +67,8 @@ def main(
     """  # noqa: D301 - typer keeps the lines after a backspace character
 
 
-@app.command(cls=Command, epilog=_EXITS)
-def run(
+@app.command(cls=Command, epilog=EXITS)
+def run(  # noqa: PLR0913, PLR0917 - one per option
     context: typer.Context,
     config: Config,
     inputs: Annotated[
@@ -109,6 +85,19 @@ def run(
         bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")
     ] = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bar.")] = False,
+    settings: Settings = None,
+    output: Annotated[
+        Optional[str],  # noqa: UP045 - older typers read no other spelling
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Write a file per result into this folder, under the name of its input: bytes with "
+            "the suffix of their format, an array as .npy, anything else as .json. The lines on "
+            "stdout then name these files.",
+            show_default=False,
+        ),
+    ] = None,
     no_import: NoImport = False,
     timeout: Annotated[
         Optional[float],  # noqa: UP045 - older typers read no other spelling
@@ -129,11 +118,14 @@ def run(
     characters are escaped. Errors and a summary go to stderr.
 
     With --json every input gives one line: {"path": ..., "result": ...} or {"path": ..., "error":
-    {"code": ..., "type": ..., "message": ...}}; arrays become lists, bytes base64, NaN null.
+    {"code": ..., "type": ..., "message": ...}}; arrays become lists, bytes base64, NaN null. With
+    --output "output", the path of the file, stands in the place of "result".
 
     \b
     Examples:
       headrace run line.toml photos/
+      headrace run "S[DecodeMat,ResizeMat(64,64),EncodeMat]" photos/ --output small
+      headrace run line.toml photos/ --set max=8 --set instance_num=2
       headrace run line.toml a.jpg 'scans/*.png' --json | jq .result
       curl -s https://example.org/a.jpg | headrace run line.toml -
     """  # noqa: D301 - typer keeps the lines after a backspace character
@@ -142,6 +134,9 @@ def run(
     status = run_inputs(
         config,
         inputs,
+        context.find_root().obj,
+        settings=settings or (),
+        output=output,
         json=json,
         quiet=quiet,
         progress=not no_progress,
@@ -152,24 +147,38 @@ def run(
     raise typer.Exit(status)
 
 
-@app.command(cls=Command, epilog=_EXITS)
-def check(config: Config, json: Json = False, no_import: NoImport = False) -> None:
+@app.command(cls=Command, epilog=EXITS)
+def check(
+    config: Config,
+    json: Json = False,
+    settings: Settings = None,
+    build: Annotated[
+        bool, typer.Option("--build", help="Build it too, warm it up, and close it again.")
+    ] = False,
+    no_import: NoImport = False,
+) -> None:
     """Check a configuration without building it.
 
-    No model and no heavy library is loaded. Shows all problems at once, with their places; warnings do not change the exit status.
-    With --json: {"ok": ..., "problems": [...], "warnings": [...]}, and "nodes" when it is right.
+    No model and no heavy library is loaded, unless --build asks for it. Shows all problems at once,
+    with their places; warnings do not change the exit status. With --json: {"ok": ..., "problems":
+    [...], "warnings": [...]}, and "nodes" when it is right; "built", as `describe()` gives it.
 
     \b
     Examples:
       headrace check line.toml
       headrace check line.toml --no-import --json
+      headrace check line.toml --build --set model=new.onnx
     """  # noqa: D301 - typer keeps the lines after a backspace character
     from headrace._cli.check import check as check_file
 
-    raise typer.Exit(check_file(config, json=json, allow_import=not no_import))
+    raise typer.Exit(
+        check_file(
+            config, json=json, allow_import=not no_import, settings=settings or (), build=build
+        )
+    )
 
 
-@app.command(cls=Command, epilog=_EXITS)
+@app.command(cls=Command, epilog=EXITS)
 def explain(
     what: Annotated[
         str,
@@ -180,6 +189,7 @@ def explain(
         ),
     ],
     json: Json = False,
+    settings: Settings = None,
     no_import: NoImport = False,
     graph: Annotated[
         Optional[str],  # noqa: UP045 - older typers read no other spelling
@@ -206,11 +216,13 @@ def explain(
     """  # noqa: D301 - typer keeps the lines after a backspace character
     from headrace._cli.explain import explain as explain_what
 
-    status = explain_what(what, json=json, allow_import=not no_import, graph=graph)
+    status = explain_what(
+        what, json=json, allow_import=not no_import, graph=graph, settings=settings or ()
+    )
     raise typer.Exit(status)
 
 
-@app.command(cls=Command, epilog=_EXITS)
+@app.command(cls=Command, epilog=EXITS)
 def conformance(
     names: Annotated[
         list[str],
@@ -219,6 +231,7 @@ def conformance(
             help="A backend (ResizeMat, cv:ResizeMat), or a plugin (cv) or distribution "
             "(headrace-cv) for all its backends.",
             show_default=False,
+            autocompletion=names_beginning,
         ),
     ],
     certificate: Annotated[
@@ -268,89 +281,3 @@ def schema(
     from headrace._config.schema import json_schema
 
     say(dumps(json_schema(), indent=None if json else 2))
-
-
-@plugins.command("list", cls=Command)
-def list_(json: Json = False) -> None:
-    """List the installed plugins.
-
-    Version, the range of headrace that each requires, its backends, its state with the reason.
-    No backend is imported, only the light modules with hooks.
-    """
-    from headrace._cli.plugins import list_plugins
-
-    raise typer.Exit(list_plugins(json=json))
-
-
-@plugins.command(cls=Command)
-def info(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="A backend (ResizeMat, cv:ResizeMat), a plugin (cv), a distribution (headrace-cv), or "
-            "what hooks of a plugin offer; `headrace` is what comes with the core.",
-            show_default=False,
-        ),
-    ],
-    json: Json = False,
-) -> None:
-    """Show what a plugin brings, or what a backend does and takes.
-
-    \b
-    Examples:
-      headrace plugins info headrace-cv
-      headrace plugins info ResizeMat
-    """  # noqa: D301 - typer keeps the lines after a backspace character
-    from headrace._cli.plugin_info import info as show_info
-
-    raise typer.Exit(show_info(name, json=json))
-
-
-@plugins.command(cls=Command)
-def doctor(json: Json = False) -> None:
-    """Import every plugin and report what is wrong.
-
-    Broken and incompatible plugins, missing libraries, names offered twice, names of core; what their hooks name is imported and checked. Each finding has a reason and a remedy. Exit status 1 when something is wrong.
-    """
-    from headrace._cli.plugins import doctor as examine
-
-    raise typer.Exit(examine(json=json))
-
-
-@new.command(cls=Command, epilog=_EXITS)
-def backend(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="The backend, as in a configuration (GaussBlur), or in words (gauss-blur). The "
-            "distribution is then headrace-gauss-blur, its package headrace_gauss_blur.",
-            show_default=False,
-        ),
-    ],
-    folder: Annotated[
-        Path,
-        typer.Option(
-            "--dir",
-            metavar="FOLDER",
-            help="Where the folder of the distribution is made.",
-            show_default=". (here)",
-        ),
-    ] = Path(),
-    json: Json = False,
-) -> None:
-    """Make a distribution with one backend.
-
-    Contract, options, functions, tests through the conformance kit, README, CHANGELOG, CI file and
-    entry points, ready to install and to test. Needs no network. Nothing that exists is changed.
-
-    Prints the path of the folder; with --json: {"backend", "distribution", "package", "path",
-    "files"}.
-
-    \b
-    Examples:
-      headrace new backend GaussBlur
-      headrace new backend gauss-blur --dir projects
-    """  # noqa: D301 - typer keeps the lines after a backspace character
-    from headrace._cli.new import new_backend
-
-    raise typer.Exit(new_backend(name, folder, json=json))

@@ -1,66 +1,77 @@
-"""``headrace check``: is a configuration right, and what is doubtful about it."""
+"""``headrace check``: is a configuration right, what is doubtful about it, and can it be built."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from headrace._cli.building import building
 from headrace._cli.printing import as_json
 from headrace._cli.reporting import OK, WRONG, counted, refusal, say, tell
+from headrace._cli.source import read_as, source_of
+from headrace._config import PipelineConfig
+from headrace._doctor.findings import missing_libraries
 from headrace.errors import HeadraceError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
-__all__ = ["check", "warnings_of"]
+__all__ = ["check", "told_warnings"]
 
 
-def check(config: str, *, json: bool, allow_import: bool) -> int:
-    """Check a configuration file; give the exit status."""
+def check(
+    what: str, *, json: bool, allow_import: bool, settings: Sequence[str] = (), build: bool = False
+) -> int:
+    """Check a configuration; give the exit status.
+
+    Args:
+        what: A file or an expression.
+        json: Whether to print JSON.
+        allow_import: Whether the code under ``import`` may run.
+        settings: What ``--set`` lays over it.
+        build: Whether to build it too, warm it up and close it.
+
+    Raises:
+        HeadraceError: It is wrong, or cannot be built.
+        WrongArgument: A text in ``settings`` is no ``KEY=VALUE``.
+    """
+    warnings: list[dict[str, Any]] = []
     try:
-        found = headrace.explain(config, allow_import=allow_import)
+        with read_as(what):
+            config = PipelineConfig.load(source_of(what, settings), allow_import=allow_import)
+        found = headrace.explain(config)
+        warnings = told_warnings(found)
+        for warning in [] if json else warnings:
+            tell(f"warning: {Problem(**warning).render()}")
+        built = _built(config) if build else None
     except HeadraceError as error:
         if not json:
             raise
-        say(as_json({**refusal(error), "warnings": []}))
+        say(as_json({**refusal(error), "warnings": warnings}))
         return WRONG
-    warnings = list(warnings_of(found, config))
     if json:
-        told = [warning.to_dict() for warning in warnings]
-        names = list(found["nodes"])
-        say(as_json({"ok": True, "problems": [], "warnings": told, "nodes": names}))
+        told = {"ok": True, "problems": [], "warnings": warnings, "nodes": list(found["nodes"])}
+        say(as_json(told if built is None else {**told, "built": built}))
         return OK
-    for warning in warnings:
-        tell(f"warning: {warning.render()}")
     own = [node for node in found["nodes"].values() if node["door_to"] is None]
     instances = sum(node["instance_num"] for node in own)
     needs = ", ".join(f"{d['distribution']} {d['version']}".strip() for d in found["asks_for"])
-    nodes = counted(len(found["nodes"]), "node")
-    say(f"ok: {nodes}, {counted(instances, 'instance')}; asks for {needs}")
+    text = f"ok: {counted(len(found['nodes']), 'node')}, {counted(instances, 'instance')}"
+    if built is not None:
+        text += f", built and warm in {built['seconds']:.2f} s"
+    say(f"{text}; asks for {needs}")
     return OK
 
 
-def warnings_of(found: dict[str, Any], file: str) -> Iterator[Problem]:
-    """Give what is allowed but hardly meant, from what ``explain`` tells."""
-    for name, node in found["nodes"].items():
-        keys = {key: entry["value"] for key, entry in node["keys"].items()}
-        least = node["range"][0]
-        if least > 1 and not keys.get("batching_timeout") and not keys.get("pad"):
-            yield Problem(
-                "min_without_wait",
-                f"batches of this node have at least {least} requests, but nothing waits for them "
-                "or fills them up: with fewer callers, requests fail",
-                file=file,
-                path=name,
-                hint="Set batching_timeout (milliseconds) to wait for company, or pad = true.",
-            )
-        asked = node["keys"]["instance_num"]
-        if asked["origin"] == "node" and asked["value"] > node["instance_num"] > 0:
-            yield Problem(
-                "instance_num_unused",
-                f"instance_num is {asked['value']}, and what this node is built from makes "
-                f"{node['instance_num']} instance",
-                file=file,
-                path=f"{name}.instance_num",
-                hint="Leave the key out, or write InstancesRegister[...] in init or node_entrypoint.",
-            )
+def told_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Give the warnings about what ``explain`` has found, and about libraries that are not there."""
+    return [*found["warnings"], *(one.to_dict() for one in missing_libraries(found["asks_for"]))]
+
+
+def _built(config: PipelineConfig) -> dict[str, Any]:
+    """Build a configuration, warm it up and close it; give what was built and how long it took."""
+    started = time.perf_counter()
+    with building(config) as pipeline:
+        seconds = time.perf_counter() - started
+        return {"seconds": round(seconds, 3), "nodes": pipeline.describe()["nodes"]}

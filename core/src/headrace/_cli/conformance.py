@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,8 @@ _MARKS = {
     "passed": "ok",
     "failed": "FAILED",
     "not_applicable": "n/a",
-    "blocked": "not judged",
+    "blocked": "blocked",
+    "not_judged": "not judged",
     "expected_failure": "excepted",
     "unexpected_pass": "FAILED",
 }
@@ -105,9 +107,19 @@ def _certificate(spec: BackendSpec, path: str | None) -> Certificate:
     if not isinstance(cls, type) or not issubclass(cls, BackendConformance):
         return _none(spec, f"{path} is no subclass of headrace.testing.BackendConformance")
     try:
-        return certify(cls, promised=promised)
+        return certify(_of(spec, cls), promised=promised)
     except Exception as error:  # noqa: BLE001 - foreign code may raise anything
         return _none(spec, f"{path} cannot be judged: {type(error).__name__}: {error}")
+
+
+def _of(spec: BackendSpec, cls: type[BackendConformance]) -> type[BackendConformance]:
+    """Let the expression mean this backend where another distribution has one of the same name."""
+    text = cls.expression.lstrip() if isinstance(cls.expression, str) else ""
+    alone = [one.path for one in registry.find(spec.name)] == [spec.path]
+    bare = re.match(rf"{re.escape(spec.name)}(?![\w.:/-])", text)
+    if alone or bare is None:
+        return cls
+    return type(cls.__name__, (cls,), {"expression": f"{spec.plugin}:{text}"})
 
 
 def _none(spec: BackendSpec, problem: str) -> Certificate:
@@ -134,6 +146,8 @@ def _show(found: Certificate) -> None:
 
     state = "certified" if found.certified else "NOT CERTIFIED"
     title = f"{found.backend} ({found.distribution} {found.version}): {state}"
+    if found.unavailable is not None:
+        title += f", {found.unavailable}"
     if found.problem is not None:
         say(f"{title}\n  {found.problem}\n")
         return
@@ -165,8 +179,10 @@ def _detail(verdict: Verdict) -> str:
 def _caption(found: Certificate) -> str:
     counted_rules = counted(len(found.rules), "rule")
     excepted = len(found.expected_failures)
-    blocked = sum(verdict.outcome == "blocked" for verdict in found.rules)
-    failed = sum(not verdict.good for verdict in found.rules) - blocked
-    told = [counted_rules, f"{failed} failed", f"{blocked} not judged", f"{excepted} excepted"]
+    bad = [verdict.outcome for verdict in found.rules if not verdict.good]
+    blocked, unjudged = bad.count("blocked"), bad.count("not_judged")
+    failed = len(bad) - blocked - unjudged
+    told = [counted_rules, f"{failed} failed", f"{blocked} blocked"]
+    told += [f"{unjudged} not judged", f"{excepted} excepted"]
     ran = f"headrace {found.headrace}, Python {found.python}, {found.platform}"
     return f"{found.expression}: {', '.join(told)}; {ran}"

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace._cli.graph import FORMATS
 from headrace._cli.printing import as_json, escaped, shown
-from headrace._cli.reporting import OK, WrongArgument, counted, say, tell
-from headrace.errors import ConfigError
+from headrace._cli.reporting import OK, WrongArgument, counted, say
+from headrace._cli.source import is_file, read_as, source_of
+from headrace._explain import explain_expression
+from headrace.errors import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.tree import Tree
 
 __all__ = ["explain"]
 
 
-def explain(what: str, *, json: bool, allow_import: bool, graph: str | None = None) -> int:
+def explain(
+    what: str,
+    *,
+    json: bool,
+    allow_import: bool,
+    graph: str | None = None,
+    settings: Sequence[str] = (),
+) -> int:
     """Explain a configuration file, or an expression; give the exit status.
 
     Raises:
@@ -27,10 +37,11 @@ def explain(what: str, *, json: bool, allow_import: bool, graph: str | None = No
     """
     if graph is not None and graph not in FORMATS:
         raise WrongArgument(f"--graph: expected one of {', '.join(FORMATS)}, got {graph!r}")
-    if what.endswith(".toml") or os.path.isfile(what):  # noqa: PTH113 - false for a long text
-        found = headrace.explain(what, allow_import=allow_import)
-    else:
-        found = _expression(what)
+    with read_as(what):
+        if is_file(what) or settings:
+            found = headrace.explain(source_of(what, settings), allow_import=allow_import)
+        else:
+            found = explain_expression(what)
     if graph is not None and "nodes" in found:
         picture = FORMATS[graph](found)
         say(as_json({"format": graph, "graph": picture}) if json else picture)
@@ -44,17 +55,6 @@ def explain(what: str, *, json: bool, allow_import: bool, graph: str | None = No
     else:
         _draw(_bare(found))
     return OK
-
-
-def _expression(text: str) -> dict[str, Any]:
-    from headrace._explain import explain_expression
-
-    try:
-        return explain_expression(text)
-    except ConfigError:
-        if not set(text) & set("[]()"):
-            tell(f"{text!r} is no file, so it was read as an expression")
-        raise
 
 
 def _pipeline(path: str, found: dict[str, Any]) -> Tree:
@@ -81,6 +81,11 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
     for probe in found.get("probes", []):
         tree.add(_text(("probe ", "bold cyan"), probe))
     _add_needs(tree, found)
+    for warning in found["warnings"]:
+        first, *rest = Problem(**{**warning, "file": None, "text": None}).render().splitlines()
+        told = tree.add(_text(("warning ", "bold yellow"), first))
+        for line in rest:
+            told.add(_text(line.strip()))
     return tree
 
 

@@ -15,7 +15,7 @@ from headrace.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Input", "check_arguments", "expand"]
+__all__ = ["STDIN", "Input", "check_arguments", "expand", "is_folder"]
 
 STDIN = "-"
 
@@ -27,10 +27,20 @@ class Input:
     Attributes:
         path: What it is called in the output; ``-`` for standard input.
         error: Why it cannot be read, when that is known already.
+        root: The folder that it was found in, or empty.
     """
 
     path: str
     error: OSError | None = None
+    root: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a file about it is called: its path from its root on, ``stdin`` for ``-``."""
+        if self.path == STDIN:
+            return "stdin"
+        inside = os.path.relpath(self.path, self.root) if self.root else self.path
+        return inside if self.root else os.path.basename(inside)  # noqa: PTH119 - any text
 
     def read(self) -> bytes:
         """Give the content.
@@ -61,7 +71,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if next(_expanded(argument), None) is not None:
             continue
-        if _is_folder(argument):
+        if is_folder(argument):
             raise WrongArgument(f"no files in the folder {argument!r} (hidden ones do not count)")
         if glob.has_magic(argument):
             raise WrongArgument(f"no file matches the pattern {argument!r}")
@@ -82,23 +92,32 @@ def expand(arguments: Sequence[str]) -> Iterator[Input]:
 def _expanded(argument: str) -> Iterator[Input]:
     if argument == STDIN:
         yield Input(STDIN)
-    elif _is_folder(argument):
-        yield from _walk(argument)
+    elif is_folder(argument):
+        yield from _walk(argument, argument)
     elif os.path.lexists(argument):
         yield Input(argument)
     elif glob.has_magic(argument):
+        root = _fixed_part(argument)
         for path in sorted(glob.glob(argument, recursive=True)):  # noqa: PTH207 - any root, `**`
-            if not _is_folder(path):
-                yield Input(path)
+            if not is_folder(path):
+                yield Input(path, root=root)
             elif "**" not in argument:
-                yield from _walk(path)
+                yield from _walk(path, root)
 
 
-def _is_folder(path: str) -> bool:
+def _fixed_part(pattern: str) -> str:
+    """Give the folder that everything which matches a pattern lies in."""
+    while glob.has_magic(pattern):
+        pattern = os.path.dirname(pattern)  # noqa: PTH120 - any text
+    return pattern or os.curdir
+
+
+def is_folder(path: str) -> bool:
+    """Tell whether a text names a folder."""
     return os.path.isdir(path)  # noqa: PTH112 - false for what is no path at all
 
 
-def _walk(folder: str) -> Iterator[Input]:
+def _walk(folder: str, root: str) -> Iterator[Input]:
     """Walk a folder of any depth; in memory are the names along one way down."""
     levels: list[Iterator[os.DirEntry[str] | Input]] = [_entries(folder)]
     while levels:
@@ -110,7 +129,7 @@ def _walk(folder: str) -> Iterator[Input]:
         elif entry.is_dir(follow_symlinks=False):
             levels.append(_entries(entry.path))
         elif entry.is_file():
-            yield Input(entry.path)
+            yield Input(entry.path, root=root)
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str] | Input]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headrace._cli.printing import as_json
 from headrace._cli.reporting import OK, say, tell
 from headrace._registry import normalised_plugin, registry
-from headrace._registry.catalogue import KNOWN_ELSEWHERE, WORDS_TO_COME
+from headrace._registry.catalogue import KNOWN_ELSEWHERE
 from headrace.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -92,8 +92,6 @@ def _check_free(names: dict[str, str]) -> None:
     backend, distribution = names["backend"], names["distribution"]
     owners = {spec.distribution for spec in registry.find(backend)}
     owners |= {r.distribution for r in registry.plugins() if backend in r.backends}
-    if backend in WORDS_TO_COME:
-        owners.add("headrace")
     if backend in KNOWN_ELSEWHERE:
         owners.add(KNOWN_ELSEWHERE[backend])
     if owners:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headrace._cli.reporting import FAILED, Command, Commands, tell
+from headrace._cli.reporting import FAILED, Command, Commands, is_usage_error, say_usage_error, tell
 
 if TYPE_CHECKING:
     from headrace._registry.hooks import Offer
@@ -19,6 +19,11 @@ _HOOK = "headrace_commands"
 
 class AllCommands(Commands):
     """The commands of core, which always win, and those of plugins."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Give the names of commands; those of plugins too where a shell completes what is typed."""
+        typed = [shown for shown, _ in self._of_plugins(ctx)] if ctx.resilient_parsing else []
+        return [*super().list_commands(ctx), *typed]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Give a command by name; plugins are asked only for names that core does not have."""
@@ -35,7 +40,14 @@ class AllCommands(Commands):
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             from headrace._registry import registry
+            from headrace._registry.catalogue import KNOWN_COMMANDS
 
+            brings = KNOWN_COMMANDS.get(name)
+            if brings and brings not in {record.distribution for record in registry.plugins()}:
+                ctx.fail(
+                    f"The command {name!r} comes with {brings}, which is not installed. "
+                    f"Install it: pip install {brings}"
+                )
             known = [*self.list_commands(ctx), *(shown for shown, _ in self._of_plugins(ctx))]
             close = difflib.get_close_matches(name, known, n=1)
             meant = [f"Did you mean {close[0]!r}?"] if close else []
@@ -58,7 +70,7 @@ class AllCommands(Commands):
         from headrace._registry.hooks import offers
 
         found = list(offers(registry.plugins(), _HOOK))
-        taken = self.list_commands(ctx)
+        taken = super().list_commands(ctx)
         names = [*taken, *(offer.name for offer in found)]
         shown = [
             (o.name if names.count(o.name) == 1 else f"{o.record.plugin}:{o.name}", o)
@@ -125,9 +137,11 @@ def _run(command: Any, args: list[str], path: str) -> int:
         result = command.main(args=args, prog_name=path, standalone_mode=False)
     except Exception as error:
         # Typer may bring a click of its own, so that their classes are not those of the plugin.
-        if callable(getattr(error, "show", None)) and hasattr(error, "exit_code"):
-            error.show()  # type: ignore[attr-defined]
-            return int(error.exit_code)
+        if is_usage_error(error):
+            shown: Any = error
+            say_usage_error(shown, args)
+            shown.show()
+            return int(shown.exit_code)
         if type(error).__name__ != "Abort":
             raise
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):

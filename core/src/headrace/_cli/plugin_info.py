@@ -9,11 +9,11 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace._cli.findings import all_findings, listed
-from headrace._cli.offers import call_hooks
 from headrace._cli.printing import as_json, shown
 from headrace._cli.reporting import OK, say
 from headrace._describe import plain
+from headrace._doctor.findings import all_findings, listed
+from headrace._doctor.offers import call_hooks
 from headrace._registry import BackendSpec, PluginRecord, normalised_plugin, registry
 from headrace._registry.catalogue import (
     CORE_BACKENDS,
@@ -182,7 +182,7 @@ def _type_text(annotation: Any) -> str:
 
 
 def _say_plugin(row: dict[str, Any], backends: list[dict[str, Any]]) -> None:
-    requires = f", requires headrace {row['requires']}" if row["requires"] else ""
+    requires = f", requires headrace {row['range']}" if row["range"] else ""
     say(f"{row['distribution']} {row['version']}: {row['state']}{requires}")
     for text in (row["reason"], row["remedy"]):
         if text is not None:

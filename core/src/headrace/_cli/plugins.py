@@ -8,42 +8,43 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace._cli.findings import (
+from headrace._cli.reporting import FAILED, OK, counted, say, tell
+from headrace._doctor.findings import (
     HARMLESS,
     all_findings,
-    light_findings,
     listed,
     unknown_names,
 )
-from headrace._cli.reporting import FAILED, OK, counted, say, tell
 from headrace._registry import registry
+from headrace._registry.catalogue import how_to_install
+from headrace.plugins import installed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["doctor", "list_plugins"]
 
-_INSTALL = "No plugin is installed. Install some: pip install headrace-cv headrace-ort"
+_INSTALL = f"No plugin is installed. {how_to_install('headrace-cv', 'headrace-ort')}"
 
 
 def list_plugins(*, json: bool) -> int:
     """List the installed plugins, of which only hooks are loaded; give the exit status."""
-    records = registry.plugins()
-    rows = listed(records, light_findings(records))
-    for slip in unknown_names(records):
+    found = installed()
+    rows = [plugin.to_dict() for plugin in found]
+    for slip in unknown_names(registry.plugins()):
         tell(f"warning: HEADRACE_PLUGINS: {slip['reason']}. {slip['remedy']}")
     if json:
         _say_json(rows)
         return OK
-    if not records:
+    if not found:
         tell(_INSTALL)
         return OK
-    table = [("DISTRIBUTION", "VERSION", "REQUIRES", "STATE", "BACKENDS")]
+    table = [("DISTRIBUTION", "VERSION", "RANGE", "STATE", "BACKENDS")]
     table += [
         (
             r["distribution"],
             r["version"],
-            r["requires"] or "-",
+            r["range"] or "-",
             r["state"],
             ", ".join(r["backends"]),
         )

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any, NoReturn
 
 __all__ = [
@@ -26,9 +26,11 @@ __all__ = [
     "WrongArgument",
     "counted",
     "discard_stdout",
+    "is_usage_error",
     "leave_now",
     "refusal",
     "say",
+    "say_usage_error",
     "tell",
 ]
 
@@ -44,6 +46,12 @@ class WrongArgument(Exception):  # noqa: N818 - shown as one line
     """An argument that cannot be used, as one that names no input."""
 
     code = "argument"
+
+
+class UsageError(Exception):
+    """Arguments that the command does not have, or that are missing."""
+
+    code = "usage"
 
 
 def say(text: str) -> None:
@@ -94,27 +102,32 @@ def refusal(error: Any) -> dict[str, Any]:
 
 
 def _with_default(option: Any) -> Any:
-    """Give ``--help`` a default, without which some versions of typer import pydantic for it."""
-    if option is not None and option.default is None:
+    """Give a flag of typer's a default, without which some versions import pydantic for it."""
+    if option is not None and option.default is None and getattr(option, "is_flag", False):
         option.default = False
     return option
 
 
+def is_usage_error(error: BaseException) -> bool:
+    """Tell whether an error is one of click, of which there may be several in a process."""
+    return callable(getattr(error, "show", None)) and hasattr(error, "exit_code")
+
+
+def say_usage_error(error: Any, args: Sequence[str]) -> None:
+    """Write an error of usage to stdout as JSON, if the arguments ask for JSON."""
+    message = error.format_message() if "--json" in args else ""
+    if message:  # there is none for help that is shown in the place of an error
+        _say_refusal(UsageError(message))
+
+
+def _say_refusal(error: Exception) -> None:
+    from headrace._cli.printing import as_json
+
+    say(as_json(refusal(error)))
+
+
 class Command(TyperCommand):
-    """One command; with ``--json`` an error that ends it goes to stdout too, as JSON."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        from headrace.errors import HeadraceError
-
-        try:
-            return super().invoke(ctx)
-        except (HeadraceError, WrongArgument) as error:
-            if ctx.params.get("json"):
-                from headrace._cli.printing import as_json
-
-                say(as_json(refusal(error)))
-            raise
+    """One command."""
 
     def get_help_option(self, ctx: Any) -> Any:
         """Give the option ``--help``."""
@@ -130,22 +143,45 @@ class Group(TyperGroup):
 
 
 class Commands(Group):
-    """The group of all commands: turns their errors into a message and an exit status."""
+    """The group of all commands: turns their errors into a message and an exit status.
+
+    With ``--json`` among the arguments, the error that ends a command goes to stdout too, as JSON.
+    """
+
+    _given: Sequence[str] = ()
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Give the options, those for completion too."""
+        return [_with_default(option) for option in super().get_params(ctx)]
+
+    def make_context(self, info_name: Any, args: list[str], *rest: Any, **extra: Any) -> Any:
+        """Read the options before the command."""
+        self._given = list(args)
+        try:
+            return super().make_context(info_name, args, *rest, **extra)
+        except Exception as error:
+            if is_usage_error(error):
+                say_usage_error(error, self._given)
+            raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
-        with _reported(bool(ctx.params.get("traceback"))):
+        """Run the command that was asked for; a second Ctrl-C ends it whatever it does."""
+        from headrace._cli.interrupts import Interrupts
+
+        with _reported(bool(ctx.params.get("traceback")), self._given), Interrupts() as ctx.obj:
             return super().invoke(ctx)
 
 
 @contextlib.contextmanager
-def _reported(traceback: bool) -> Iterator[None]:
+def _reported(traceback: bool, args: Sequence[str]) -> Iterator[None]:
     from headrace.errors import HeadraceError
 
     try:
         yield
         sys.stdout.flush()
     except (HeadraceError, WrongArgument) as error:
+        if "--json" in args:
+            _say_refusal(error)
         if traceback:
             _show_traceback(error)
         tell(f"error: {error}")
@@ -164,6 +200,10 @@ def _reported(traceback: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         tell("interrupted")
         raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        if is_usage_error(error):
+            say_usage_error(error, args)
+        raise
 
 
 def _show_traceback(error: BaseException) -> None:

@@ -9,9 +9,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from headrace._cli.answers import Answers
+from headrace._cli.building import CLOSE_S, showing_setup, telling_warnings
 from headrace._cli.inputs import Input, check_arguments, expand
-from headrace._cli.interrupts import Interrupts
-from headrace._cli.printing import as_json, as_line, escaped
+from headrace._cli.output import Output
 from headrace._cli.reporting import (
     BROKEN_PIPE,
     FAILED,
@@ -20,28 +21,30 @@ from headrace._cli.reporting import (
     counted,
     discard_stdout,
     leave_now,
-    say,
     tell,
 )
-from headrace.errors import ClosedError, InputError, code_of
+from headrace._cli.source import read_as, source_of
+from headrace.errors import ClosedError, InputError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
-__all__ = ["run"]
+    from headrace._cli.interrupts import Interrupts
 
-CLOSE_S = 2.0
-"""How long the end waits for backends that still run on requests nobody waits for any more."""
+__all__ = ["run"]
 
 LEAST_WINDOW = 16
 """At least so many requests are under way at a time."""
 
 
-def run(
-    config: str,
+def run(  # noqa: PLR0913 - one per option of the command
+    what: str,
     arguments: Sequence[str],
+    interrupts: Interrupts,
     *,
+    settings: Sequence[str] = (),
+    output: str | None = None,
     json: bool = False,
     quiet: bool = False,
     progress: bool = True,
@@ -51,10 +54,16 @@ def run(
 ) -> int:
     """Send every input through a pipeline; give the exit status."""
     check_arguments(arguments)
-    with Interrupts() as interrupts:
-        with _setup_bars() if progress and not quiet else contextlib.nullcontext():
-            pipeline = headrace.pipe(config, allow_import=allow_import)
-        work = _Run(pipeline, interrupts, json=json, timeout=timeout, traceback=traceback)
+    source = source_of(what, settings)
+    folder = None if output is None else Output(output, arguments)
+    with telling_warnings():
+        with (
+            showing_setup() if progress and not quiet else contextlib.nullcontext(),
+            read_as(what),
+        ):
+            pipeline = headrace.pipe(source, allow_import=allow_import)
+        answers = Answers(json=json, traceback=traceback, output=folder)
+        work = _Run(pipeline, interrupts, answers, timeout=timeout)
         status = work.to_the_end(arguments, progress=progress and not quiet)
         if not quiet and status != BROKEN_PIPE:
             tell(work.summary())
@@ -64,21 +73,6 @@ def run(
     return status
 
 
-@contextlib.contextmanager
-def _setup_bars() -> Iterator[None]:
-    """Show what backends say of long work while they are built, if somebody sees it."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    from headrace._cli.progress import setup_bars
-    from headrace._context import showing_progress
-
-    with setup_bars(Console(stderr=True)) as bar, showing_progress(bar):
-        yield
-
-
 class _Run:
     """One run over many inputs; as many requests are open as keep all instances busy."""
 
@@ -86,32 +80,24 @@ class _Run:
         self,
         pipeline: headrace.Pipeline,
         interrupts: Interrupts,
+        answers: Answers,
         *,
-        json: bool,
         timeout: float | None,
-        traceback: bool,
     ) -> None:
         self.pipeline = pipeline
         self.interrupts = interrupts
         interrupts.on_first = self._close
-        self.json = json
+        self.answers = answers
         self.timeout = timeout
-        self.traceback = traceback
         self.ok = self.failed = self.begun = 0
         self.seconds = 0.0
         self.interrupted = False
-        self._complain: Callable[[str], None] = tell
         self._advance: Callable[[], None] = _nothing
         self._open: deque[tuple[Input, Future[Any] | InputError]] = deque()
         self._window = _window(pipeline)
-        encoding = (getattr(sys.stdout, "encoding", None) or "").lower()
-        self._ascii_only = encoding not in ("utf-8", "utf8")
 
     def to_the_end(self, arguments: Sequence[str], *, progress: bool) -> int:
         """Run all inputs and close the pipeline; give the exit status."""
-        reconfigure = getattr(sys.stdout, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")  # a path may hold bytes that are no text
         drain = False
         started = time.perf_counter()
         try:
@@ -169,30 +155,16 @@ class _Run:
             raise KeyboardInterrupt
         self._open.popleft()
         if error is None and not isinstance(outcome, InputError):
+            try:
+                self.answers.result(one, outcome.result().get("result"))
+            except RequestError as unwritten:
+                error = unwritten
+        if error is None:
             self.ok += 1
-            self._print_result(one.path, outcome.result().get("result"))
-        elif error is not None:
+        else:
             self.failed += 1
-            self._print_error(one.path, error)
+            self.answers.error(one, error)
         self._advance()
-
-    def _print_result(self, path: str, result: Any) -> None:
-        if self.json:
-            say(as_json({"path": path, "result": result}, ascii_only=self._ascii_only))
-        else:
-            say(as_line(path, result))
-
-    def _print_error(self, path: str, error: BaseException) -> None:
-        kind = {"code": code_of(error), "type": type(error).__name__, "message": str(error)}
-        if self.json:
-            say(as_json({"path": path, "error": kind}, ascii_only=self._ascii_only))
-        else:
-            self._complain(f"{escaped(path)}: error: {kind['code']}: {kind['message']}")
-        if self.traceback:
-            import traceback
-
-            lines = traceback.format_exception(type(error), error, error.__traceback__)
-            self._complain("".join(lines).rstrip())
 
     @contextlib.contextmanager
     def _bar(self, arguments: Sequence[str]) -> Iterator[None]:
@@ -205,7 +177,7 @@ class _Run:
             return
         from headrace._cli.progress import progress_bar
 
-        with progress_bar(total) as (self._advance, self._complain):
+        with progress_bar(total) as (self._advance, self.answers.complain):
             yield
 
     def summary(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace._config.nesting import MAX_DEPTH, too_deep
-from headrace._config.problems import Problems, key_place
+from headrace._config.problems import Problems, key_place, shown_value
 from headrace._expression import substitute_text
+from headrace._expression.words import MAX_DIGITS
 from headrace._options import TextWithBase
 from headrace.errors import ConfigError
 
@@ -24,7 +26,9 @@ else:
 __all__ = ["Document", "Table", "Written", "plain_copy", "read_document", "with_base"]
 
 _SCOPED = re.compile(r"\s*([\w.:-]+::[\w-]+)\s*=")
-_TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
+_MANY_DIGITS = re.compile(rf"[0-9](?:_?[0-9]){{{MAX_DIGITS},}}")
+_TOO_BIG = 10**MAX_DIGITS
+_TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
 @dataclass(frozen=True)
@@ -82,17 +86,26 @@ def plain_copy(value: Any) -> Any:
     return value
 
 
-def read_document(source: str | os.PathLike[str] | Mapping[str, Any]) -> Document:
+def read_document(
+    source: str | os.PathLike[str] | Mapping[str, Any], base: str | os.PathLike[str] | None = None
+) -> Document:
     """Read a dict or a TOML file and all that it extends.
+
+    Args:
+        source: The dict, or the path.
+        base: The folder that relative paths in a dict start from; None: the working directory.
 
     Raises:
         ConfigError: A file cannot be read or is no TOML, or ``extends`` and ``import`` are wrong;
             all that is wrong in that way.
-        TypeError: ``source`` is neither a path nor a mapping.
+        TypeError: ``source`` is neither a path nor a mapping, or a file is given a ``base``.
     """
     reader = _Reader()
     if isinstance(source, Mapping):
-        document = reader.tables(source, Path.cwd(), None, ())
+        folder = Path.cwd() if base is None else Path.cwd() / Path(base).expanduser()
+        document = reader.tables(source, folder, None, ())
+    elif base is not None:
+        raise TypeError("base is for a dict: paths in a file are relative to that file")
     elif isinstance(source, (str, os.PathLike)):
         document = reader.file(Path(source), (), {})
     else:
@@ -127,7 +140,7 @@ class _Reader:
                 message = f"more than {MAX_DEPTH} files that extend each other"
                 self.problems.add("nesting", message, **by)
                 return Document()
-            text = resolved.read_bytes().decode("utf-8-sig")
+            text = _text_of(resolved)
         except FileNotFoundError:
             hint = (
                 "A path is relative to the file that extends it."
@@ -153,27 +166,13 @@ class _Reader:
         try:
             tables: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            message = str(error)
-            place = _TOML_PLACE.search(message)
-            span = hint = None
-            if place is not None:
-                lines = text.replace("\r\n", "\n").split("\n")
-                offset = sum(len(line) + 1 for line in lines[: int(place[1]) - 1])
-                span = (offset + int(place[2]) - 1, offset + int(place[2]))
-                scoped = _SCOPED.match(lines[int(place[1]) - 1])
-                if scoped is not None:
-                    hint = f'A key with a scope stands in quotes: "{scoped[1]}" = ...'
-                elif message.startswith("Invalid value"):
-                    hint = 'A text stands in quotes: "..."'
-                message = f"line {place[1]}: {message.replace(place[0], '')}"
-            self.problems.add(
-                "toml",
-                f"this is no TOML: {message}",
-                file=file,
-                span=span,
-                text=None if span is None else text.replace("\r\n", "\n"),
-                hint=hint,
-            )
+            self.problems.add("toml", file=file, **_toml_problem(str(error), text))
+        except ValueError:  # an integer of more digits than the interpreter converts
+            found = _MANY_DIGITS.search(text)
+            number = text[: found.start()].count("\n") + 1 if found else 1
+            message = f"line {number}: a number has at most {MAX_DIGITS} digits"
+            span = found.span() if found else None
+            self.problems.add("number", message, file=file, span=span, text=text if span else None)
         except RecursionError:
             message = f"nested more than {MAX_DEPTH} levels deep"
             self.problems.add("nesting", message, file=file)
@@ -216,6 +215,10 @@ class _Reader:
             path, part = todo.pop()
             if isinstance(part, (list, tuple)):
                 todo.extend((path, item) for item in part)
+            if isinstance(part, int) and int.__abs__(part) >= _TOO_BIG:
+                message = f"a number has at most {MAX_DIGITS} digits"
+                self.problems.add("number", message, file=file, path=path or None)
+                good = False
             if not isinstance(part, Mapping):
                 continue
             for key, value in part.items():
@@ -223,7 +226,10 @@ class _Reader:
                     todo.append((f"{path}.{key}" if path else key, value))
                 else:
                     self.problems.add(
-                        "key", f"keys are texts, got {key!r}", file=file, path=path or None
+                        "key",
+                        f"keys are texts, got {shown_value(key)}",
+                        file=file,
+                        path=path or None,
                     )
                     good = False
         return good
@@ -247,6 +253,41 @@ class _Reader:
             except ConfigError as error:
                 self.problems.extend(error.problems, file=file, path=key)
         return texts
+
+
+def _text_of(path: Path) -> str:
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading it might never end
+        raise ValueError("it is a pipe or a device, not a TOML file")
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError("it holds no text in UTF-8, so it is no TOML file") from error
+
+
+def _toml_problem(message: str, text: str) -> dict[str, Any]:
+    """Say where a text is no TOML, from the message of the parser."""
+    place = _TOML_PLACE.search(message)
+    if place is None:
+        return {"message": f"this is no TOML: {message}"}
+    text = text.replace("\r\n", "\n")
+    lines = text.split("\n")
+    line = int(place[1] or len(lines))
+    column = int(place[2] or len(lines[-1]) + 1)
+    offset = sum(len(before) + 1 for before in lines[: line - 1]) + column - 1
+    scoped = _SCOPED.match(lines[line - 1])
+    hint = None
+    if scoped is not None:
+        hint = f'A key with a scope stands in quotes: "{scoped[1]}" = ...'
+    elif message.startswith("Invalid value") and place[1]:
+        hint = 'A text stands in quotes: "..."'
+    what = message.replace(place[0], "" if place[1] else ", the text ends here")
+    return {
+        "message": f"this is no TOML: line {line}, column {column}: {what}",
+        "span": (offset, offset + 1),
+        "text": text,
+        "hint": hint,
+    }
 
 
 def _merge(into: Document, child: Document) -> None:

@@ -11,6 +11,7 @@ from headrace._options import Options
 __all__ = [
     "EXPRESSION_KEYS",
     "GLOBAL_KEYS",
+    "KEYS_ELSEWHERE",
     "LINK_KEYS",
     "NODE_KEYS",
     "NODE_ONLY",
@@ -114,3 +115,18 @@ LINK_KEYS = ("next", "map", "or", "each", "each_errors")
 """Keys that link a node to others; see `headrace._plan.links`."""
 NODE_ONLY = ("next", "map", "or", "each")
 """Those that cannot be a default of all nodes."""
+
+KEYS_ELSEWHERE = {
+    **dict.fromkeys(("batch_size", "max_batch", "max_batch_size"), "max"),
+    **dict.fromkeys(
+        ("workers", "num_workers", "instances", "num_instances", "instance_count", "replicas"),
+        "instance_num",
+    ),
+    **dict.fromkeys(
+        ("batch_timeout", "batch_timeout_ms", "batching_timeout_ms", "max_queue_delay_ms"),
+        "batching_timeout",
+    ),
+    **dict.fromkeys(("max_queue_size", "queue_length"), "queue_size"),
+    **dict.fromkeys(("timeout", "deadline_ms"), "timeout_ms"),
+}
+"""What other systems call a key of a node, and its name here: meant when nobody has such an option."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.changes import changed
 from headrace._config.document import Document, Written, plain_copy, read_document
 from headrace._config.nesting import with_room
 from headrace._config.problems import Problems, key_place
-from headrace._config.shape import MAIN, Shape, read_shape
-from headrace._registry import is_file, run_imports
+from headrace._config.shape import Shape, read_shape
+from headrace._registry import refused, run_imports
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
@@ -43,37 +43,44 @@ class PipelineConfig:
         cls,
         source: str | os.PathLike[str] | Mapping[str, Any] | PipelineConfig,
         *,
+        base: str | os.PathLike[str] | None = None,
         allow_import: bool = True,
     ) -> PipelineConfig:
         """Read and check a configuration; build nothing, import no heavy library.
 
         Args:
             source: A dict, the path of a TOML file (a text is always a path), or a configuration.
+            base: The folder that relative paths in a dict start from, also those under ``extends``
+                and ``import``; default: the working directory.
             allow_import: Whether the code under ``import`` may run. The environment variable
-                ``HEADRACE_IMPORT=0`` refuses it as well.
+                ``HEADRACE_IMPORT=0`` refuses it as well, and so does what is not clearly a yes.
 
         Raises:
             ConfigError: Something is wrong; its ``problems`` are all that is.
-            TypeError: ``source`` is none of the three.
+            TypeError: ``source`` is none of the three, or ``base`` is given for another than a dict.
         """
         if isinstance(source, PipelineConfig):
+            if base is not None:
+                raise TypeError("base is for a dict: this configuration knows its folders")
             if allow_import or not source._allow_import:
                 return source
             return with_room(lambda: cls._of(source._document, allow_import))
-        return with_room(lambda: cls._of(read_document(source), allow_import))
+        return with_room(lambda: cls._of(read_document(source, base), allow_import))
 
     @classmethod
     def _of(cls, document: Document, allow_import: bool) -> PipelineConfig:
         from headrace._plan import plan_pipeline
 
         problems = Problems()
-        allowed = allow_import and os.environ.get("HEADRACE_IMPORT") != "0"
-        files = _run_imports(document, allowed, problems)
+        why = (
+            refused(os.environ) if allow_import else "allow_import=False or --no-import refuses it"
+        )
+        files = _run_imports(document, why, problems)
         all_names = not len(problems)
         shape = read_shape(document, problems)
-        plan = plan_pipeline(shape, files, problems, all_names=all_names)
+        plan = plan_pipeline(shape, files, problems, all_names=all_names, allow_import=why is None)
         problems.raise_if_any()
-        plan.allow_import = allowed
+        plan.allow_import = why is None
         config = object.__new__(cls)
         for name, value in (
             ("_document", document),
@@ -87,23 +94,19 @@ class PipelineConfig:
     def to_dict(self) -> dict[str, Any]:
         """Give the configuration as plain data, merged from all its files.
 
-        Files are named with their folders, so that it means the same anywhere on this machine.
+        Relative paths stay as written, each relative to the file that wrote it: give their folder as
+        ``base`` when it is loaded again. (A pickled configuration keeps the folders by itself.)
         """
         document = self._document
         plain: dict[str, Any] = {}
         if document.imports:
-            plain["import"] = [_absolute(item, base) for item, base in document.imports]
+            plain["import"] = [item.replace("$", "$$") for item, _ in document.imports]
         for key, value in document.top.items():
             if isinstance(value, Written):
-                plain[key] = self._plain(value)
-            elif self._shape.single and key in self._shape.nodes[MAIN]:
-                plain[key] = self._plain(self._shape.nodes[MAIN][key])
+                plain[key] = _plain(value.value)
             else:
-                plain[key] = {name: self._plain(written) for name, written in value.keys.items()}
+                plain[key] = {name: _plain(written.value) for name, written in value.keys.items()}
         return plain
-
-    def _plain(self, written: Written) -> Any:
-        return plain_copy(self._plan.moved.get(id(written), written.value))
 
     def _changed(self, node: str, changes: Mapping[str, Any]) -> PipelineConfig:
         """Give this configuration with other keys of one node, read and checked as a whole."""
@@ -127,7 +130,16 @@ class PipelineConfig:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PipelineConfig):
             return NotImplemented
-        return self.to_dict() == other.to_dict()
+        return (self.to_dict(), self._checked()) == (other.to_dict(), other._checked())
+
+    def _checked(self) -> list[Any]:
+        """Give all checked options, in which files have their folders, and the imported files."""
+        nodes = self._plan.nodes.values()
+        roots = [root for node in nodes for root in (node.entry, node.init)]
+        elements = [e for root in (*roots, self._plan.entrypoint) if root for e in root.walk()]
+        files = [path for path, _ in self._plan.files]
+        probes = [probe.options for probe in self._plan.probes]
+        return [*files, *(element.options for element in elements), *probes]
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -142,23 +154,34 @@ def _restore(document: Document, allow_import: bool) -> PipelineConfig:
     return with_room(lambda: PipelineConfig._of(document, allow_import))
 
 
-def _absolute(item: str, base: Path) -> str:
-    if not is_file(item):
-        return item
-    return str(base / Path(item).expanduser()).replace("$", "$$")
+def _plain(value: Any) -> Any:
+    """Copy a value, with texts in the place of path objects."""
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list) else plain_copy(value)
 
 
 def _run_imports(
-    document: Document, allow_import: bool, problems: Problems
+    document: Document, why: str | None, problems: Problems
 ) -> tuple[tuple[str, dict[str, type[Any]]], ...]:
-    """Run what the configuration imports; what fails is reported, the rest still runs."""
+    """Run what the configuration imports; what fails is reported, the rest still runs.
+
+    Args:
+        document: The configuration.
+        why: Why nothing may run, None when it may.
+        problems: Where what is wrong goes.
+    """
     items = [item for item, _ in document.imports]
     place = key_place(document.file, "import", "import", items)
-    if items and not allow_import:
+    if items and why is not None:
         problems.add(
             "import_refused",
-            f"the configuration imports {', '.join(items)}, and running its code is not allowed",
-            hint="Allow it with allow_import=True, without --no-import and HEADRACE_IMPORT=0.",
+            f"the configuration imports {', '.join(items)}, and running its code is not allowed: "
+            f"{why}",
+            hint="Allow it with allow_import=True, without --no-import, and with HEADRACE_IMPORT=1 or "
+            "without that variable.",
             **place,
         )
         return ()

@@ -8,14 +8,18 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from headrace._registry.registry import nearest
 from headrace.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Problems", "key_place"]
+__all__ = ["SUGGESTED", "Problems", "key_place"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+SUGGESTED = 100
+"""How many problems get a suggestion."""
+
 _LONGEST = 60
 """Longest value that the line of a key shows, in characters."""
 
@@ -64,6 +68,13 @@ class Problems:
         if known.suggestion is None and problem.suggestion is not None:
             self._found[same] = problem
 
+    def nearest(self, name: str, known: Iterable[str]) -> str | None:
+        """Give the known name most like a wrong one; None once there are many problems.
+
+        Comparing takes time, and who reads the hundredth suggestion reads the first.
+        """
+        return nearest(name, known) if len(self) < SUGGESTED else None
+
     def raise_if_any(self) -> None:
         """Raise one ConfigError with all of them, if there are any."""
         if self._found:
@@ -90,11 +101,14 @@ def key_place(
 
 
 def shown_value(value: Any) -> str:
-    """Write a value in one short line, as TOML or close to it."""
+    """Write a value in one short line, as TOML or close to it, whatever its ``repr`` does."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=_shown)
-    except (ValueError, TypeError):
-        text = repr(value)
+    except Exception:  # noqa: BLE001 - foreign code; and integers may have too many digits
+        try:
+            text = repr(value)
+        except Exception:  # noqa: BLE001 - as above
+            text = object.__repr__(value)
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 

@@ -19,6 +19,16 @@ _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
 """A text with a placeholder may stand for any value."""
 
 _RESERVED = "extends|import|global|define"
+_MAKES_A_NODE = ("backend", "init", "node_entrypoint")
+_SINGLE = {"required": ["backend"], "properties": {"backend": {"type": "string"}}}
+_UNKNOWN = {"enum": ["no node has such a key, and no installed backend such an option"]}
+"""What a value under an unknown key must be: an editor shows this text at the key, while it shows
+``additionalProperties: false`` at everything in the table."""
+_CLOSED = {
+    "if": _SINGLE,
+    "then": {"$ref": "#/$defs/known_main"},
+    "else": {"$ref": "#/$defs/known_nodes"},
+}
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _TABLE = {
     "type": "object",
@@ -59,12 +69,14 @@ _LINKS: dict[str, dict[str, Any]] = {
 def json_schema() -> dict[str, Any]:
     """Give a JSON Schema (draft 2020-12) of the configuration.
 
-    Options of all backends that can be imported here are listed as keys of nodes. Further keys are
-    allowed: which of them a node may have depends on its expressions, and `check` knows. Numbers and
-    flags that are written as texts are refused here, although they can be read.
+    Options of all backends that can be imported here are listed as keys of nodes; which of them a
+    node may have depends on its expressions, and `check` knows. Other keys are refused, unless the
+    configuration has ``import`` or ``extends``, whose backends are not known here, or a backend that
+    is installed cannot be imported. Numbers and flags that are written as texts are refused,
+    although they can be read.
     """
     definitions: dict[str, Any] = {}
-    options = _option_keys(definitions)
+    options, all_known = _option_keys(definitions)
     own = {**options, **_keys_of(NodeKeys, definitions)}
     whole = _keys_of(GlobalKeys, definitions)
     links = {key: _or_placeholder(schema) for key, schema in _LINKS.items()}
@@ -109,6 +121,8 @@ def json_schema() -> dict[str, Any]:
         },
         "additionalProperties": {"not": {"type": "object"}},
     }
+    _add_closed(definitions)
+    open_ended = {"anyOf": [{"required": ["import"]}, {"required": ["extends"]}]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Headrace configuration",
@@ -126,11 +140,44 @@ def json_schema() -> dict[str, Any]:
                 "additionalProperties": {"type": "string"},
             },
         },
-        "if": {"required": ["backend"], "properties": {"backend": {"type": "string"}}},
+        "if": _SINGLE,
         "then": {"$ref": "#/$defs/main"},
         "else": {"$ref": "#/$defs/nodes"},
+        **({"allOf": [{"if": {"not": open_ended}, "then": _CLOSED}]} if all_known else {}),
         "$defs": definitions,
     }
+
+
+def _add_closed(definitions: dict[str, Any]) -> None:
+    """Add what refuses unknown keys and tables that are no nodes: misspelt ones."""
+    reserved = dict.fromkeys(_RESERVED.split("|"), True)
+    scoped = {"::": True}
+    keys = dict.fromkeys((*definitions["node"]["properties"], *GlobalKeys.model_fields), True)
+    definitions["known_keys"] = {
+        "properties": keys,
+        "patternProperties": scoped,
+        "additionalProperties": _UNKNOWN,
+    }
+    known = {"$ref": "#/$defs/known_keys"}
+    definitions["known_main"] = {
+        "properties": {**keys, **reserved, "global": known},
+        "patternProperties": scoped,
+        "additionalProperties": _UNKNOWN,
+    }
+    definitions["known_nodes"] = {
+        "properties": {**keys, **reserved, "global": known},
+        "patternProperties": scoped,
+        "additionalProperties": {"allOf": [{"type": "object"}, known]},
+    }
+    makes_a_node = {"anyOf": [{"required": [key]} for key in _MAKES_A_NODE]}
+    definitions["whole_nodes"] = {
+        "properties": {**keys, **reserved},
+        "patternProperties": scoped,
+        "additionalProperties": makes_a_node,
+    }
+    in_global = {"required": ["global"], "properties": {"global": makes_a_node}}
+    definitions["known_nodes"]["if"] = {"not": {"anyOf": [makes_a_node, in_global]}}
+    definitions["known_nodes"]["then"] = {"$ref": "#/$defs/whole_nodes"}
 
 
 def _elsewhere(where: str) -> dict[str, Any]:
@@ -160,19 +207,24 @@ def _keys_of(model: type[BaseModel], definitions: dict[str, Any]) -> dict[str, A
     return found
 
 
-def _option_keys(definitions: dict[str, Any]) -> dict[str, Any]:
-    """Give the options of all backends by key; of several with one key any may be meant."""
+def _option_keys(definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Give the options of all backends by key, and whether these are all.
+
+    Of several backends with one key any may be meant.
+    """
     offers: dict[str, list[dict[str, Any]]] = {}
+    all_known = True
     for name in registry.names():
         for spec in registry.find(name):
             try:
                 keys = _keys_of(spec.load().Options, definitions)
             except (PluginError, PydanticUserError, ValueError, TypeError):
-                continue  # it cannot be imported, or an option has no JSON form
+                all_known = False  # it cannot be imported, or an option has no JSON form
+                continue
             for key, schema in keys.items():
                 described = f"{spec.name}: {schema.get('description', '')}".strip(": ")
                 offers.setdefault(key, []).append({**schema, "description": described})
-    return {key: _any_of(schemas) for key, schemas in sorted(offers.items())}
+    return {key: _any_of(schemas) for key, schemas in sorted(offers.items())}, all_known
 
 
 def _any_of(schemas: list[dict[str, Any]]) -> dict[str, Any]:

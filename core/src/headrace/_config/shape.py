@@ -14,7 +14,7 @@ from headrace._registry.registry import nearest
 if TYPE_CHECKING:
     from headrace._config.problems import Problems
 
-__all__ = ["MAIN", "Shape", "read_shape"]
+__all__ = ["MAIN", "Shape", "misspelt_table", "read_shape"]
 
 MAIN = "main"
 """The name of the only node of a configuration without tables."""
@@ -124,6 +124,8 @@ def _several_nodes(rest: dict[str, Written | Table], shape: Shape, problems: Pro
                     **key_place(value.file, key, key, value.value),
                 )
             shape.globals.setdefault(key, value)
+        elif _is_misspelt(key, value, shape, problems):
+            _report_misspelt(key, value, shape, problems)
         elif _NODE_NAME.fullmatch(key):
             shape.nodes[key] = value.keys
         else:
@@ -135,6 +137,38 @@ def _several_nodes(rest: dict[str, Written | Table], shape: Shape, problems: Pro
                 text=f"[{key}]",
                 span=(1, 1 + len(key)),
             )
+
+
+def misspelt_table(name: str) -> str | None:
+    """Give the reserved table that a table was probably meant to be, or None."""
+    return nearest(name, _RESERVED)
+
+
+def _is_misspelt(name: str, table: Table, shape: Shape, problems: Problems) -> bool:
+    """Tell whether a table that cannot be a node has nearly the name of a reserved one."""
+    callable_by = ("backend", "init", "node_entrypoint")
+    makes_a_node = any(key in table.keys or key in shape.globals for key in callable_by)
+    return not makes_a_node and problems.nearest(name, _RESERVED) is not None
+
+
+def _report_misspelt(name: str, table: Table, shape: Shape, problems: Problems) -> None:
+    """Report it, and read its keys as those of the table that was meant."""
+    meant = misspelt_table(name)
+    part, holds = shape.definitions, "names for expressions"
+    if meant == "global":
+        part, holds = shape.globals, "the defaults of all nodes"
+    problems.add(
+        "unknown_table",
+        f"the table [{name}] is no node, for it has no backend",
+        file=table.file,
+        path=name,
+        text=f"[{name}]",
+        span=(1, 1 + len(name)),
+        suggestion=meant,
+        hint=f"Write [{meant}], which holds {holds}.",
+    )
+    for key, written in table.keys.items():
+        part.setdefault(key, written)
 
 
 def _report_twice(key: str, value: Written, problems: Problems) -> None:

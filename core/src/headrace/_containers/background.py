@@ -46,3 +46,6 @@ class BackgroundThread(Backend):
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run X on the batch in its thread."""
         return self.thread.call(self.child, batch)
+
+    def _last_label(self) -> str:
+        return self.child._last_label()

@@ -35,8 +35,9 @@ class Chosen(Backend):
 
 
 class ModelLoader(Chosen):
-    """Choose the child by the suffix of the option ``model``: ``ModelLoader[(.onnx)A,(.trt)B]``.
+    """Choose the child by the suffix of the option ``model``: ``ModelLoader[(.onnx)A,(.trt,.plan)B]``.
 
+    The first child with a suffix that ends the name is taken, whether in capitals or not.
     Options of the children that were not chosen count as known.
 
     Reads:

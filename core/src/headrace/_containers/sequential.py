@@ -153,8 +153,11 @@ class Sequential(Backend):
                 taken.append(i)
         return taken
 
+    def _last_label(self) -> str:
+        return self._steps[-1].child._last_label()
+
     def _nothing_before(self, index: int) -> NoResultError:
-        before = self._steps[index - 1].child._label()
+        before = self._steps[index - 1].child._last_label()
         return NoResultError(
             f"{before} wrote no 'result' for the next element, {self._steps[index].child._label()}",
             node=self._node,

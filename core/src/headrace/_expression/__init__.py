@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace._expression.parser import parse, parse_literal
-from headrace._expression.placeholders import substitute, substitute_text
+from headrace._expression.placeholders import read_expression, substitute, substitute_text
 from headrace._expression.templates import Template
 from headrace._expression.tree import EMPTY, Args, Call, Span, Value
 
@@ -16,6 +16,7 @@ __all__ = [
     "Value",
     "parse",
     "parse_literal",
+    "read_expression",
     "substitute",
     "substitute_text",
 ]

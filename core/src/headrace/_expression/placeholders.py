@@ -18,7 +18,7 @@ import re
 from dataclasses import replace as changed
 from typing import TYPE_CHECKING
 
-from headrace._expression.parser import parse_literal, parse_literal_value
+from headrace._expression.parser import parse, parse_literal, parse_literal_value
 from headrace._expression.templates import (
     Piece,
     Placeholder,
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
     from headrace._expression.tree import Span, Value
 
-__all__ = ["substitute", "substitute_text"]
+__all__ = ["read_expression", "substitute", "substitute_text"]
 
 _VARIABLE = r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?\}"
+_WHOLE = re.compile(rf"\s*{_VARIABLE}\s*")
 _IN_TEXT = re.compile(rf"\$\$|{_VARIABLE}|\$\{{")
 _IN_NODE_TEXT = re.compile(
     rf"\$\$|{_VARIABLE}|\$\{{|\{{\{{|\}}\}}|(?P<node>\{{node_name\}})|[{{}}]"
@@ -237,17 +238,44 @@ def substitute(tree: Call, *, node_name: str | None, environ: Mapping[str, str])
         if run.problems:
             raise ConfigError(sorted(run.problems, key=lambda p: p.span or (0, 0)))
         return result
+    return _brought_in(whole, values, tree.name, tree.span, tree.text)
+
+
+def read_expression(text: str, *, node_name: str | None, environ: Mapping[str, str]) -> Call:
+    """Parse an expression of a configuration and put values in the place of its placeholders.
+
+    If all of it is one ``${NAME:-default}``, the default may be any expression without a
+    placeholder: it is replaced first, then parsed.
+
+    Args:
+        text: The expression.
+        node_name: What ``{node_name}`` stands for; None refuses it.
+        environ: The environment, ``os.environ`` or the like.
+
+    Raises:
+        ConfigError: As of `parse` and `substitute`.
+    """
+    whole = _WHOLE.fullmatch(text)
+    if whole is None:
+        return substitute(parse(text), node_name=node_name, environ=environ)
+    found = Placeholder(whole["name"], whole["default"])
+    values = _Values(node_name, environ)
+    return _brought_in(found, values, text.strip(), (0, len(text)), text)
+
+
+def _brought_in(
+    placeholder: Placeholder, values: _Values, name: str, span: Span | None, text: str | None
+) -> Call:
+    """Parse the expression that a placeholder stands for."""
     try:
-        return parse_literal(values.of(whole))
+        return parse_literal(values.of(placeholder))
     except _MissingError as error:
-        problem = Problem(
-            "placeholder", str(error), span=tree.span, text=tree.text, hint=error.hint
-        )
+        problem = Problem("placeholder", str(error), span=span, text=text, hint=error.hint)
         raise ConfigError(problem) from None
     except ConfigError as error:
         raise ConfigError(
             [
-                changed(p, message=f"in the value of {shorten(tree.name)}: {p.message}")
+                changed(p, message=f"in the value of {shorten(name)}: {p.message}")
                 for p in error.problems
             ]
         ) from None

@@ -96,7 +96,7 @@ class Args(Node):
         return dict(self.named)
 
     def span_of(self, which: int | str) -> Span | None:
-        """Give the place of a positional argument by index, or of a named one by key."""
+        """Give the place of an argument by index, positional ones first, or of a named one by key."""
         if isinstance(which, str):
             which = len(self.positional) + [key for key, _ in self.named].index(which)
         return self.spans[which] if self.spans else None

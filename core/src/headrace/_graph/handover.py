@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace._plan.links import KEPT
 from headrace.errors import ContractError, InputError, LimitError, NoResultError
@@ -164,8 +164,10 @@ def too_often(station: Station, target: str) -> LimitError:
     )
 
 
-def finish(sinks: Sequence[tuple[Station, Request]], request: Request, data: Any) -> None:
+def finish(sinks: Sequence[tuple[Station, Request]], request: Request) -> None:
     """Give the caller's dict what the sinks have: ``result`` and, from a single one, its keys.
+
+    Its ``data`` is that of the sink, and is to be put back.
 
     Raises:
         NoResultError: A sink gave no result; it is counted there.
@@ -181,4 +183,3 @@ def finish(sinks: Sequence[tuple[Station, Request]], request: Request, data: Any
             request.update(ended)
     else:
         request["result"] = {station.name: ended["result"] for station, ended in sinks}
-    request["data"] = data

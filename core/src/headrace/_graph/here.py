@@ -104,9 +104,9 @@ def _hop(route: Route, request: Request, data: Any, *, internal: bool) -> None:
     if len(route.sinks) == 1:
         if current is not request:
             request.update(current)
-        request["data"] = data
     else:
-        finish([(route.by_name[name], ends[name]) for name in route.sinks], request, data)
+        finish([(route.by_name[name], ends[name]) for name in route.sinks], request)
+    request["data"] = data
 
 
 class _Legs:
@@ -127,7 +127,8 @@ class _Legs:
         self._leg(route, self._request, entered=False)
         while self._todo:
             self._leg(*self._todo.pop(), entered=True)
-        finish(self._sinks, self._request, self._data)
+        finish(self._sinks, self._request)
+        self._request["data"] = self._data
 
     def _leg(self, route: Route, request: Request, *, entered: bool) -> None:
         ends: Ends = {}

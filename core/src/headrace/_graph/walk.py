@@ -253,7 +253,8 @@ class Walk:
             try:
                 order = {name: i for i, name in enumerate(self._graph.names)}
                 sinks = sorted(self._sinks, key=lambda sink: order[sink[0].name])
-                finish(sinks, self.request, self._entry.data)
+                finish(sinks, self.request)
+                self._entry.put_back()
             except HeadraceError as missing:
                 error = missing
         if error is not None:
@@ -276,7 +277,7 @@ class Walk:
             self._sinks.clear()
 
     def _give_back(self) -> None:
-        self.request["data"] = self._entry.data
+        self._entry.put_back()
         self.request.pop("result", None)
 
     # Taking it back.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.nesting import MAX_DEPTH
 from headrace._containers.background import BackgroundThread
+from headrace._containers.process import Process
 from headrace._containers.sequential import Sequential
 from headrace._expression import Call
 from headrace._plan.values import plain_value
@@ -59,7 +60,7 @@ def is_bare(element: Element) -> bool:
 
 def owns_its_thread(cls: type[Backend]) -> bool:
     """Tell whether everything inside runs in a thread of its own already."""
-    return cls is BackgroundThread
+    return cls in (BackgroundThread, Process)
 
 
 # How many.

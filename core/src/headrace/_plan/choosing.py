@@ -131,8 +131,8 @@ def _have_suffixes(
     good = True
     for child in children:
         flags = child.prefix.positional if child.prefix is not None else ()
-        if len(flags) != 1:
-            message = f"a branch of {element.name} begins with a suffix: (.onnx){child.name}"
+        if not flags or not all(isinstance(flag, str) and flag for flag in flags):
+            message = f"a branch of {element.name} begins with suffixes: (.onnx){child.name}"
             resolver.add("prefix", message, child, scope)
             good = False
     return good
@@ -145,13 +145,13 @@ def _by_suffix(
     model: str,
     scope: Scope,
 ) -> Call | None:
-    """Give the branch whose suffix ends the model's name."""
-    suffixes = []
+    """Give the first branch with a suffix that ends the model's name."""
+    suffixes: list[str] = []
     for child in children:
-        suffix = str(child.prefix.positional[0]) if child.prefix is not None else ""
-        if model.lower().endswith(suffix.lower()):
+        own = [str(one) for one in child.prefix.positional] if child.prefix is not None else []
+        if model.lower().endswith(tuple(suffix.lower() for suffix in own)):
             return child
-        suffixes.append(suffix)
+        suffixes += own
     message = f"{element.name} has no branch for the model {model!r}: it has {', '.join(suffixes)}"
     resolver.add("suffix", message, element.call, scope)
     return None

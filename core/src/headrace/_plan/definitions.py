@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 from headrace._config.nodekeys import NodeKeys
 from headrace._config.problems import key_place
-from headrace._expression import parse, substitute
+from headrace._expression import read_expression
 from headrace._expression.words import PLAIN_NAME
 from headrace._plan.parameters import Parameters
 from headrace._plan.scope import Graft, Layer, Scope, ScopedArgs
 from headrace._plan.values import plain_value
 from headrace._registry import registry
-from headrace._registry.catalogue import WORDS_TO_COME
-from headrace._registry.registry import nearest
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -83,9 +81,8 @@ class Definitions:
             message = f"{name!r} is defined by {other.distribution} already"
             self._problems.add("definition", message, **at_key)
         specs = registry.find(name, self._files)
-        if specs or name in WORDS_TO_COME:
-            owner = specs[0].distribution if specs else "headrace"
-            message = f"{name!r} is the name of a backend of {owner}"
+        if specs:
+            message = f"{name!r} is the name of a backend of {specs[0].distribution}"
             self._problems.add(
                 "definition", message, hint="Choose another name for the definition.", **at_key
             )
@@ -112,7 +109,7 @@ class Definitions:
     def _read(self, definition: Definition, node: str | None) -> Call | None:
         file, path = definition.layer.file, definition.layer.path
         try:
-            tree = substitute(parse(definition.text), node_name=node, environ=os.environ)
+            tree = read_expression(definition.text, node_name=node, environ=os.environ)
         except ConfigError as error:
             self._problems.extend(error.problems, file=file, path=path)
             return None
@@ -149,7 +146,7 @@ class Definitions:
                 wraps=True,
                 expanding=(definition.name,),
             )
-            if resolver.fits(tree, scope.layer):
+            if resolver.fits(tree, scope.layer, definition.name):
                 resolver.plan(tree, scope)
             resolver.leave(node)
 
@@ -211,13 +208,13 @@ def _report_circle(resolver: Resolver, call: Call, scope: Scope) -> None:
 
 
 def _report_unused(resolver: Resolver, call: Call, scoped: ScopedArgs, scope: Scope) -> None:
-    for key in scoped.values:
+    for index, (key, _) in enumerate(call.args.named, len(call.args.positional)):
         if key not in scoped.used:
             resolver.add(
                 "unknown_option",
                 f"no backend of the definition {call.name!r} has an option {key!r}",
                 call,
                 scope,
-                span=call.args.span_of(key) or call.name_span,
-                suggestion=nearest(key, scoped.asked),
+                span=call.args.span_of(index) or call.name_span,
+                suggestion=resolver.problems.nearest(key, scoped.asked),
             )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace._options import Options
     from headrace._plan.links import Links
     from headrace._registry import BackendSpec
+    from headrace.errors import Problem
 
 __all__ = [
     "Element",
@@ -217,11 +218,11 @@ class PipelinePlan:
         files: The files that the configuration imports, and what each has registered.
         late: Plans an expression that a backend asks for in its ``init``: the text, the name of the
             node (None for the front) and the instances of enclosing ``IoC``s.
-        moved: Values that name files, with absolute paths instead: per `Written` (by identity) the
-            new value.
         links: How each node is linked to the others.
         probes: The probes that are switched on.
         allow_import: Whether the configuration may bring in code.
+        doubts: What is allowed but hardly meant, as far as planning has seen it; see
+            `headrace._plan.doubts`.
     """
 
     nodes: dict[str, NodePlan]
@@ -231,10 +232,10 @@ class PipelinePlan:
     registered: dict[str, Named] = field(default_factory=dict)
     files: tuple[tuple[str, dict[str, type[Any]]], ...] = ()
     late: Callable[[str, str | None, tuple[dict[str, Named], ...]], Element] | None = None
-    moved: dict[int, Any] = field(default_factory=dict)
     links: dict[str, Links] = field(default_factory=dict)
     probes: tuple[ProbePlan, ...] = ()
     allow_import: bool = True
+    doubts: tuple[Problem, ...] = ()
 
     @property
     def is_graph(self) -> bool:

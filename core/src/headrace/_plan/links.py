@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -148,7 +149,7 @@ class _Reader:
         if "" in names:
             self.wrong("next", f"there is an empty name in {value!r}")
             return ()
-        for name in sorted({n for n in names if names.count(n) > 1}):
+        for name in _twice(names):
             self.wrong("next", f"{name!r} stands there twice")
         return tuple(dict.fromkeys(names))
 
@@ -160,7 +161,7 @@ class _Reader:
         if found is None:
             return None
         targets = [target for pairs in found.values() for _, target in pairs]
-        for target in sorted({t for t in targets if targets.count(t) > 1}):
+        for target in _twice(targets):
             self.wrong("map", f"two sources go to the key {target!r}")
         if "data" not in targets:
             self.wrong("map", "nothing goes to 'data'", hint="Write a[result:data].")
@@ -252,6 +253,10 @@ class _Reader:
         return Each(self.name, parts[0], parts[1] if len(parts) == 2 else "data", keep_errors)
 
 
+def _twice(names: list[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
 def read_links(
     name: str, table: Mapping[str, Written], shared: Mapping[str, Written], problems: Problems
 ) -> Links:
@@ -278,15 +283,7 @@ def check_links(links: Mapping[str, Links], problems: Problems) -> bool:
         Whether all names in ``next`` are nodes, and none comes after itself.
     """
     for one in links.values():
-        for name in one.next:
-            if name not in links:
-                _wrong(
-                    problems,
-                    one,
-                    "next",
-                    f"no node is called {name!r}",
-                    suggestion=nearest(name, links),
-                )
+        _check_names(one, links, problems)
     circle = _circle(links)
     if circle is not None:
         way = " > ".join(circle)
@@ -302,6 +299,15 @@ def check_links(links: Mapping[str, Links], problems: Problems) -> bool:
     for one in links.values():
         _check_one(one, links, before, problems)
     return all(name in links for one in links.values() for name in one.next)
+
+
+def _check_names(one: Links, links: Mapping[str, Links], problems: Problems) -> None:
+    """Report the names in ``next`` and ``map`` that are no nodes."""
+    for key, names in (("next", one.next), ("map", one.map or ())):
+        for name in names:
+            if name not in links:
+                near = problems.nearest(name, links)
+                _wrong(problems, one, key, f"no node is called {name!r}", suggestion=near)
 
 
 def _wrong(problems: Problems, links: Links, key: str, message: str, **more: Any) -> None:
@@ -369,9 +375,8 @@ def _check_source(
 ) -> None:
     """Check that a node which a map names has always ended before it."""
     if name not in links:
-        suggestion = nearest(name, links)
-        _wrong(problems, one, "map", f"no node is called {name!r}", suggestion=suggestion)
-    elif name == one.name:
+        return  # it is reported
+    if name == one.name:
         _wrong(problems, one, "map", f"{name!r} is this node, which has yet to run")
     elif name not in before[one.name] and not _always_before(name, one.name, before):
         _wrong(problems, one, "map", f"{name!r} does not lie on every way to {one.name!r}")

@@ -9,7 +9,7 @@ from headrace._config.document import Written
 from headrace._config.nodekeys import NODE_KEYS, NodeKeys
 from headrace._config.problems import key_place
 from headrace._containers.scheduling import Batching
-from headrace._expression import parse, substitute
+from headrace._expression import read_expression
 from headrace._plan.element import Element, Named, NodePlan
 from headrace._plan.keys import check_keys
 from headrace._plan.parameters import Parameters
@@ -122,7 +122,7 @@ class NodePlanner:
         return False
 
     def _core(self, text: str) -> Element | None:
-        call = substitute(parse(text), node_name=self.name, environ={})
+        call = read_expression(text, node_name=self.name, environ={})
         layer = Layer(f"{self.name}.node_entrypoint")
         return self.pipeline.resolver.plan(
             call, Scope(layer, depth=-_AROUND, entry=True, wraps=True)
@@ -200,7 +200,7 @@ class NodePlanner:
         if not isinstance(found[1].value, str) or "Forward" not in found[1].value:
             return None
         try:
-            call = substitute(parse(found[1].value), node_name=self.name, environ={})
+            call = read_expression(found[1].value, node_name=self.name, environ={})
         except ConfigError:
             return None  # it is reported where the backend is planned
         children = call.children

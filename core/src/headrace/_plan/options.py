@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from headrace._config.nodekeys import KEYS_ELSEWHERE, NODE_KEYS
 from headrace._config.problems import key_place, shown_value
 from headrace._options import Options
-from headrace._plan.moved import with_folders
 from headrace._plan.values import nearest_choice, plain_value, replaced
-from headrace._registry.registry import nearest
+from headrace._portable import told
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-    from headrace._config.document import Written
     from headrace._config.problems import Problems
     from headrace._expression import Call
-    from headrace._plan.moved import Moved
     from headrace._plan.parameters import Found, Parameters
     from headrace._plan.scope import Layer, Scope
 
@@ -35,15 +33,11 @@ class _Value:
     ``told`` says that what is wrong with it has been reported.
     """
 
-    def __init__(
-        self, value: Any, origin: str, base: str, place: dict[str, Any], written: Written | None
-    ) -> None:
+    def __init__(self, value: Any, origin: str, base: str, place: dict[str, Any]) -> None:
         self.value = value
         self.origin = origin
         self.base = base
         self.place = place
-        self.written = written
-        self.argument: tuple[Layer, Call, int | str] | None = None
         self.told = False
 
 
@@ -56,7 +50,6 @@ class OptionsReader:
         scope: Where it stands.
         parameters: The keys of its node.
         problems: Where what is wrong goes.
-        moved: Where values that name files are noted.
         names: The names before ``::`` that mean this element.
     """
 
@@ -67,7 +60,6 @@ class OptionsReader:
         scope: Scope,
         parameters: Parameters,
         problems: Problems,
-        moved: Moved,
         names: tuple[str, ...],
     ) -> None:
         self.call = call
@@ -75,7 +67,6 @@ class OptionsReader:
         self.scope = scope
         self.parameters = parameters
         self.problems = problems
-        self.moved = moved
         self.names = names
         fields = options.model_fields if _is_options(options) else {}
         self.keys = {field.alias or name: name for name, field in fields.items()}
@@ -101,14 +92,13 @@ class OptionsReader:
         for key in self.keys:
             value = self._winner(key, written)
             if value is None and given is not None and key in given:
-                value = _Value(*given[key], ".", self._place(), None)
+                value = _Value(*given[key], ".", self._place())
             if value is not None:
                 values[key] = value
         origins = {key: values[key].origin if key in values else "default" for key in self.keys}
         options = self._validated(values)
         if options is None or self._wrong:
             return None, origins
-        self._note_files(options, values)
         return options, origins
 
     def _validated(self, values: dict[str, _Value]) -> Options | None:
@@ -119,10 +109,26 @@ class OptionsReader:
                 {key: value.value for key, value in values.items()}, context=context
             )
         except ValidationError as error:
+            self._report_all(error, values)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a validator or a default of the class
+            self._add_raised(error)
+        else:
+            return options
+        return None
+
+    def _report_all(self, error: ValidationError, values: dict[str, _Value]) -> None:
+        try:
             for detail in error.errors(include_url=False):
                 self._report(detail, values)
-            return None
-        return options
+        except Exception as broken:  # noqa: BLE001 - the text of what a validator raised
+            self._add_raised(broken)
+
+    def _add_raised(self, error: BaseException) -> None:
+        cls = f"{self.options.__module__}.{self.options.__qualname__}"
+        message = f"{self.call.name}: checking its options raised {told(error)}"
+        self._add("option", message, hint=f"The class {cls} has to be mended by its author.")
 
     def _add(self, code: str, message: str, which: int | str | None = None, **more: Any) -> None:
         self._wrong = True
@@ -153,22 +159,20 @@ class OptionsReader:
             inline = inline or own
         elif own is not None:
             definition = definition or own
-        found = self.parameters.find(self.names, key)
+        found = self.parameters.find(self.names, key, wins=inline is None)
         if inline is not None:
             return inline
         return definition if found is None else self._from_parameter(found)
 
     def _argument(self, layer: Layer, call: Call, which: int | str, value: Any) -> _Value:
         origin = "inline" if layer.depth == 0 else "definition"
-        found = _Value(value, origin, layer.base, _place(layer, call, which), None)
-        found.argument = (layer, call, which)
-        return found
+        return _Value(value, origin, layer.base, _place(layer, call, which))
 
     def _from_parameter(self, found: Found) -> _Value:
         origin, written, path = found
         key = path.split(".", 1)[1]
         place = key_place(written.file, path, key, written.value)
-        value = _Value(written.value, origin, str(written.base), place, written)
+        value = _Value(written.value, origin, str(written.base), place)
         try:
             value.value = replaced(written.value)
         except ConfigError as error:
@@ -192,14 +196,14 @@ class OptionsReader:
                 break
             key = positional[index]
             values[key] = self._argument(layer, call, index, plain_value(value))
-        for key, value in call.args.named:
+        for index, (key, value) in enumerate(call.args.named, len(call.args.positional)):
             if key not in self.keys:
                 self._add(
                     "unknown_option",
                     f"{call.name} has no option {key!r}",
-                    key,
-                    suggestion=nearest(key, self.keys),
-                    hint=_known(self.keys),
+                    index,
+                    suggestion=self.problems.nearest(key, self.keys),
+                    hint=_of_the_node(key) or _known(self.keys),
                 )
             elif key in values:
                 self._add("twice", f"{key!r} stands there twice", key)
@@ -207,7 +211,7 @@ class OptionsReader:
                 values[key] = self._argument(layer, call, key, plain_value(value))
         return values
 
-    # What is wrong, and which values name files.
+    # What is wrong.
 
     def _report(self, detail: ErrorDetails, values: dict[str, _Value]) -> None:
         location = detail["loc"]
@@ -234,18 +238,6 @@ class OptionsReader:
         told = f"{what}{message}{got if key else ''}"
         self.problems.add("option", told, suggestion=nearest_choice(detail), **place)
 
-    def _note_files(self, options: Options, values: dict[str, _Value]) -> None:
-        """Take note of texts that became paths, so that they can be written with their folder."""
-        for key, value in values.items():
-            checked = getattr(options, self.keys[key])
-            moved = with_folders(value.value, checked, value.base)
-            if moved == value.value:
-                continue
-            if value.written is not None:
-                self.moved.key(value.written, moved)
-            elif value.argument is not None:
-                self.moved.argument(*value.argument, value.value, checked, value.base)
-
 
 def _is_options(options: Any) -> bool:
     return isinstance(options, type) and issubclass(options, Options)
@@ -256,6 +248,12 @@ def _place(layer: Layer, call: Call, which: int | str | None = None) -> dict[str
     if which is not None:
         span = call.args.span_of(which) or span
     return {"file": layer.file, "path": layer.path, "span": span, "text": call.text}
+
+
+def _of_the_node(key: str) -> str | None:
+    """Say where a key of a node stands, that was written as an option."""
+    meant = KEYS_ELSEWHERE.get(key, key)
+    return f"{meant!r} is a key of the node: {meant} = ..." if meant in NODE_KEYS else None
 
 
 def _known(keys: Mapping[str, str]) -> str:

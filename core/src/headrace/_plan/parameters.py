@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 
 from headrace._config.nodekeys import (
     GLOBAL_KEYS,
+    KEYS_ELSEWHERE,
     LINK_KEYS,
     NODE_KEYS,
     NODE_ONLY,
 )
 from headrace._config.problems import key_place
+from headrace._config.shape import misspelt_table
 from headrace._plan.values import replaced
-from headrace._registry.registry import nearest
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from headrace._config.document import Written
     from headrace._config.problems import Problems
@@ -40,8 +41,11 @@ class Parameters:
         used_globals: The global keys that some node has; shared by all nodes.
 
     Attributes:
+        effective: The paths of the keys whose value some element has.
+        overruled: Per path of a key, the elements that have it and take another value.
         incomplete: Whether some text or name of the node could not be understood, so that a key
             nobody has may belong there; only those that look like a key of a node are reported.
+        reflected: How many elements parameters have brought that are reflected in others.
         excused: Whether a branch that is not built cannot be looked into, so that any key may
             belong to it.
     """
@@ -54,8 +58,11 @@ class Parameters:
         used_globals: set[str],
     ) -> None:
         self.node = node
+        self.effective: set[str] = set()
+        self.overruled: dict[str, list[str]] = {}
         self.incomplete = False
         self.excused = False
+        self.reflected = 0
         self.used_globals = used_globals
         self._table = table
         self._shared = shared
@@ -66,10 +73,15 @@ class Parameters:
         """Tell whether a key configures nodes, so that an option of that name is written scoped."""
         return key in _OWN
 
-    def find(self, names: Iterable[str], key: str) -> Found | None:
-        """Give the value of ``key`` for the backend called ``names``, the one that wins.
+    def find(self, names: Sequence[str], key: str, *, wins: bool = True) -> Found | None:
+        """Give the value of ``key`` for the backend called ``names``, the nearest one.
 
         All places where it is written count as known from now on.
+
+        Args:
+            names: The names of the backend.
+            key: The option.
+            wins: Whether the backend takes that value; else one in the expression is nearer.
         """
         scoped = [f"{name}::{key}" for name in names]
         plain = [key] if key not in _OWN else []
@@ -83,6 +95,10 @@ class Parameters:
                 if name in table:
                     used.add(name)
                     where = f"{self.node}.{name}" if origin == "node" else f"global.{name}"
+                    if found is None and wins:
+                        self.effective.add(where)
+                    else:
+                        self.overruled.setdefault(where, []).append(names[0])
                     found = found or (origin, table[name], where)
         return found
 
@@ -102,6 +118,7 @@ class Parameters:
 
     def report_unknown(self, problems: Problems) -> None:
         """Report the node's keys that belong to the pipeline, and those that nobody has."""
+        known = self.known()
         for key, written in self._table.items():
             path = f"{self.node}.{key}"
             place = key_place(written.file, path, key, written.value, at_key=True)
@@ -114,7 +131,9 @@ class Parameters:
                 )
             elif key not in self._used and key not in _OWN and not self.excused:
                 _report_unset(written, path, problems)
-                suggestion = _like(key, NODE_KEYS if self.incomplete else self.known())
+                suggestion = _like(key, known, problems, incomplete=self.incomplete)
+                if isinstance(written.value, dict):
+                    suggestion = misspelt_table(key) or suggestion
                 if suggestion is not None or not self.incomplete:
                     problems.add(
                         "unknown_key",
@@ -128,10 +147,18 @@ class Parameters:
         return self._asked | {*NODE_KEYS, *LINK_KEYS}
 
 
-def _like(key: str, known: Iterable[str]) -> str | None:
-    """Give the known key most like ``key``; ``max`` for ``Name::max``, for node keys have no scope."""
+def _like(key: str, known: Iterable[str], problems: Problems, *, incomplete: bool) -> str | None:
+    """Give the known key that was probably meant by ``key``.
+
+    That is ``max`` for ``Name::max``, since node keys have no scope, and for ``batch_size``. Where
+    some backend is not known, whose option it may be, only a key of nodes that is nearly the same.
+    """
     scope, _, part = key.rpartition("::")
-    return part if scope and part in NODE_KEYS else nearest(key, known)
+    if scope and part in NODE_KEYS:
+        return part
+    if incomplete:
+        return problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
+    return KEYS_ELSEWHERE.get(part) or problems.nearest(key, known)
 
 
 def _report_unset(written: Written, path: str, problems: Problems) -> None:
@@ -148,13 +175,14 @@ def report_unknown_globals(
     """Report the global keys that belong to a node, and those that no node has."""
     used = set().union(*(node.used_globals for node in nodes))
     known = set().union(*(node.known() for node in nodes)) | set(GLOBAL_KEYS)
+    excused = any(node.excused for node in nodes)
+    incomplete = any(node.incomplete for node in nodes)
     for key, written in shared.items():
         place = key_place(written.file, f"global.{key}", key, written.value, at_key=True)
         if key in NODE_ONLY:
             problems.add("node_key", f"{key!r} belongs to a node, not to [global]", **place)
-        elif key not in used and key not in _OWN and not any(node.excused for node in nodes):
-            incomplete = any(node.incomplete for node in nodes)
-            suggestion = _like(key, (*NODE_KEYS, *GLOBAL_KEYS) if incomplete else known)
+        elif key not in used and key not in _OWN and not excused:
+            suggestion = _like(key, known, problems, incomplete=incomplete)
             if suggestion is not None or not incomplete:
                 problems.add(
                     "unknown_key",

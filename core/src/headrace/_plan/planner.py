@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.nodekeys import GlobalKeys, NodeKeys
 from headrace._config.problems import Problems, key_place
-from headrace._expression import parse, substitute
+from headrace._expression import read_expression
+from headrace._plan.doubts import report_overruled
 from headrace._plan.element import Named, PipelinePlan
 from headrace._plan.keys import check_keys
 from headrace._plan.links import check_links, read_links
@@ -44,13 +45,21 @@ class Pipeline:
         nodes: The nodes that are planned.
         parameters: The keys of all nodes.
         used_globals: The global keys that some node has.
+        allow_import: Whether code that the configuration names may be imported.
     """
 
     def __init__(
-        self, shape: Shape, files: Files, problems: Problems, *, all_names: bool = True
+        self,
+        shape: Shape,
+        files: Files,
+        problems: Problems,
+        *,
+        all_names: bool = True,
+        allow_import: bool = True,
     ) -> None:
         self.shape = shape
         self.problems = problems
+        self.allow_import = allow_import
         self.resolver = Resolver(self, files, problems, all_names=all_names)
         self.registered: dict[str, Named] = {}
         self.nodes: dict[str, NodePlan] = {}
@@ -75,9 +84,10 @@ class Pipeline:
         }
         is_graph = check_links(links, self.problems)
         links = with_calls(links, self.nodes)
+        doubts = Problems()
         if is_graph and len(self.nodes) == len(self.shape.nodes):
             check_reposts(links, self.nodes, self.problems)
-            check_keys_read(links, self.nodes, self.problems)
+            check_keys_read(links, self.nodes, self.problems, doubts)
             if entrypoint is not None:
                 check_front(entrypoint, links, self.nodes, self.problems)
         self.resolver.definitions.check_all(self)
@@ -85,6 +95,7 @@ class Pipeline:
             parameters.report_unknown(self.problems)
         if self.shape.nodes:
             report_unknown_globals(self.shape.globals, self.parameters, self.problems)
+        report_overruled(self.shape, self.parameters, doubts)
         return PipelinePlan(
             self.nodes,
             list(self.shape.nodes),
@@ -93,9 +104,9 @@ class Pipeline:
             self.registered,
             self._files,
             self.late,
-            self.resolver.moved.values(),
             links,
             probes,
+            doubts=tuple(doubts),
         )
 
     def _front(self) -> tuple[Element | None, int | None]:
@@ -227,7 +238,7 @@ class Pipeline:
             self.problems.add("type", f"{key} is a text, an expression", **place)
             return None
         try:
-            call = substitute(parse(written.value), node_name=node, environ=os.environ)
+            call = read_expression(written.value, node_name=node, environ=os.environ)
         except ConfigError as error:
             self.problems.extend(error.problems, file=written.file, path=path)
             return None
@@ -274,7 +285,7 @@ class Pipeline:
             ConfigError: It is wrong.
         """
         problems = Problems()
-        other = Pipeline(self.shape, self._files, problems)
+        other = Pipeline(self.shape, self._files, problems, allow_import=self.allow_import)
         other.registered, other.nodes = dict(self.registered), dict(self.nodes)
         other._begun = set(self.shape.nodes)
         table = self.shape.nodes.get(node, {}) if node is not None else {}
@@ -283,7 +294,7 @@ class Pipeline:
         other.resolver.enter(node or "global", keys, parameters)
         layer = Layer(f"{node or 'global'}: built in init")
         element = None
-        call = substitute(parse(text), node_name=node, environ=os.environ)
+        call = read_expression(text, node_name=node, environ=os.environ)
         call = other._without_prefix(call, layer)
         if other.resolver.fits(call, layer):
             element = other.resolver.plan(call, Scope(layer, frames=frames))
@@ -303,13 +314,18 @@ class Pipeline:
 def _parsed_quietly(text: Any, node: str) -> list[Call]:
     """Read an expression, or nothing: what is wrong is reported when its node is planned."""
     try:
-        return [substitute(parse(text), node_name=node, environ=os.environ)]
+        return [read_expression(text, node_name=node, environ=os.environ)]
     except (ConfigError, TypeError):
         return []
 
 
 def plan_pipeline(
-    shape: Shape, files: Files, problems: Problems, *, all_names: bool = True
+    shape: Shape,
+    files: Files,
+    problems: Problems,
+    *,
+    all_names: bool = True,
+    allow_import: bool = True,
 ) -> PipelinePlan:
     """Plan all nodes of a configuration; what is wrong goes to ``problems``.
 
@@ -318,8 +334,9 @@ def plan_pipeline(
         files: The files that it imports, and what each has registered.
         problems: Where problems go.
         all_names: False when an import has failed, so that unknown names are no problem of theirs.
+        allow_import: Whether code that the configuration names may be imported.
     """
-    return Pipeline(shape, files, problems, all_names=all_names).plan()
+    return Pipeline(shape, files, problems, all_names=all_names, allow_import=allow_import).plan()
 
 
 def plan_expression(text: str, files: Files, problems: Problems) -> Element | None:
@@ -328,7 +345,7 @@ def plan_expression(text: str, files: Files, problems: Problems) -> Element | No
 
     pipeline = Pipeline(Shape(), files, problems)
     pipeline.resolver.enter("main", NodeKeys(), Parameters("main", {}, {}, set()))
-    call = substitute(parse(text), node_name="main", environ=os.environ)
+    call = read_expression(text, node_name="main", environ=os.environ)
     layer = Layer("expression")
     if not pipeline.resolver.fits(call, layer):
         return None

@@ -98,7 +98,6 @@ def _plan(resolver: Resolver, found: _Named, origins: dict[str, str]) -> PolicyP
         found.scope,
         resolver.parameters,
         resolver.problems,
-        resolver.moved,
         tuple(dict.fromkeys((call.name, call.part))),
     )
     keys = resolver.keys or NodeKeys()

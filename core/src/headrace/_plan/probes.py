@@ -64,7 +64,6 @@ def plan_probes(pipeline: Pipeline) -> tuple[ProbePlan, ...]:
         else:
             planned[probe.text] = probe
     resolver.leave("global")
-    resolver.moved.items(written, items)
     return tuple(planned.values())
 
 
@@ -87,7 +86,6 @@ def _plan(pipeline: Pipeline, written: Written) -> ProbePlan | None:
         scope,
         resolver.parameters,
         resolver.problems,
-        resolver.moved,
         tuple(dict.fromkeys(names)),
     ).read()
     if options is None or call.phases:

@@ -16,11 +16,12 @@ from headrace._containers.choice import Fallback, ModelLoader
 from headrace._containers.conditions import Branches
 from headrace._containers.graph import Repost
 from headrace._containers.loops import Again
+from headrace._containers.process import Process
 from headrace._containers.sequential import Sequential
 from headrace._containers.wiring import Wiring
 from headrace._plan.calls import doors
 from headrace._plan.links import KEPT
-from headrace.keys import BOX, COLOR, RESERVED, RESULT
+from headrace.keys import BOX, COLOR, DATA, RESERVED, RESULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,35 +30,86 @@ if TYPE_CHECKING:
     from headrace._plan.element import Element, NodePlan
     from headrace._plan.links import Links
 
-__all__ = ["check_keys_read", "keys_named"]
+__all__ = ["OPTIONAL", "check_keys_read", "keys_named"]
 
-_OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
+OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
 """Keys that are there, or that a backend does without."""
+
+_ALWAYS = (DATA, RESULT)
+"""Keys that every node ends with."""
+
+_Ended = tuple["set[str] | None", "Links | None"]
+"""The keys that a node may end with beside what a caller brings, None when that is unknown; and the
+node whose ``map`` made the dict they are in, None when it is the caller's."""
 
 
 def check_keys_read(
-    links: Mapping[str, Links], nodes: Mapping[str, NodePlan], problems: Problems
+    links: Mapping[str, Links],
+    nodes: Mapping[str, NodePlan],
+    problems: Problems,
+    doubts: Problems,
 ) -> None:
-    """Report each key that a node reads and the ``map`` before it cannot bring."""
+    """Report each key that a node reads, or a ``map`` takes, and that cannot be there.
+
+    Args:
+        links: How the nodes are linked.
+        nodes: Their plans.
+        problems: Where that goes.
+        doubts: Where keys go that a ``map`` takes and only the caller could have brought.
+    """
     before: dict[str, list[str]] = {name: [] for name in links}
     for one in links.values():
         for name in one.next:
             before[name].append(one.name)
-    ended: dict[str, tuple[set[str] | None, Links | None]] = {}
+    ended: dict[str, _Ended] = {}
+    by_repost = {name for one in links.values() for name in one.reposts}
     for name in _in_order(links, before):
         one = links[name]
+        if one.map is not None:
+            _check_sources(one, ended, problems, doubts)
+        keys: set[str] | None
+        mapped: Links | None = None
         if not before[name]:
-            keys: set[str] | None = None
-            mapped: Links | None = None
+            keys = set()  # and whatever the caller brings
+        elif name in by_repost:
+            keys = None
         elif one.map is not None:
             keys = {target for pairs in one.map.values() for _, target in pairs} | {*KEPT}
             mapped = one
         elif len(before[name]) == 1:
             keys, mapped = ended[before[name][0]]
         else:
-            keys, mapped = None, None  # a join without a map, which is reported
+            keys = None  # a join without a map, which is reported
         reader = _Reader(name, mapped, problems)
         ended[name] = reader.node(one, _plan_of(nodes, name), keys), mapped
+        if one.otherwise and len(before[name]) == 1:  # passed by, it stands for the one before
+            ended[name] = _either(ended[name], ended[before[name][0]])
+
+
+def _either(one: _Ended, other: _Ended) -> _Ended:
+    """Give what a node may end with that may be passed by."""
+    keys = None if one[0] is None or other[0] is None else one[0] | other[0]
+    return keys, None if other[1] is None else one[1]
+
+
+def _check_sources(
+    one: Links, ended: Mapping[str, _Ended], problems: Problems, doubts: Problems
+) -> None:
+    """Report the keys that a ``map`` takes from nodes which do not end with them."""
+    for node, pairs in (one.map or {}).items():
+        keys, mapped = ended.get(node, (None, None))
+        for source, _ in pairs:
+            if keys is None or source in keys or source in OPTIONAL:
+                continue
+            takes = f"the map takes {source!r} from {node!r}, whose backends do not write it"
+            near = problems.nearest(source, sorted({*keys, *_ALWAYS}))
+            place = one.places["map"]
+            if mapped is None:
+                only = f"{takes}: it is there only when the caller's request has it"
+                doubts.add("map_source", only, suggestion=near, **place)
+            else:
+                before = f"{takes}, and the map of node {mapped.name!r} does not bring it"
+                problems.add("graph", before, suggestion=near, **place)
 
 
 def _in_order(links: Mapping[str, Links], before: Mapping[str, list[str]]) -> list[str]:
@@ -86,7 +138,7 @@ class _Reader:
         self.told: set[str] = set()
         self._ways: tuple[tuple[Any, Callable[..., set[str] | None]], ...] = (
             (Wiring, self._word),
-            ((Sequential, BackgroundThread, Again), self._in_turn),
+            ((Sequential, BackgroundThread, Process, Again), self._in_turn),
             ((Branches, Fallback, ModelLoader), self._branches),
             (CatSplit, self._cat_split),
         )
@@ -159,7 +211,7 @@ class _Reader:
         return self.run(split, after, certain=certain)
 
     def _needs(self, key: str, reader: str, keys: set[str]) -> None:
-        if key in keys or key in _OPTIONAL or key in self.told or self.mapped is None:
+        if key in keys or key in OPTIONAL or key in self.told or self.mapped is None:
             return
         self.told.add(key)
         sources = list(self.mapped.map or ())
@@ -180,17 +232,17 @@ def _says_what_it_writes(element: Element) -> bool:
 
 
 def keys_named(
-    cls: type[Backend], options: Any, what: str, *, optional: bool = False
+    backend: type[Backend] | Backend, options: Any, what: str, *, optional: bool = False
 ) -> Iterable[str]:
-    """Give the keys that a class names in ``reads`` or ``writes``.
+    """Give the keys that a backend names in ``reads`` or ``writes``.
 
     Args:
-        cls: The class.
+        backend: The class, or an instance, whose `init` may have named others.
         options: Its checked options, in which ``{option}`` is looked up; None for none.
         what: ``"reads"`` or ``"writes"``.
         optional: Whether the optional keys of a TypedDict count.
     """
-    named: Any = getattr(cls, what)
+    named: Any = getattr(backend, what)
     if isinstance(named, str):
         named = (named,)
     if isinstance(named, type):

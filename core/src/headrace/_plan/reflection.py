@@ -44,7 +44,7 @@ def parameter(
             inline = inline or found
         else:
             definition = definition or found
-    stated = resolver.parameters.find((element.name,), key)
+    stated = resolver.parameters.find((element.name,), key, wins=inline is None)
     if inline is not None:
         return inline
     return definition if stated is None else (stated[1], _layer(stated))

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.nesting import MAX_DEPTH
+from headrace._config.problems import SUGGESTED
+from headrace._containers.call import Call as CallFunction
 from headrace._containers.choice import Fallback, ModelLoader
 from headrace._containers.scheduling import Batching
 from headrace._containers.sequential import Sequential
@@ -13,11 +15,11 @@ from headrace._containers.wiring import Wiring
 from headrace._plan import brackets, choosing, scheduling, wiring
 from headrace._plan.definitions import Definitions, expand
 from headrace._plan.element import Element
-from headrace._plan.moved import Moved
+from headrace._plan.functions import check_function
 from headrace._plan.options import OptionsReader
 from headrace._plan.ranges import depending_range, static_range
+from headrace._plan.sizes import MAX_ELEMENTS, Sizes
 from headrace._registry import registry
-from headrace._registry.catalogue import WORDS_TO_COME
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class Resolver:
         files: The files that the configuration imports, and what each has registered.
         problems: Where what is wrong goes.
         definitions: The definitions.
-        moved: The values that name files.
+        sizes: Counts what expressions become.
         unresolved: How many names have no class so far.
         all_names: Whether all names can be known; False when an import has failed.
     """
@@ -58,7 +60,7 @@ class Resolver:
         self.files = files
         self.problems = problems
         self.definitions = Definitions(pipeline, files, problems)
-        self.moved = Moved()
+        self.sizes = Sizes(self.definitions)
         self.unresolved = 0
         self.all_names = all_names
         self._nodes: list[tuple[str, NodeKeys | None, Parameters]] = []
@@ -100,23 +102,33 @@ class Resolver:
         """Report a problem at ``call``."""
         self.problems.add(code, message, **{**_place(call, scope.layer), **more})
 
-    def fits(self, call: Call, layer: Layer) -> bool:
-        """Tell whether an expression is nested less deep than is allowed; report it if not."""
+    def fits(self, call: Call, layer: Layer, definition: str = "") -> bool:
+        """Tell whether an expression is no deeper and no larger than is allowed; report it if not.
+
+        Args:
+            call: The expression.
+            layer: Where it was written.
+            definition: The definition that it is, if it is one.
+        """
         wrong = brackets.too_deep(call)
         if wrong is None:
-            return True
+            return self._is_small(call, layer, definition)
         message = f"nested more than {MAX_DEPTH} levels deep"
         place = {**_place(call, layer), "span": wrong.name_span or wrong.span}
         self.problems.add("nesting", message, **place)
         return False
 
+    def _is_small(self, call: Call, layer: Layer, definition: str) -> bool:
+        why = self.sizes.why_too_large(call, self.known_node, definition)
+        if why:
+            self.problems.add("definition", why, **_place(call, layer))
+        return why is None
+
     # Names.
 
     def plan(self, call: Call, scope: Scope) -> Element | None:
         """Plan one element and all below it; None when something in it is wrong."""
-        if scope.depth > MAX_DEPTH:
-            self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", call, scope)
-            self.parameters.incomplete = True
+        if not self._goes_on(call, scope):
             return None
         named = scope.lookup(call.name) or self.pipeline.named(call.name)
         if named is not None:
@@ -136,10 +148,31 @@ class Resolver:
         cls = self._class(specs, call, scope)
         if cls is None:
             self.unresolved += 1
-            if call.part not in WORDS_TO_COME:  # what stands in their brackets may be no backend
-                self._plan_below_unknown(call, scope)
+            self._plan_below_unknown(call, scope)
             return None
         return self._backend(call, specs[0], cls, scope)
+
+    def _goes_on(self, call: Call, scope: Scope) -> bool:
+        """Tell whether an element stands neither too deep nor below too much; report it if it does.
+
+        Parameters that are reflected in others may double each other, so what they bring is counted.
+        """
+        if scope.depth > MAX_DEPTH:
+            self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", call, scope)
+            self.parameters.incomplete = True
+            return False
+        if len(scope.reflecting) < 2:
+            return True
+        self.parameters.reflected += 1
+        if self.parameters.reflected <= MAX_ELEMENTS:
+            return True
+        self.parameters.incomplete = True
+        self.unresolved += 1
+        if self.parameters.reflected == MAX_ELEMENTS + 1:
+            names = " and ".join(repr(one.partition(".")[2]) for one in scope.reflecting[-2:])
+            message = f"the parameters {names} bring more than {MAX_ELEMENTS} elements"
+            self.add("definition", message, call, scope)
+        return False
 
     def plan_all(self, phases: Phases, scope: Scope, *, words: int = 0) -> None:
         """Plan what stands in a bracket nobody understands, for what is wrong in it."""
@@ -172,16 +205,29 @@ class Resolver:
         if not self.all_names:
             self.parameters.incomplete = True
             return
-        problem = registry.unknown(call.name, self.known_names(scope))
+        near = self._nearest(call, scope)
+        problem = registry.unknown(call.name, [near] if near else [])
         self.problems.extend([replace(problem, **_place(call, scope.layer))])
         if problem.code != "unknown_backend":
             self.parameters.incomplete = True
-        elif problem.suggestion is not None:
-            self._know_options_of(call, problem.suggestion)
+        elif near is not None:
+            self._know_options_of(call, near)
+
+    def _nearest(self, call: Call, scope: Scope) -> str | None:
+        """Give the known name that is most like an unknown one."""
+        if len(self.problems) >= SUGGESTED:
+            return None  # the names are not even listed then
+        return self.problems.nearest(call.part, self.known_names(scope))
 
     def _know_options_of(self, call: Call, suggestion: str) -> None:
-        """Let the options of what was probably meant count as known: they are no second error."""
+        """Let the options of what was probably meant count as known: they are no second error.
+
+        A name that is wrong imports nothing: of a class that is not there yet any key may be.
+        """
         for spec in registry.find(suggestion, self.files):
+            if not spec.is_loaded:
+                self.parameters.incomplete = True
+                continue
             try:
                 keys = list(spec.load().Options.model_fields)
             except (PluginError, AttributeError):
@@ -211,7 +257,7 @@ class Resolver:
     def _plan_below_unknown(self, call: Call, scope: Scope) -> None:
         """Look into the bracket of a name without a class; some of it may be words."""
         phases, inner = brackets.bracket_of(call, scope)
-        near = registry.find(registry.unknown(call.name, self.known_names(scope)).suggestion or "")
+        near = registry.find(self._nearest(call, scope) or "") if phases else ()
         words = 0
         for spec in near:
             if spec.distribution == "headrace":
@@ -280,7 +326,6 @@ class Resolver:
             scope,
             self.parameters,
             self.problems,
-            self.moved,
             tuple(dict.fromkeys(names)),
         )
         options, origins = reader.read()
@@ -311,6 +356,8 @@ class Resolver:
             return False
         if element.cls is Batching:
             return scheduling.check_batching(self, element, scope)
+        if element.cls is CallFunction:
+            return check_function(self, element, scope)
         if not scheduling.check_walker(self, element, scope):
             return False
         return scheduling.check_dispatcher(self, element, scope)

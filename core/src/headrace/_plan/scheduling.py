@@ -1,12 +1,14 @@
-"""Where Batching, InstanceDispatcher and DagDispatcher may stand."""
+"""Where Batching, InstanceDispatcher, DagDispatcher and Process may stand."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from headrace._containers.graph import DagDispatcher
+from headrace._containers.process import Process
 from headrace._containers.scheduling import Batching, InstanceDispatcher
 from headrace._containers.wiring import Wiring
+from headrace._plan.processes import check_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,7 +53,9 @@ def check_dispatcher(resolver: Resolver, element: Element, scope: Scope) -> bool
 
 
 def check_walker(resolver: Resolver, element: Element, scope: Scope) -> bool:
-    """Check that no node walks the graph that it stands in itself."""
+    """Check that no node walks the graph it stands in, and no process reaches out of itself."""
+    if element.cls is Process:
+        return check_process(resolver, element, scope)
     if element.cls is not DagDispatcher or resolver.known_node is None or scope.lenient:
         return True
     resolver.add(

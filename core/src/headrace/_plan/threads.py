@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._containers.background import BackgroundThread
 from headrace._containers.scheduling import Batching
 from headrace._containers.wiring import Wiring
+from headrace._plan.brackets import owns_its_thread
 
 if TYPE_CHECKING:
     from headrace._plan.element import Element
@@ -15,13 +15,13 @@ __all__ = ["give_threads", "needs_thread"]
 
 
 def needs_thread(element: Element) -> bool:
-    """Tell whether a backend below owns its thread and stands in no BackgroundThread."""
+    """Tell whether a backend below owns its thread and stands in no thread or process of its own."""
     todo = [element]
     while todo:
         one = todo.pop()
         if one.named is not None and not one.children:
             continue
-        if one.own_thread or one.cls is BackgroundThread:
+        if one.own_thread or owns_its_thread(one.cls):
             continue
         if one.cls.owns_thread:
             return True
@@ -34,7 +34,7 @@ def give_threads(root: Element) -> None:
     todo = [root]
     while todo:
         element = todo.pop()
-        if element.own_thread or element.cls is BackgroundThread:
+        if element.own_thread or owns_its_thread(element.cls):
             continue
         if issubclass(element.cls, Wiring) or element.cls is Batching:
             todo += element.children

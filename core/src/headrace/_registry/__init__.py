@@ -6,7 +6,7 @@ from headrace._registry.discovery import (
     normalised_plugin,
     unknown_plugins,
 )
-from headrace._registry.imports import is_file, run_imports
+from headrace._registry.imports import is_file, refused, run_imports
 from headrace._registry.registry import BackendSpec, Registry, register, registry
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "conformance_classes",
     "is_file",
     "normalised_plugin",
+    "refused",
     "register",
     "registry",
     "run_imports",

@@ -1,14 +1,16 @@
-"""Names that core itself knows: its own backends, words to come, and who brings well-known ones."""
+"""Names that core itself knows: its own, and those that well-known distributions bring."""
 
 from __future__ import annotations
 
 __all__ = [
     "CORE_BACKENDS",
     "CORE_BATCH_POLICIES",
+    "CORE_COMMANDS",
     "CORE_DISPATCH_POLICIES",
     "CORE_POLICIES",
+    "KNOWN_COMMANDS",
     "KNOWN_ELSEWHERE",
-    "WORDS_TO_COME",
+    "how_to_install",
 ]
 
 _CONTAINERS = "headrace._containers"
@@ -29,6 +31,7 @@ CORE_BACKENDS = {
     "InstancesRegister": f"{_CONTAINERS}.wiring:InstancesRegister",
     "List": f"{_CONTAINERS}.wiring:List",
     "BackgroundThread": f"{_CONTAINERS}.background:BackgroundThread",
+    "Process": f"{_CONTAINERS}.process:Process",
     "Batching": f"{_CONTAINERS}.scheduling:Batching",
     "InstanceDispatcher": f"{_CONTAINERS}.scheduling:InstanceDispatcher",
     "CatSplit": f"{_CONTAINERS}.cat_split:CatSplit",
@@ -45,6 +48,7 @@ CORE_BACKENDS = {
     "Restart": f"{_CONTAINERS}.loops:Restart",
     "DagDispatcher": f"{_CONTAINERS}.graph:DagDispatcher",
     "Repost": f"{_CONTAINERS}.graph:Repost",
+    "Call": f"{_CONTAINERS}.call:Call",
 }
 """The backends of core and where each class is."""
 
@@ -53,26 +57,43 @@ CORE_DISPATCH_POLICIES = {"best_fit": "headrace.policies:BestFit"}
 CORE_POLICIES = {**CORE_BATCH_POLICIES, **CORE_DISPATCH_POLICIES}
 """The policies of core and where each class is."""
 
-WORDS_TO_COME = {
-    "Benchmark": "It comes with the command `headrace bench`.",
-}
-"""Names with a meaning that this version refuses, and what they come with."""
+CORE_COMMANDS = ("check", "conformance", "explain", "new", "plugins", "run", "schema")
+"""The commands of ``headrace`` itself, which no plugin can replace."""
 
 _BY_DISTRIBUTION = {
     "headrace-cv": (
         "CropMat CvtColorMat DecodeMat EncodeMat LetterBoxMat Mat2Tensor NMS PerspectiveCropMat "
         "ResizeMat Tensor2Mat TopLeftResizeMat"
     ),
+    "headrace-observe": "Benchmark",
     "headrace-ort": "OnnxTensor",
     "headrace-torch": (
         "ArgMaxTensor CatTensor ContiguousTensor CpuTensor CropTensor CvtColorTensor DecodeTensor "
-        "FixTensor GpuTensor ResizeTensor SoftmaxTensor SplitTensor StreamPool SyncTensor "
-        "TorchModule"
+        "FixTensor GpuTensor IndexSelectTensor NormalizeTensor PadTensor ResizeTensor SoftmaxTensor "
+        "SplitTensor StreamPool SyncTensor TopKTensor TorchModule"
     ),
     "headrace-trt": "LoadTensorrtEngine Onnx2Tensorrt TensorrtInferTensor TensorrtTensor",
 }
+
+_FOLDERS = {name: name.replace("headrace-", "plugins/", 1) for name in _BY_DISTRIBUTION}
 
 KNOWN_ELSEWHERE = {
     name: distribution for distribution, names in _BY_DISTRIBUTION.items() for name in names.split()
 }
 """Names of well-known backends and the distribution to install for each."""
+
+KNOWN_COMMANDS = {
+    **dict.fromkeys(
+        ("bench", "gpus", "report", "simulate", "top", "trace", "tune"), "headrace-observe"
+    ),
+    "serve": "headrace-serve",
+    "trt": "headrace-trt",
+}
+"""Commands of ``headrace`` that a distribution brings, and which one."""
+
+
+def how_to_install(*distributions: str) -> str:
+    """Say how to install distributions, ours also from a clone of their repository."""
+    folders = [f"./{_FOLDERS[name]}" for name in distributions if name in _FOLDERS]
+    clone = f", or in a clone of Headrace: pip install {' '.join(folders)}" if folders else ""
+    return f"Install {'them' if len(distributions) > 1 else 'it'}: pip install {' '.join(distributions)}{clone}"

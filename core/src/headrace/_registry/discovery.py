@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from headrace._registry.loading import plain_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -83,7 +84,7 @@ class PluginRecord:
             "plugin": self.plugin,
             "distribution": self.distribution,
             "version": self.version,
-            "requires": self.requires,
+            "range": self.requires,
             "backends": dict(sorted(self.backends.items())),
             "state": self.state,
             "reason": self.reason,
@@ -126,7 +127,7 @@ def conformance_classes() -> dict[tuple[str, str], str]:
     from importlib.metadata import entry_points
 
     points = entry_points(group=CONFORMANCE)
-    return {(_name_of(point), point.name): point.value for point in points}
+    return {(_name_of(point), point.name): plain_path(point.value) for point in points}
 
 
 def _name_of(point: EntryPoint) -> str:
@@ -139,7 +140,7 @@ def _name_of(point: EntryPoint) -> str:
 
 
 def _module_of(point: EntryPoint) -> str:
-    return point.value.partition(":")[0].partition(".")[0]
+    return plain_path(point.value).partition(":")[0].partition(".")[0]
 
 
 def _add(by_name: dict[str, PluginRecord], points: list[EntryPoint]) -> None:
@@ -186,10 +187,11 @@ def _head(dist: Distribution) -> Message:
 
 def _add_points(record: PluginRecord, points: list[EntryPoint]) -> None:
     for point in points:
+        path = plain_path(point.value)
         if point.group == HOOKS:
-            if point.value not in record.hooks:
-                record.hooks.append(point.value)
-        elif record.backends.setdefault(point.name, point.value) != point.value:
+            if path not in record.hooks:
+                record.hooks.append(path)
+        elif record.backends.setdefault(point.name, path) != path:
             record.state = "broken"
             record.reason = f"it offers the backend {point.name!r} twice"
             record.remedy = "Ask its author for a version that offers it once."

@@ -1,4 +1,4 @@
-"""Running the code that a configuration imports: each file and module once per process."""
+"""Running the code that a configuration imports: modules once, files once per version."""
 
 from __future__ import annotations
 
@@ -7,18 +7,26 @@ import importlib
 import importlib.util
 import os
 import sys
-import threading
 import traceback
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from headrace._registry.gate import Gate
 from headrace._registry.registry import registry
 from headrace.errors import PluginLoadError
 
-__all__ = ["is_file", "run_imports"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-_lock = threading.RLock()
-_files: dict[Path, dict[str, type[Any]]] = {}
+__all__ = ["is_file", "refused", "run_imports"]
+
+_YES = ("1", "true", "yes", "on")
+_NO = ("0", "false", "no", "off", "")
+
+_gate = Gate()
+_files: dict[Path, tuple[str, dict[str, type[Any]]]] = {}
+"""Per file the digest of what was run, and what that registered."""
 
 
 def is_file(item: str) -> bool:
@@ -49,42 +57,73 @@ def run_imports(wanted: list[tuple[str, Path]]) -> tuple[tuple[str, dict[str, ty
     return tuple(dict(tables).items())
 
 
+def refused(environ: Mapping[str, str]) -> str | None:
+    """Say why the environment does not allow running code, None when it does.
+
+    ``HEADRACE_IMPORT`` allows it when it is not set, and when it says yes in a way that is known.
+    """
+    value = environ.get("HEADRACE_IMPORT")
+    word = None if value is None else value.strip().lower()
+    if word is None or word in _YES:
+        return None
+    if word in _NO:
+        return f"HEADRACE_IMPORT={value} refuses it"
+    known = f"yes is {', '.join(_YES)}, no is {', '.join(_NO[:-1])}"
+    return f"HEADRACE_IMPORT={value!r} is not known to mean yes, so it is refused ({known})"
+
+
 def _import_module(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        raise PluginLoadError(
-            f"import = [{name!r}] failed: {type(error).__name__}: {error}",
-            hint="A file ends in .py and is relative to the configuration; a module is on sys.path.",
-        ) from error
+    with _gate.passing(name):
+        try:
+            importlib.import_module(name)
+        except (Exception, SystemExit) as error:
+            raise PluginLoadError(
+                f"import = [{name!r}] failed: {type(error).__name__}: {error}",
+                hint="A file ends in .py and is relative to the configuration; a module is on "
+                "sys.path.",
+            ) from error
 
 
 def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
-    with _lock:
-        if path in _files:
-            return _files[path]
-        if not path.is_file():
-            raise PluginLoadError(
-                f"import = [{item!r}]: no such file: {str(path)!r}",
-                hint="Paths are relative to the file that holds the configuration.",
-            )
-        name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise PluginLoadError(f"import = [{item!r}]: {str(path)!r} is no Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # annotations and pickles of its classes are resolved there
-        table: dict[str, type[Any]] = {}
-        try:
-            with registry.recording(name, table):
-                spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
-            sys.modules.pop(name, None)
-            raise PluginLoadError(
-                f"import = [{item!r}] failed{_line(error, path)}: {type(error).__name__}: {error}"
-            ) from error
-        _files[path] = table
-        return table
+    """Run a file, or give what it has registered if it has not changed since it was run."""
+    if not path.is_file():
+        raise PluginLoadError(
+            f"import = [{item!r}]: no such file: {str(path)!r}",
+            hint="Paths are relative to the file that holds the configuration.",
+        )
+    with _gate.passing(str(path)):
+        return _ran(path, item)
+
+
+def _ran(path: Path, item: str) -> dict[str, type[Any]]:
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or not isinstance(spec.loader, SourceFileLoader):
+        raise PluginLoadError(f"import = [{item!r}]: {str(path)!r} is no Python file")
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise PluginLoadError(f"import = [{item!r}] cannot be read: {error}") from error
+    digest = hashlib.sha256(source).hexdigest()
+    known = _files.get(path)
+    if known is not None and known[0] == digest:
+        return known[1]
+    module, before = importlib.util.module_from_spec(spec), sys.modules.get(name)
+    sys.modules[name] = module  # annotations and pickles of its classes are resolved there
+    table: dict[str, type[Any]] = {}
+    try:
+        with registry.recording(name, table):
+            # Not through the loader, whose cache takes two versions of one second for the same.
+            exec(spec.loader.source_to_code(source, str(path)), vars(module))  # noqa: S102
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(name, None)
+        if before is not None:
+            sys.modules[name] = before
+        raise PluginLoadError(
+            f"import = [{item!r}] failed{_line(error, path)}: {type(error).__name__}: {error}"
+        ) from error
+    _files[path] = digest, table
+    return table
 
 
 def _line(error: BaseException, path: Path) -> str:

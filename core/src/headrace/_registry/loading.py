@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
 
 from headrace.errors import MissingDependencyError, PluginLoadError
 
-__all__ = ["found", "library_missing", "load"]
+__all__ = ["found", "library_missing", "load", "plain_path"]
+
+_POINT = re.compile(r"\s*([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[[^\[\]]*\]\s*)?")
+
+
+def plain_path(path: str) -> str:
+    """Give an import path without the blanks and extras that an entry point may have.
+
+    ``odd : Odd [gpu]`` is ``odd:Odd``; what is no import path stays as it is.
+
+    Source:
+        The entry points specification of packaging.python.org, "File format".
+    """
+    match = _POINT.fullmatch(path)
+    if match is None:
+        return path.strip()
+    return f"{match[1]}:{match[2]}" if match[2] else match[1]
 
 
 def found(path: str) -> Any:
     """Import ``module`` or ``module:attribute``."""
+    path = plain_path(path)
     module, _, attribute = path.partition(":")
     one: Any = importlib.import_module(module)
     for part in attribute.split(".") if attribute else ():

@@ -16,8 +16,9 @@ from headrace._registry.catalogue import (
     CORE_BACKENDS,
     CORE_POLICIES,
     KNOWN_ELSEWHERE,
-    WORDS_TO_COME,
+    how_to_install,
 )
+from headrace._registry.contract import check_class
 from headrace._registry.discovery import PluginRecord, discover
 from headrace._registry.hooks import Offer, call_hook, find_offer, offers
 from headrace._registry.loading import load
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["BackendSpec", "Registry", "register", "registry"]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
-C = TypeVar("C", bound=type)
+C = TypeVar("C", bound="Callable[..., Any]")
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,27 @@ class BackendSpec:
     path: str = ""
     cls: type[Any] | None = field(default=None, repr=False)
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the module of the class is imported already."""
+        return self.cls is not None or self.path.partition(":")[0] in sys.modules
+
     def load(self) -> type[Backend]:
         """Import the class.
 
         Raises:
             PluginLoadError: Its module cannot be imported, or has no such class.
             MissingDependencyError: Its module needs a library that is not installed.
+            PluginError: It is no class that could be a backend.
         """
         if self.cls is not None:
             return as_backend(self.cls)
         found = load(self.path, self.distribution, f"the backend {self.name!r}")
-        return as_backend(found)
+        try:
+            return as_backend(found)
+        except PluginError as error:
+            error.what = f"{self.name!r} of {self.distribution}: {error.what}"
+            raise
 
 
 def is_policy(cls: Any) -> bool:
@@ -78,15 +89,12 @@ def as_backend(cls: Any) -> type[Backend]:
     """Give ``cls`` if it is a Backend, else a Backend made of a plain class with ``forward``."""
     from headrace._backend import Backend
 
-    if isinstance(cls, type) and issubclass(cls, Backend):
+    if not isinstance(cls, type):
+        hint = "A backend is a class with forward(self, batch), or a function of data."
+        raise PluginError(f"{cls!r} is no backend", hint=hint)
+    check_class(cls)
+    if issubclass(cls, Backend):
         return cls
-    if not isinstance(cls, type) or not (
-        callable(getattr(cls, "forward", None)) or callable(getattr(cls, "forward_with_dep", None))
-    ):
-        raise PluginError(
-            f"{cls!r} is no backend",
-            hint="A backend is a class with a method forward(self, batch).",
-        )
     with _lock:
         made = _made.get(cls)
         if made is None:
@@ -103,7 +111,34 @@ def as_backend(cls: Any) -> type[Backend]:
 
 
 _lock = threading.RLock()
-_made: dict[type, type[Backend]] = {}
+_made: dict[Any, type[Backend]] = {}
+
+
+def _of_function(function: Any, *, batched: bool) -> type[Backend]:
+    """Make a backend class of a callable."""
+    from headrace._backend import Backend
+    from headrace._function import is_async, of_function
+
+    if not callable(function) or isinstance(function, Backend):
+        return as_backend(function)  # which says why not
+    if is_async(function):
+        raise PluginError(
+            f"{function!r} is asynchronous, and a backend is not awaited",
+            hint="Register a function that returns its result.",
+        )
+    return of_function(function, batched=batched)
+
+
+def _is_again(known: type[Any], cls: type[Any]) -> bool:
+    """Tell whether a class or function is registered again, perhaps in a new version.
+
+    A cell of a notebook that is run again makes another class with the same module and qualified name.
+    """
+    if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        return False
+    # Lambdas, and what is made inside of a function, may have one name and be different things.
+    same = getattr(known, "function", known) is getattr(cls, "function", cls)
+    return same or "<" not in cls.__qualname__
 
 
 class Registry:
@@ -130,24 +165,33 @@ class Registry:
         with _lock:
             self._plugins = None
 
-    def add(self, name: str, cls: type[Any], *, replace: bool) -> None:
-        """Register a class; see `register`."""
+    def add(self, name: str, cls: Any, *, replace: bool, batched: bool) -> None:
+        """Register a class or a function; see `register`."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise PluginError(
                 f"{name!r} is no name for a backend",
                 hint="A letter or _, then letters, digits and _ . - /",
             )
-        if name in CORE_BACKENDS or name in WORDS_TO_COME or name in CORE_POLICIES:
+        if name in CORE_BACKENDS or name in CORE_POLICIES:
             raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
-        if not is_policy(cls):
+        if not isinstance(cls, type):
+            cls = _of_function(cls, batched=batched)
+        elif batched:
+            raise PluginError(
+                f"{cls!r} is a class, and batched=True is for functions",
+                hint="The forward(self, batch) of a class is given batches anyway.",
+            )
+        elif not is_policy(cls):
             as_backend(cls)
         table = self._table()
         known = table.get(name)
-        if known is not None and known is not cls and not replace:
+        if known is not None and not replace and not _is_again(known, cls):
             raise PluginError(
                 f"{name!r} is registered already, as {known.__module__}.{known.__qualname__}",
                 hint="Choose another name, or pass replace=True.",
             )
+        if known is not cls:
+            _made.pop(known, None)
         table[name] = cls
 
     def _table(self) -> dict[str, type[Any]]:
@@ -183,7 +227,7 @@ class Registry:
         found: dict[str, list[tuple[PluginRecord, str]]] = {}
         for record, answer in call_hook(self.plugins(), "headrace_definitions"):
             for name, text in answer.items():
-                if name not in CORE_BACKENDS and name not in WORDS_TO_COME:
+                if name not in CORE_BACKENDS:
                     found.setdefault(name, []).append((record, text))
         return found
 
@@ -270,12 +314,6 @@ class Registry:
     def unknown(self, name: str, known: Iterable[str]) -> Problem:
         """Say why ``name`` is unknown and what to do about it."""
         _, _, part = name.rpartition(":")
-        if part in WORDS_TO_COME:
-            return Problem(
-                "not_in_this_version",
-                f"{name!r} has a meaning that this version does not have",
-                hint=WORDS_TO_COME[part],
-            )
         for record in self.plugins():
             if part in record.backends and record.state != "ok":
                 return Problem(
@@ -290,7 +328,7 @@ class Registry:
             return Problem(
                 "missing_plugin",
                 f"{name!r} comes with {distribution}, which is not installed",
-                hint=f"Install it: pip install {distribution}",
+                hint=how_to_install(distribution),
             )
         return Problem(
             "unknown_backend", f"unknown backend {name!r}", suggestion=nearest(part, known)
@@ -299,6 +337,8 @@ class Registry:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Give the known name that is most like ``name``, or None when none is like it."""
+    if len(name) > 200:
+        return None  # comparing takes the square of the length
     by_lower: dict[str, str] = {}
     for one in known:
         by_lower.setdefault(one.lower(), one)
@@ -311,37 +351,50 @@ registry = Registry()
 
 
 @overload
-def register(name: str, cls: C, *, replace: bool = False) -> C: ...
+def register(name: str, cls: C, *, replace: bool = False, batched: bool = False) -> C: ...
 @overload
-def register(name: str, *, replace: bool = False) -> Callable[[C], C]: ...
+def register(
+    name: str | None = None, *, replace: bool = False, batched: bool = False
+) -> Callable[[C], C]: ...
 @overload
-def register(*, replace: bool = False) -> Callable[[C], C]: ...
-@overload
-def register(name: C, *, replace: bool = False) -> C: ...
-def register(name: Any = None, cls: Any = None, *, replace: bool = False) -> Any:
+def register(name: C, *, replace: bool = False, batched: bool = False) -> C: ...
+def register(
+    name: Any = None, cls: Any = None, *, replace: bool = False, batched: bool = False
+) -> Any:
     """Register a backend or a policy under a name, for the process.
 
     From a file that a configuration imports, it is seen by configurations that import it only.
-    Also a decorator: ``@headrace.register("Name")``, or ``@headrace.register`` for the class's own
-    name.
+    Also a decorator: ``@headrace.register("Name")``, or ``@headrace.register`` for the own name of
+    the class or function.
 
     Args:
         name: A letter or ``_``, then letters, digits and ``_ . - /``; default: that of the class.
-        cls: A subclass of `Backend` or of a policy, or a plain class with ``forward``.
-        replace: Whether another class of that name may be replaced; the same one again is no error.
+        cls: A subclass of `Backend` or of a policy, a plain class with ``forward``, or a function:
+            what it returns for ``data`` is ``result``, and what it raises fails that request alone.
+        replace: Whether another class of that name may be replaced. The same one again is no
+            error, nor is one with the same module and qualified name, which takes its place: a cell
+            of a notebook can be run again.
+        batched: The function takes a list of ``data`` and returns a list of as many results; what
+            it raises fails the whole batch.
 
     Returns:
-        The class.
+        The class or function.
 
     Raises:
         PluginError: The name is taken, belongs to core or is none; or the class is no backend.
     """
-    if isinstance(name, type) and cls is None:
-        return register(name.__name__, name, replace=replace)
+    if cls is None and name is not None and not isinstance(name, str):
+        own: Any = getattr(name, "__name__", None)
+        return register(own, name, replace=replace, batched=batched)
     if cls is None:
-        return lambda decorated: register(
-            decorated.__name__ if name is None else name, decorated, replace=replace
-        )
+
+        def decorate(decorated: Any) -> Any:
+            own: Any = getattr(decorated, "__name__", None)
+            return register(
+                own if name is None else name, decorated, replace=replace, batched=batched
+            )
+
+        return decorate
     with _lock:
-        registry.add(name, cls, replace=replace)
+        registry.add(name, cls, replace=replace, batched=batched)
     return cls

@@ -174,19 +174,25 @@ class Entrance:
     """What a scheduler does with requests before they enter."""
 
     name: str
+    needs: Sequence[str] = ("data",)
+    """The keys without which a request is refused."""
     outside: OrderedDict[Entry, None]
     """The requests that wait for room."""
     _node: Node
     _dispatcher: Dispatcher
 
-    def checked(self, request: Any) -> int:
+    def checked(self, request: Any, needs: Sequence[str] | None = None) -> int:
         """Check a request on entry and give its weight.
+
+        Args:
+            request: What was sent.
+            needs: The keys it must have; None for those of the node.
 
         Raises:
             InputError: See `checked_weight`; it is counted as a failure of the node.
         """
         try:
-            return checked_weight(request, self.name)
+            return checked_weight(request, self.name, self.needs if needs is None else needs)
         except InputError as error:
             if isinstance(request, dict):
                 request.pop("result", None)

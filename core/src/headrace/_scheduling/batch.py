@@ -95,9 +95,9 @@ def no_result(node: str, instance: Instance) -> NoResultError:
     """Make the error of a request whose backend ended without ``result``."""
     backend = instance.backend
     return NoResultError(
-        f"{backend._label()} wrote no 'result'",
+        f"{backend._last_label()} wrote no 'result'",
         node=node,
-        backend=backend._label(),
+        backend=backend._last_label(),
         instance=instance.index,
     )
 

@@ -31,7 +31,7 @@ from headrace.errors import code_of
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.driving import Driver
@@ -57,7 +57,8 @@ class Direct:
     name: str
     limits: Limits
     instances: list[Instance]
-    checked: Callable[[Any], int]
+    checked: Callable[..., int]
+    needs: Sequence[str]
     _queue_up: Callable[..., None]
     _node: Node
     _dispatcher: Dispatcher
@@ -69,6 +70,15 @@ class Direct:
     _rack: Rack
     _direct_max: int
     _linger: bool
+
+    def need(self, keys: Sequence[str]) -> None:
+        """Say which keys a request must have, where that is not ``data`` alone."""
+        self.needs = keys
+        self.call = self._call_with_keys  # type: ignore[method-assign]
+
+    def _call_with_keys(self, request: Request, **how: Any) -> None:
+        self.checked(request)
+        Direct.call(self, request, **how)
 
     def call(  # noqa: C901, PLR0912, PLR0915 - each call less in here is felt by every request
         self, request: Request, *, internal: bool = False, home: Scheduler | None = None
@@ -83,6 +93,10 @@ class Direct:
         weight = 1
         if "data" not in request or "request_size" in request:
             weight = self.checked(request)
+            if "data" not in request:  # it brings other keys
+                request.pop("result", None)
+                self._queue_up(request, weight, home, internal=internal)
+                return
         data = request["data"]
         if "result" in request:
             del request["result"]

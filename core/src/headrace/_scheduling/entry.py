@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace._scheduling.elsewhere import Handed, Waits
     from headrace._scheduling.signal import Signal
     from headrace._scheduling.timer import Alarm
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DONE",
     "ENTERED",
+    "MISSING",
     "NEW",
     "NOBODY",
     "OUTSIDE",
@@ -34,6 +37,9 @@ QUEUED = "queued"
 RUNNING = "running"
 DONE = "done"
 
+MISSING = object()
+"""Stands for the ``data`` of a request that has none."""
+
 
 class Owner(Protocol):
     """Whoever waits for the outcome of an entry."""
@@ -50,7 +56,7 @@ class Entry:
 
     Attributes:
         request: The dict.
-        data: The caller's object under ``data``, put back before the answer.
+        data: The caller's object under ``data``, put back before the answer; `MISSING` for none.
         owner: Whoever waits for the outcome; `NOBODY` once it has been told.
         weight, arrival, deadline, priority: See `headrace.policies.Waiting`.
         state: One of NEW, ENTERED, OUTSIDE, QUEUED, RUNNING, DONE; changed under the scheduler's lock.
@@ -87,7 +93,7 @@ class Entry:
         priority: int = 0,
     ) -> None:
         self.request = request
-        self.data: Any = request.get("data") if isinstance(request, dict) else None
+        self.data: Any = request.get("data", MISSING) if isinstance(request, dict) else None
         self.owner: Owner = owner or NOBODY
         self.weight = weight
         self.arrival = arrival
@@ -103,6 +109,13 @@ class Entry:
         """Give an entry that never entered its outcome."""
         self.state = DONE
         self.error = error
+
+    def put_back(self) -> None:
+        """Let the request have the caller's object under ``data`` again, or nothing."""
+        if self.data is MISSING:
+            self.request.pop("data", None)
+        else:
+            self.request["data"] = self.data
 
     def take_error(self) -> BaseException | None:
         """Give the error to whoever answers the request; the entry forgets it.
@@ -124,21 +137,27 @@ class Nobody:
 NOBODY = Nobody()
 
 
-def checked_weight(request: Any, node: str) -> int:
+def checked_weight(request: Any, node: str, needs: Sequence[str]) -> int:
     """Check a request on entry and give its weight.
 
+    Args:
+        request: What was sent.
+        node: The node.
+        needs: The keys it must have.
+
     Raises:
-        InputError: It is no dict, has no ``data``, or its ``request_size`` is no int of at least 1.
+        InputError: It is no dict, lacks a key, or its ``request_size`` is no int of at least 1.
     """
     if not isinstance(request, dict):
         raise InputError(
             "a request is a dict",
-            expected="a dict with the key 'data'",
+            expected=f"a dict with the key {needs[0]!r}" if needs else "a dict",
             got=type(request).__name__,
             node=node,
         )
-    if "data" not in request:
-        raise InputError("the request has no 'data'", key="data", node=node)
+    for key in needs:
+        if key not in request:
+            raise InputError(f"the request has no {key!r}", key=key, node=node)
     weight: Any = request.get("request_size", 1)
     if type(weight) is not int or weight < 1:
         raise InputError(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.elsewhere import Elsewhere
-from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, Entry
+from headrace._scheduling.entry import DONE, MISSING, NOBODY, OUTSIDE, QUEUED, Entry
 from headrace._scheduling.executors import Caller, CallerOfGroups
 from headrace._scheduling.instance import SWIFT_S
 from headrace._scheduling.line import WaitingLine
@@ -186,7 +186,8 @@ class Node:
         request = entry.request
         owner = entry.owner
         waiter = owner if isinstance(owner, Caller) and not self.tells_callers else None
-        if error is None and waiter is not None and not (entry.alarm or entry.room):
+        plain = entry.data is not MISSING and not (entry.alarm or entry.room)
+        if error is None and waiter is not None and plain:
             request["data"] = entry.data
             # No call up to the state: an interrupt finds the entry either open or settled.
             waiter.pending -= 1
@@ -372,7 +373,7 @@ class Node:
 def _give_back(entry: Entry, error: BaseException | None) -> None:
     """Give the caller its object back, and no result of a failure; not while a backend runs on it."""
     if not getattr(error, "abandoned", False):
-        entry.request["data"] = entry.data
+        entry.put_back()
         if error is not None:
             entry.request.pop("result", None)
 

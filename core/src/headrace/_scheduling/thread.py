@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from _thread import start_new_thread
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -48,7 +49,7 @@ class _Job(NamedTuple):
 
 
 class OwnThread:
-    """A daemon thread with an inbox; started at once, so that a failure to start is seen here.
+    """A daemon thread with an inbox.
 
     A job that the thread cannot end because something kills it is told so: nobody waits in vain.
 
@@ -60,15 +61,41 @@ class OwnThread:
         self._lock = threading.Lock()
         self._jobs: deque[_Job | None] = deque()
         self._signal = Signal()
+        self._started = False
         self._ended = False
         self.cause: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+
+    def start(self) -> None:
+        """Start it, before anything else is asked of it.
+
+        Another thread does so: an interrupt in the middle of `threading.Thread.start` may leave the
+        new thread waiting for ever for a lock of CPython's. After an interrupt in here it may run or
+        not: it was given no job, and `stop` ends it.
+
+        Raises:
+            RuntimeError: No thread can be started.
+        """
+        begun = Signal()
+        failed: list[BaseException] = []
+
+        def start() -> None:
+            try:
+                self._thread.start()
+            except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+                failed.append(error)
+            begun.wake()
+
+        start_new_thread(start, ())
+        begun.sleep()
+        if failed:
+            raise failed[0]
+        self._started = True
 
     @property
     def alive(self) -> bool:
         """Whether the thread runs what it is given."""
-        return not self._ended
+        return self._started and not self._ended
 
     @property
     def current(self) -> bool:
@@ -92,8 +119,14 @@ class OwnThread:
         self._signal.wake()
         return True
 
-    def call(self, function: Callable[..., T], *args: Any) -> T:
+    def call(self, function: Callable[..., T], *args: Any, look_s: float | None = None) -> T:
         """Run ``function(*args)`` in the thread and wait for it; give its result or its error.
+
+        Args:
+            function: What to run.
+            args: What it is given.
+            look_s: How often the calling thread looks up from its sleep: CPython does not see an
+                interrupt that comes just before. None for never.
 
         Raises:
             RuntimeError: The thread has ended.
@@ -106,7 +139,8 @@ class OwnThread:
         if not self.post(call.run, call.lost):
             raise RuntimeError(f"the thread {self._thread.name} has ended")
         try:
-            call.done.sleep()
+            while not call.done.sleep(look_s):
+                pass
         except BaseException as interrupt:
             if call.give_up():
                 interrupt.abandoned = True  # type: ignore[attr-defined]

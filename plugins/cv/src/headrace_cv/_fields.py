@@ -6,13 +6,39 @@ from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat
 
-__all__ = ["Interpolation", "PerChannel", "Side"]
+import headrace
+from headrace_cv.limits import MAX_PIXELS, MAX_SIDE
+
+__all__ = ["ImageOptions", "Interpolation", "PerChannel", "Side", "check_made"]
 
 PerChannel = Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=4)]
 """One number per channel."""
 
-Side = Annotated[int, Field(ge=1, le=32_767)]
+Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 """Height or width of an image that is made, in pixels."""
 
 Interpolation = Literal["nearest", "linear", "cubic", "area", "lanczos"]
 """How values between pixels are computed."""
+
+
+class ImageOptions(headrace.Options):
+    """What all backends that take or make images can be told."""
+
+    max_pixels: int = Field(
+        default=MAX_PIXELS,
+        ge=1,
+        le=1 << 30,
+        description="Largest image that is read or made, in pixels (width x height).",
+    )
+
+
+def check_made(height: int | None, width: int | None, max_pixels: int) -> None:
+    """Refuse options that ask for images above their own limit; None is a side that is not known.
+
+    Raises:
+        ValueError: Height times width is more than ``max_pixels``.
+    """
+    if height is not None and width is not None and height * width > max_pixels:
+        raise ValueError(
+            f"{height} x {width} pixels are more than max_pixels allows, which is {max_pixels}"
+        )

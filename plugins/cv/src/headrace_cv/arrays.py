@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headrace.errors import InputError
+from headrace_cv.limits import MAX_NUMBERS
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["array_of", "describe", "numbers_of"]
+__all__ = ["array_of", "check_numbers", "describe", "numbers_of"]
 
 
 def array_of(data: Any) -> NDArray[Any] | None:
@@ -29,14 +32,48 @@ def array_of(data: Any) -> NDArray[Any] | None:
 
 
 def numbers_of(data: Any) -> NDArray[Any] | None:
-    """Give an array or nested lists as an array of integers or floats; None for anything else."""
+    """Give an array, or a list of numbers or of rows of them, as an array; None for anything else.
+
+    Returns:
+        An array of integers or floats.
+
+    Raises:
+        InputError: It is a list of more than `MAX_NUMBERS`.
+    """
     array = array_of(data)
     if array is None and isinstance(data, (list, tuple)):
-        try:
-            array = np.asarray(data)
-        except (TypeError, ValueError, OverflowError):
-            return None
+        array = _rows_of(data)
     return array if array is not None and array.dtype.kind in "iuf" else None
+
+
+def check_numbers(count: int) -> None:
+    """Refuse more numbers than `MAX_NUMBERS` before they are copied.
+
+    Raises:
+        InputError: There are more.
+    """
+    if count > MAX_NUMBERS:
+        raise InputError(
+            "these are too many numbers", expected=f"at most {MAX_NUMBERS}", got=f"{count} or more"
+        )
+
+
+def _rows_of(data: Any) -> NDArray[Any] | None:
+    """Give a list of numbers, or of lists of numbers, as an array; None when it is something else.
+
+    One list may stand in another a million times and take no memory, so they are counted first.
+    """
+    rows = [item for item in data if isinstance(item, (list, tuple, np.ndarray))]
+    for row in rows:
+        if not isinstance(row, np.ndarray) and row and isinstance(row[0], (list, tuple)):
+            return None  # three levels of lists are no rows of numbers
+    check_numbers(
+        len(data) + sum(row.size if isinstance(row, np.ndarray) else len(row) for row in rows)
+    )
+    try:
+        return np.asarray(data)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def describe(data: Any, array: NDArray[Any] | None = None) -> str:

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_cv.arrays import array_of, describe, numbers_of
+from headrace_cv.arrays import array_of, check_numbers, describe, numbers_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["as_rows", "corners_of", "filter_detections", "iou_matrix", "nms"]
+
+
+MAX_CANDIDATES = 100_000
+"""Most boxes that `filter_detections` compares with each other unless said otherwise."""
 
 
 def as_rows(data: Any, columns: int, names: str = "x1, y1, x2, y2") -> NDArray[np.float32]:
@@ -28,7 +32,7 @@ def as_rows(data: Any, columns: int, names: str = "x1, y1, x2, y2") -> NDArray[n
         names: What the columns hold, for the error.
 
     Raises:
-        InputError: ``data`` is something else, or a value is not finite in ``float32``.
+        InputError: ``data`` is something else, too much, or a value is not finite in ``float32``.
     """
     numbers = numbers_of(data)
     if numbers is not None and numbers.shape == (0,):
@@ -37,6 +41,7 @@ def as_rows(data: Any, columns: int, names: str = "x1, y1, x2, y2") -> NDArray[n
     if numbers is None or numbers.ndim != 2 or numbers.shape[1] < columns:
         array = array_of(data) if numbers is None else numbers
         raise InputError("these are no boxes", expected=expected, got=describe(data, array))
+    check_numbers(numbers.size)
     with np.errstate(over="ignore"):
         rows = numbers.astype(np.float32, copy=False)
     finite = np.isfinite(rows).all(1)
@@ -159,6 +164,7 @@ def filter_detections(
     score_threshold: float | None = None,
     class_agnostic: bool = False,
     max_boxes: int | None = None,
+    max_candidates: int = MAX_CANDIDATES,
 ) -> NDArray[np.float32]:
     """Keep the best rows of a detector: `nms` on ``x1, y1, x2, y2, score, class, ...``.
 
@@ -168,16 +174,25 @@ def filter_detections(
         score_threshold: Rows with a score below it are dropped first; None keeps all.
         class_agnostic: Boxes of different classes suppress each other too.
         max_boxes: Most rows of the result, the best ones; None means any number.
+        max_candidates: Most rows that are compared with each other, those of at least
+            ``score_threshold``: comparing takes the square of their number.
 
     Returns:
         A new ``float32 [K, C]``, by descending score.
 
     Raises:
-        InputError: ``rows`` are no such numbers.
+        InputError: ``rows`` are no such numbers, or there are too many to compare.
     """
     found = as_rows(rows, 6, "x1, y1, x2, y2, score, class")
     if score_threshold is not None:
         found = found[found[:, 4] >= score_threshold]
+    if len(found) > max_candidates:
+        raise InputError(
+            "these are too many boxes to compare",
+            expected=f"at most {max_candidates} rows of at least the score that is asked for",
+            got=f"{len(found)} rows",
+            hint="Raise score_threshold; the option max_candidates sets this limit.",
+        )
     classes = None if class_agnostic else found[:, 5]
     kept = nms(found[:, :4], found[:, 4], iou_threshold=iou_threshold, classes=classes)
     return found[kept[:max_boxes]]

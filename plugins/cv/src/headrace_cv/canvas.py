@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import cv2
 
 from headrace.errors import InputError
-from headrace_cv.images import as_image, resize_image
+from headrace_cv.images import as_image, dense, resize_image
+from headrace_cv.limits import MAX_PIXELS, check_pixels
 from headrace_cv.transforms import LetterBoxTransform
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def letterbox_image(
     centered: bool = True,
     enlarge: bool = True,
     interpolation: str = "linear",
+    max_pixels: int = MAX_PIXELS,
 ) -> tuple[NDArray[Any], LetterBoxTransform]:
     """Fit an image into a canvas: resize it with its aspect ratio kept, and pad the rest.
 
@@ -43,18 +45,21 @@ def letterbox_image(
             upper left corner.
         enlarge: False: an image smaller than the canvas keeps its size.
         interpolation: See `headrace_cv.resize_image`.
+        max_pixels: Most pixels (width x height) of ``image`` and of the canvas.
 
     Returns:
         The canvas, same dtype and number of dimensions, and where the image lies in it.
 
     Raises:
-        InputError: ``image`` is none, or has another number of channels than ``pad_value``.
+        InputError: ``image`` is none, has another number of channels than ``pad_value``, or it or
+            the canvas is too large.
 
     Source:
         The ``letterbox`` of YOLOv5 (centre, 114, which side gets the odd pixel) and the
         preprocessing of YOLOX (upper left corner, 114); sizes by own rounding.
     """
-    source = as_image(image)
+    source = as_image(image, max_pixels)
+    check_pixels(height, width, max_pixels, "the canvas")
     padding = padding_of(source, pad_value)
     old_height, old_width = source.shape[:2]
     new_height, new_width = old_height, old_width
@@ -67,7 +72,9 @@ def letterbox_image(
             new_height = max(1, (2 * old_height * width + old_width) // (2 * old_width))
     right, below = width - new_width, height - new_height
     left, top = (right // 2, below // 2) if centered else (0, 0)
-    content = resize_image(source, new_height, new_width, interpolation=interpolation)
+    content = resize_image(
+        source, new_height, new_width, interpolation=interpolation, max_pixels=max_pixels
+    )
     canvas = pad_image(content, (top, below - top, left, right - left), padding)
     return canvas, LetterBoxTransform(
         image_h=old_height,
@@ -105,5 +112,5 @@ def pad_image(
     """Put a margin around an image: ``top, bottom, left, right`` pixels of `padding_of`."""
     if not any(margins):
         return image
-    padded = cv2.copyMakeBorder(image, *margins, cv2.BORDER_CONSTANT, value=padding)
+    padded = cv2.copyMakeBorder(dense(image), *margins, cv2.BORDER_CONSTANT, value=padding)
     return padded.reshape((*padded.shape[:2], *image.shape[2:]))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-import headrace
 from headrace.errors import InputError
+from headrace_cv._fields import ImageOptions
 from headrace_cv._per_image import PerImage
 
 if TYPE_CHECKING:
@@ -50,14 +51,14 @@ class CvtColorMat(PerImage):
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` or ``color`` is missing, ``data`` is no such image, ``color`` is
-            another word, or the two do not fit.
+        InputError: ``data`` or ``color`` is missing, ``data`` is no such image or has more than
+            ``max_pixels``, ``color`` is another word, or the two do not fit.
 
     Source:
         OpenCV's ``cvtColor``; grey after ITU-R BT.601.
     """
 
-    class Options(headrace.Options):
+    class Options(ImageOptions):
         """The colour to convert to."""
 
         color: Literal["rgb", "bgr", "gray"] = Field(
@@ -77,7 +78,9 @@ class CvtColorMat(PerImage):
         from headrace_cv.images import convert_color
 
         self._target: str = options.color
-        self._convert: Callable[[Any, str, str], Any] = convert_color
+        self._convert: Callable[[Any, str, str], Any] = functools.partial(
+            convert_color, max_pixels=options.max_pixels
+        )
         return lambda image: image
 
     def one(self, request: Request) -> None:

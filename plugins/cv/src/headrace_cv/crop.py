@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, FiniteFloat
+from pydantic import Field, FiniteFloat, model_validator
 
-import headrace
 from headrace.errors import InputError
-from headrace_cv._fields import PerChannel, Side
+from headrace_cv._fields import ImageOptions, PerChannel, Side, check_made
 from headrace_cv._per_image import PerImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from typing_extensions import Self
 
     from headrace.keys import Request
 
@@ -35,7 +36,7 @@ class _Crop(PerImage):
 
         self._key = options.key
         self._crop = self.cutter(options)
-        return as_image
+        return functools.partial(as_image, max_pixels=options.max_pixels)
 
     def cutter(self, options: Any) -> Callable[[Any, Any], Any]:
         """Import what cuts, and give the function of an image and a place in it."""
@@ -73,14 +74,14 @@ class CropMat(_Crop):
     Raises:
         InputError: ``data`` or the box is missing or something else, the box holds no pixel of the
             image, leaves it where ``outside`` is ``refuse``, or with ``fill`` makes a crop of more
-            than 100 million pixels or with a side above 32767; ``fill_value`` is a list whose
-            length is not C.
+            than ``max_pixels`` or with a side above 32767; the image has more than ``max_pixels``;
+            ``fill_value`` is a list whose length is not C.
 
     Source:
         Own.
     """
 
-    class Options(headrace.Options):
+    class Options(ImageOptions):
         """Where the box is, and what happens outside of the image."""
 
         key: str = Field(
@@ -103,7 +104,12 @@ class CropMat(_Crop):
         """Give `headrace_cv.crop_image` with the options filled in."""
         from headrace_cv.crops import crop_image
 
-        return functools.partial(crop_image, outside=options.outside, fill_value=options.fill_value)
+        return functools.partial(
+            crop_image,
+            outside=options.outside,
+            fill_value=options.fill_value,
+            max_pixels=options.max_pixels,
+        )
 
 
 class PerspectiveCropMat(_Crop):
@@ -128,13 +134,13 @@ class PerspectiveCropMat(_Crop):
     Raises:
         InputError: ``data`` or the corners are missing or something else, the corners lie outside
             of the image, or are not those of a convex quadrilateral in clockwise order, or the crop
-            has more than 100 million pixels or a side above 32767.
+            or the image has more than ``max_pixels``, or the crop a side above 32767.
 
     Source:
         PaddleOCR's ``get_rotate_crop_image``: size, interpolation, border and the turn (at 1.5).
     """
 
-    class Options(headrace.Options):
+    class Options(ImageOptions):
         """Where the corners are, and the size of the crop."""
 
         key: str = Field(
@@ -160,6 +166,11 @@ class PerspectiveCropMat(_Crop):
 
         positional = ("key",)
 
+        @model_validator(mode="after")
+        def _crop_within_limit(self) -> Self:
+            check_made(self.crop_h, self.crop_w, self.max_pixels)
+            return self
+
     expected_place = "finite numbers [4, 2]: x, y in pixels of 4 corners, clockwise"
 
     def cutter(self, options: Any) -> Callable[[Any, Any], Any]:
@@ -172,4 +183,5 @@ class PerspectiveCropMat(_Crop):
             width=options.crop_w,
             rotate_upright=options.rotate_upright,
             interpolation=options.interpolation,
+            max_pixels=options.max_pixels,
         )

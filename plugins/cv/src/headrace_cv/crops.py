@@ -11,14 +11,15 @@ import numpy as np
 from headrace.errors import InputError
 from headrace_cv.arrays import array_of, describe, numbers_of
 from headrace_cv.canvas import pad_image, padding_of
-from headrace_cv.images import INTERPOLATIONS, MAX_SIDE, as_image
+from headrace_cv.images import INTERPOLATIONS, as_image, dense
+from headrace_cv.limits import MAX_PIXELS, MAX_SIDE, check_pixels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["BOX", "MAX_CROP_PIXELS", "QUAD", "crop_image", "crop_quad"]
+__all__ = ["BOX", "QUAD", "crop_image", "crop_quad"]
 
 BOX = "4 finite numbers: x1, y1, x2, y2 in pixels"
 """What a box is, in the words of the errors."""
@@ -26,12 +27,14 @@ BOX = "4 finite numbers: x1, y1, x2, y2 in pixels"
 QUAD = "finite numbers [4, 2]: x, y in pixels of 4 corners, clockwise from the upper left one"
 """What a quadrilateral is, in the words of the errors."""
 
-MAX_CROP_PIXELS = 100_000_000
-"""Largest crop, in pixels: what lies outside of the image costs memory as well."""
-
 
 def crop_image(
-    image: Any, box: Any, *, outside: str = "clip", fill_value: float | Sequence[float] = 0
+    image: Any,
+    box: Any,
+    *,
+    outside: str = "clip",
+    fill_value: float | Sequence[float] = 0,
+    max_pixels: int = MAX_PIXELS,
 ) -> NDArray[Any]:
     """Cut a box out of an image.
 
@@ -46,16 +49,17 @@ def crop_image(
             ``"refuse"`` refuses it, ``"fill"`` keeps its size and fills up.
         fill_value: What ``"fill"`` puts there, one number or one per channel; for ``uint8``
             rounded to the nearest integer and limited to 0 and 255.
+        max_pixels: Most pixels (width x height) of ``image`` and of the crop; what lies outside of
+            the image costs memory as well.
 
     Returns:
         A new array of the same dtype and number of dimensions, never a view into the image.
 
     Raises:
         InputError: ``image`` or ``box`` is none, the box holds no pixel of the image, leaves it
-            where that is refused, or makes a crop of more than `MAX_CROP_PIXELS` or with a side
-            above `MAX_SIDE`.
+            where that is refused, or it or the crop is too large, or a side above `MAX_SIDE`.
     """
-    pixels = as_image(image)
+    pixels = as_image(image, max_pixels)
     padding = padding_of(pixels, fill_value if outside == "fill" else 0)
     height, width = pixels.shape[:2]
     x1, y1, x2, y2 = (math.floor(number + 0.5) for number in _four_numbers(box))
@@ -70,7 +74,7 @@ def crop_image(
         raise InputError("the box leaves the image", expected=expected, got=got)
     piece: NDArray[Any] = pixels[top:bottom, left:right]
     if outside == "fill" and not is_inside:
-        _check_size(y2 - y1, x2 - x1)
+        _check_size(y2 - y1, x2 - x1, max_pixels)
         return pad_image(piece, (top - y1, y2 - bottom, left - x1, x2 - right), padding)
     owned: NDArray[Any] = piece.copy()
     return owned
@@ -87,13 +91,12 @@ def _four_numbers(box: Any) -> list[float]:
     return four
 
 
-def _check_size(height: int, width: int) -> None:
-    if max(height, width) > MAX_SIDE or height * width > MAX_CROP_PIXELS:
-        raise InputError(
-            "the crop is too large",
-            expected=f"at most {MAX_CROP_PIXELS} pixels, no side above {MAX_SIDE}",
-            got=f"{width} x {height} pixels",
-        )
+def _check_size(height: int, width: int, max_pixels: int) -> None:
+    got = f"{width} x {height} pixels"
+    if max(height, width) > MAX_SIDE:
+        expected = f"at most {max_pixels} pixels, no side above {MAX_SIDE}"
+        raise InputError("the crop is too large", expected=expected, got=got)
+    check_pixels(height, width, max_pixels, "the crop", got=got)
 
 
 def crop_quad(
@@ -104,6 +107,7 @@ def crop_quad(
     *,
     rotate_upright: float | None = None,
     interpolation: str = "cubic",
+    max_pixels: int = MAX_PIXELS,
 ) -> NDArray[Any]:
     """Cut a quadrilateral out of an image and make it an upright rectangle.
 
@@ -122,19 +126,20 @@ def crop_quad(
         rotate_upright: A crop whose natural height is at least this many times its width is turned
             by 90 degrees counter-clockwise. ``height`` and ``width`` are those after turning.
         interpolation: ``"linear"``, ``"cubic"`` or ``"lanczos"``.
+        max_pixels: Most pixels (width x height) of ``image`` and of the crop.
 
     Returns:
         A new array of the same dtype and number of dimensions.
 
     Raises:
         InputError: ``image`` or ``quad`` is none, the corners are not those of a convex
-            quadrilateral in clockwise order, or the crop is larger than `MAX_CROP_PIXELS` or a
-            side than `MAX_SIDE`.
+            quadrilateral in clockwise order, or the image or the crop is too large, or a side
+            of the crop above `MAX_SIDE`.
 
     Source:
         PaddleOCR's ``get_rotate_crop_image``: size, interpolation, border and the turn (at 1.5).
     """
-    pixels = as_image(image)
+    pixels = as_image(image, max_pixels)
     corners = _corners(quad, *pixels.shape[:2])
     sides = np.linalg.norm(corners - np.roll(corners, -1, 0), axis=1).tolist()
     natural_width = max(1, int(max(sides[0], sides[2])))
@@ -143,7 +148,7 @@ def crop_quad(
     if is_turned:
         height, width = width, height
     height, width = _size(natural_height, natural_width, height, width)
-    _check_size(height, width)
+    _check_size(height, width, max_pixels)
     pixels, corners = _neighbourhood(pixels, corners)
     w, h = natural_width, natural_height
     target = np.array([[0, 0], [w, 0], [w, h], [0, h]], np.float32)
@@ -152,7 +157,7 @@ def crop_quad(
         x, y = width / w, height / h
         matrix = np.array([[x, 0, x / 2 - 0.5], [0, y, y / 2 - 0.5], [0, 0, 1]]) @ matrix
     crop = cv2.warpPerspective(
-        pixels,
+        dense(pixels),
         matrix,
         (width, height),
         flags=INTERPOLATIONS[interpolation],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-import headrace
+from headrace_cv._fields import ImageOptions
 from headrace_cv._per_image import PerImage
 
 if TYPE_CHECKING:
@@ -44,15 +44,9 @@ class DecodeMat(PerImage):
         `headrace_cv.check_image_file`.
     """
 
-    class Options(headrace.Options):
+    class Options(ImageOptions):
         """The limits, and whether EXIF data count."""
 
-        max_pixels: int = Field(
-            default=100_000_000,
-            ge=1,
-            le=1 << 30,
-            description="Largest picture, in pixels (width x height); read in the header.",
-        )
         max_bytes: int | None = Field(
             default=None, ge=1, description="Longest file, in bytes; none means any length."
         )

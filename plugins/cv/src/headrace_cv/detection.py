@@ -33,7 +33,8 @@ class NMS(PerImage):
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is missing or something else, or a number is not finite.
+        InputError: ``data`` is missing or something else, a number is not finite, or there are more
+            rows to compare than ``max_candidates``.
 
     Source:
         torchvision's ``nms`` and ``batched_nms`` (same rule, ``>``); own computation.
@@ -62,6 +63,13 @@ class NMS(PerImage):
             default=None,
             ge=1,
             description="Most rows of the result, the best ones; none means any number.",
+        )
+
+        max_candidates: int = Field(
+            default=100_000,
+            ge=1,
+            description="Most rows that are compared, those of at least score_threshold; "
+            "more are refused.",
         )
 
         positional = ("iou_threshold", "score_threshold")

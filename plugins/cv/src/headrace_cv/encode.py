@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-import headrace
+from headrace_cv._fields import ImageOptions
 from headrace_cv._per_image import PerImage
 from headrace_cv.color import read_color
 
@@ -34,14 +35,14 @@ class EncodeMat(PerImage):
 
     Raises:
         InputError: ``data`` or ``color`` is missing, ``data`` is no such image, ``color`` is another
-            word, the two do not fit, or a side is longer than the format allows: 65500 pixels
-            for JPEG, 16383 for WebP, 1000000 for PNG.
+            word, the two do not fit, the image has more than ``max_pixels``, or a side is longer
+            than the format allows: 65500 pixels for JPEG, 16383 for WebP, 1000000 for PNG.
 
     Source:
         Own; the encoders are those of OpenCV's ``imencode``.
     """
 
-    class Options(headrace.Options):
+    class Options(ImageOptions):
         """The format, and how much is lost."""
 
         format: Literal["jpeg", "png", "webp"] = Field(
@@ -64,12 +65,13 @@ class EncodeMat(PerImage):
         from headrace_cv.image_files import encode_image
 
         self._format: str = options.format
-        self._quality: int = options.quality
-        self._encode: Callable[..., bytes] = encode_image
+        self._encode: Callable[..., bytes] = functools.partial(
+            encode_image, quality=options.quality, max_pixels=options.max_pixels
+        )
         return lambda image: image
 
     def one(self, request: Request) -> None:
         """Encode one image of the colour that its request names."""
         image = self.read(request, "data", self.expected)
         color = read_color(self, request)
-        request["result"] = self._encode(image, color, self._format, quality=self._quality)
+        request["result"] = self._encode(image, color, self._format)

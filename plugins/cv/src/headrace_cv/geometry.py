@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
-import headrace
-from headrace_cv._fields import Interpolation, Side
+from headrace_cv._fields import ImageOptions, Interpolation, Side, check_made
 from headrace_cv._per_image import PerImage
 
 if TYPE_CHECKING:
@@ -39,13 +38,13 @@ class ResizeMat(PerImage):
 
     Raises:
         InputError: ``data`` is missing or no such image, or so long and thin that the free side
-            would exceed 32767 pixels.
+            would exceed 32767 pixels, or it or the result has more than ``max_pixels``.
 
     Source:
         OpenCV's ``resize``; ``nearest`` is own: the pixel that holds the centre.
     """
 
-    class Options(headrace.Options):
+    class Options(ImageOptions):
         """The size, and how pixels between pixels are computed."""
 
         resize_h: Side | None = Field(
@@ -66,6 +65,7 @@ class ResizeMat(PerImage):
         def _a_side_is_given(self) -> Self:
             if self.resize_h is None and self.resize_w is None:
                 raise ValueError("resize_h, resize_w or both must be given")
+            check_made(self.resize_h, self.resize_w, self.max_pixels)
             return self
 
     expected = "an image: uint8 or float32 [H, W, C] or [H, W]"
@@ -79,4 +79,5 @@ class ResizeMat(PerImage):
             height=options.resize_h,
             width=options.resize_w,
             interpolation=options.interpolation,
+            max_pixels=options.max_pixels,
         )

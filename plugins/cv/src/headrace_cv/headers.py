@@ -15,10 +15,20 @@ from typing import Any, NamedTuple
 
 from headrace.errors import InputError
 
-__all__ = ["MAX_PARTS", "MAX_SCANS", "ImageHeader", "check_image_file", "view_of_bytes"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_PARTS",
+    "MAX_SCANS",
+    "ImageHeader",
+    "check_image_file",
+    "view_of_bytes",
+]
 
 MAX_PARTS = 100_000
 """Most segments or chunks in one file; real files stay far below."""
+
+MAX_BYTES = (1 << 31) - 1
+"""Most bytes of one file, however large it may be otherwise: decoders count them in 32 bits."""
 
 MAX_SCANS = 500
 """Most scans in one JPEG file. Each costs a pass over the picture; encoders write about ten."""
@@ -46,7 +56,7 @@ def view_of_bytes(data: Any) -> memoryview:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array.
 
     Raises:
-        InputError: ``data`` is none of these.
+        InputError: ``data`` is none of these, or longer than `MAX_BYTES`.
     """
     expected = "bytes, bytearray, memoryview or a 1-D uint8 array"
     try:
@@ -57,6 +67,12 @@ def view_of_bytes(data: Any) -> memoryview:
     if view.ndim != 1 or view.format not in ("B", "c"):
         got = f"{type(data).__name__} of format {view.format!r} and shape {list(view.shape or ())}"
         raise InputError("this is no file in memory", expected=expected, got=got)
+    if view.nbytes > MAX_BYTES:
+        raise InputError(
+            "the image file is too long",
+            expected=f"at most {MAX_BYTES} bytes",
+            got=f"{view.nbytes} bytes",
+        )
     return view if view.contiguous and view.format == "B" else memoryview(view.tobytes())
 
 

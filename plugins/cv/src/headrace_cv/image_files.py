@@ -9,7 +9,8 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_cv.headers import check_image_file, view_of_bytes
-from headrace_cv.images import as_image, convert_color
+from headrace_cv.images import as_image, convert_color, dense
+from headrace_cv.limits import MAX_PIXELS, check_pixels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +28,7 @@ _ENCODERS: dict[str, tuple[str, int | None, int]] = {
 def decode_image(
     data: Any,
     *,
-    max_pixels: int = 100_000_000,
+    max_pixels: int = MAX_PIXELS,
     max_bytes: int | None = None,
     exif_orientation: bool = True,
 ) -> NDArray[np.uint8]:
@@ -55,14 +56,7 @@ def decode_image(
             hint="The option max_bytes sets this limit.",
         )
     header = check_image_file(view)
-    pixels = header.width * header.height
-    if pixels > max_pixels:
-        raise InputError(
-            "the image is too large",
-            expected=f"at most {max_pixels} pixels",
-            got=f"{header.width} x {header.height} = {pixels} pixels",
-            hint="The option max_pixels sets this limit.",
-        )
+    check_pixels(header.height, header.width, max_pixels)
     flags = cv2.IMREAD_COLOR
     if not exif_orientation:
         flags |= cv2.IMREAD_IGNORE_ORIENTATION
@@ -77,7 +71,14 @@ def decode_image(
     return np.asarray(image, np.uint8)
 
 
-def encode_image(image: Any, color: str, format: str = "jpeg", *, quality: int = 95) -> bytes:  # noqa: A002 - the word for it
+def encode_image(
+    image: Any,
+    color: str,
+    format: str = "jpeg",  # noqa: A002 - the word for it
+    *,
+    quality: int = 95,
+    max_pixels: int = MAX_PIXELS,
+) -> bytes:
     """Encode an image as a file in memory.
 
     Args:
@@ -85,12 +86,13 @@ def encode_image(image: Any, color: str, format: str = "jpeg", *, quality: int =
         color: The order of its channels: ``"rgb"``, ``"bgr"`` or ``"gray"``.
         format: ``"jpeg"``, ``"png"`` or ``"webp"``.
         quality: Of JPEG and lossy WebP, 1 to 100; PNG loses nothing.
+        max_pixels: Most pixels (width x height).
 
     Raises:
-        InputError: ``image`` is none, or not ``uint8``, or does not fit ``color``, or a side is
-            longer than the format allows.
+        InputError: ``image`` is none, or not ``uint8``, or too large, or does not fit ``color``, or a
+            side is longer than the format allows.
     """
-    pixels = as_image(image)
+    pixels = as_image(image, max_pixels)
     if pixels.dtype != np.uint8:
         raise InputError(
             "only whole numbers of 8 bits can be encoded",
@@ -106,5 +108,5 @@ def encode_image(image: Any, color: str, format: str = "jpeg", *, quality: int =
         )
     pixels = convert_color(pixels, color, "gray" if color == "gray" else "bgr")
     parameters = [] if quality_flag is None else [quality_flag, quality]
-    encoded = cv2.imencode(suffix, pixels, parameters)[1]
+    encoded = cv2.imencode(suffix, dense(pixels), parameters)[1]
     return encoded.tobytes()

@@ -13,6 +13,7 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_cv.arrays import array_of, describe
+from headrace_cv.limits import MAX_PIXELS, MAX_SIDE, check_pixels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,17 +22,14 @@ __all__ = [
     "COLORS",
     "IMAGE",
     "INTERPOLATIONS",
-    "MAX_SIDE",
     "as_image",
     "convert_color",
+    "dense",
     "resize_image",
 ]
 
 IMAGE = "uint8 or float32 [H, W, C] with C from 1 to 4, or [H, W], no side empty"
 """What an image is, in the words of the errors."""
-
-MAX_SIDE = 32_767
-"""Longest side of an image that is made here, in pixels: OpenCV counts some of them in 16 bits."""
 
 INTERPOLATIONS = {
     "linear": cv2.INTER_LINEAR,
@@ -54,12 +52,16 @@ _CONVERSIONS = {
 }
 
 
-def as_image(data: Any) -> NDArray[Any]:
+def as_image(data: Any, max_pixels: int = MAX_PIXELS) -> NDArray[Any]:
     """Give ``data`` as a numpy image; arrays of other libraries come through DLPack or the like.
+
+    Args:
+        data: An array.
+        max_pixels: Most pixels (width x height).
 
     Raises:
         InputError: ``data`` is no array, or not ``uint8`` or ``float32`` of shape ``[H, W, C]``
-            with C from 1 to 4 or ``[H, W]``, or has an empty side.
+            with C from 1 to 4 or ``[H, W]``, has an empty side, or is too large.
     """
     image = array_of(data)
     wrong = (
@@ -71,7 +73,24 @@ def as_image(data: Any) -> NDArray[Any]:
     )
     if image is None or wrong:
         raise InputError("this is no image", expected=IMAGE, got=describe(data, image))
+    check_pixels(image.shape[0], image.shape[1], max_pixels)
     return image
+
+
+def dense(image: NDArray[Any]) -> NDArray[Any]:
+    """Give an image as OpenCV reads it: pixel by pixel without gaps, rows in ascending order.
+
+    OpenCV would copy another one itself, and end the process if there is no memory for it.
+
+    Raises:
+        MemoryError: There is no memory for a copy.
+    """
+    width = image.shape[1]
+    pixel = image.itemsize * (1 if image.ndim == 2 else image.shape[2])
+    within = image.ndim == 2 or image.shape[2] == 1 or image.strides[2] == image.itemsize
+    columns = width == 1 or image.strides[1] == pixel
+    rows = len(image) == 1 or image.strides[0] >= width * pixel
+    return image if within and columns and rows else np.ascontiguousarray(image)
 
 
 def resize_image(
@@ -80,6 +99,7 @@ def resize_image(
     width: int | None = None,
     *,
     interpolation: str = "linear",
+    max_pixels: int = MAX_PIXELS,
 ) -> NDArray[Any]:
     """Resize an image; dtype and number of dimensions are kept.
 
@@ -91,12 +111,14 @@ def resize_image(
         height: The height of the result in pixels, 1 to `MAX_SIDE`; None if ``width`` is given.
         width: The width of the result in pixels, 1 to `MAX_SIDE`; None if ``height`` is given.
         interpolation: ``"nearest"``, ``"linear"``, ``"cubic"``, ``"area"`` or ``"lanczos"``.
+        max_pixels: Most pixels (width x height) of ``image`` and of the result.
 
     Raises:
-        InputError: ``image`` is none, or so long that the free side would exceed `MAX_SIDE`.
+        InputError: ``image`` is none, so long that the free side would exceed `MAX_SIDE`, or it or
+            the result is too large.
         ValueError: Both sides are None.
     """
-    source = as_image(image)
+    source = as_image(image, max_pixels)
     old_height, old_width = source.shape[:2]
     if height is None:
         if width is None:
@@ -112,10 +134,17 @@ def resize_image(
             expected=f"sides of at most {MAX_SIDE} pixels after resizing",
             got=f"{old_height} x {old_width} pixels, which become {height} x {width}",
         )
+    got = f"{old_width} x {old_height} pixels, which become {width} x {height}"
+    check_pixels(height, width, max_pixels, "the resized image", got=got)
     if interpolation == "nearest":
         # OpenCV's versions differ in which pixel is nearest, and some fail beyond 32767.
-        return source.take(_nearest(old_height, height), 0).take(_nearest(old_width, width), 1)
-    resized = cv2.resize(source, (width, height), interpolation=INTERPOLATIONS[interpolation])
+        rows, columns = _nearest(old_height, height), _nearest(old_width, width)
+        if height * old_width <= old_height * width:  # what lies between is no larger than needed
+            return source.take(rows, 0).take(columns, 1)
+        return source.take(columns, 1).take(rows, 0)
+    resized = cv2.resize(
+        dense(source), (width, height), interpolation=INTERPOLATIONS[interpolation]
+    )
     return resized.reshape((height, width, *source.shape[2:]))
 
 
@@ -124,7 +153,9 @@ def _nearest(old: int, new: int) -> NDArray[np.int64]:
     return (2 * np.arange(new, dtype=np.int64) + 1) * old // (2 * new)
 
 
-def convert_color(image: Any, source: str, target: str) -> NDArray[Any]:
+def convert_color(
+    image: Any, source: str, target: str, *, max_pixels: int = MAX_PIXELS
+) -> NDArray[Any]:
     """Convert between ``"rgb"``, ``"bgr"`` and ``"gray"``; the result is always ``[H, W, C]``.
 
     Grey is ``[H, W, 1]``, 0.299 red + 0.587 green + 0.114 blue.
@@ -134,14 +165,15 @@ def convert_color(image: Any, source: str, target: str) -> NDArray[Any]:
             is returned itself (``[H, W]`` as a view with a channel axis).
         source: The order of the channels of ``image``.
         target: The order of the channels of the result.
+        max_pixels: Most pixels (width x height).
 
     Raises:
-        InputError: ``image`` is none, or has not the channels of ``source``.
+        InputError: ``image`` is none, is too large, or has not the channels of ``source``.
 
     Source:
         ITU-R BT.601 for grey, as in OpenCV's ``cvtColor``.
     """
-    pixels = as_image(image)
+    pixels = as_image(image, max_pixels)
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     if pixels.shape[2] != COLORS[source]:
@@ -152,5 +184,5 @@ def convert_color(image: Any, source: str, target: str) -> NDArray[Any]:
         )
     if source == target:
         return pixels
-    converted = cv2.cvtColor(pixels, _CONVERSIONS[source, target])
+    converted = cv2.cvtColor(dense(pixels), _CONVERSIONS[source, target])
     return converted.reshape((*pixels.shape[:2], COLORS[target]))

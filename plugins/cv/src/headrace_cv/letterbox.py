@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field, FiniteFloat
+from pydantic import Field, FiniteFloat, model_validator
 
 import headrace
 from headrace.errors import InputError
-from headrace_cv._fields import Interpolation, PerChannel, Side
+from headrace_cv._fields import ImageOptions, Interpolation, PerChannel, Side, check_made
 from headrace_cv._per_image import PerImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from typing_extensions import Self
 
     from headrace.keys import Request
 
@@ -38,14 +40,14 @@ class LetterBoxMat(PerImage):
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is missing or no such image, or ``pad_value`` is a list whose length
-            is not C.
+        InputError: ``data`` is missing or no such image, has more than ``max_pixels``, or
+            ``pad_value`` is a list whose length is not C.
 
     Source:
         The ``letterbox`` of YOLOv5, with its 114; the other side by own rounding.
     """
 
-    class Options(headrace.Options):
+    class Options(ImageOptions):
         """The canvas, and how the image is fitted into it."""
 
         resize_h: Side = Field(description="Height of the canvas, in pixels.")
@@ -64,6 +66,11 @@ class LetterBoxMat(PerImage):
 
         positional = ("resize_h", "resize_w", "pad_value")
 
+        @model_validator(mode="after")
+        def _canvas_within_limit(self) -> Self:
+            check_made(self.resize_h, self.resize_w, self.max_pixels)
+            return self
+
     writes = ("result", "letterbox")
     expected = "an image: uint8 or float32 [H, W, C] or [H, W]"
     centered: ClassVar[bool] = True
@@ -80,6 +87,7 @@ class LetterBoxMat(PerImage):
             centered=self.centered,
             enlarge=options.enlarge,
             interpolation=options.interpolation,
+            max_pixels=options.max_pixels,
         )
 
     def one(self, request: Request) -> None:
@@ -106,8 +114,8 @@ class TopLeftResizeMat(LetterBoxMat):
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is missing or no such image, or ``pad_value`` is a list whose length
-            is not C.
+        InputError: ``data`` is missing or no such image, has more than ``max_pixels``, or
+            ``pad_value`` is a list whose length is not C.
 
     Source:
         The preprocessing of YOLOX, with its 114; the other side by own rounding.

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, FiniteFloat, model_validator
 
-import headrace
-from headrace_cv._fields import PerChannel
+from headrace_cv._fields import ImageOptions, PerChannel
 from headrace_cv._per_image import PerImage
 
 if TYPE_CHECKING:
@@ -44,14 +43,14 @@ class Mat2Tensor(PerImage):
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is missing or no such image, or ``mean`` or ``std`` is a list whose
-            length is not C.
+        InputError: ``data`` is missing or no such image or has more than ``max_pixels``, or
+            ``mean`` or ``std`` is a list whose length is not C.
 
     Source:
         Own; the formula is that of torchvision's ``Normalize`` after a scale.
     """
 
-    class Options(headrace.Options):
+    class Options(ImageOptions):
         """What happens to the values."""
 
         scale: FiniteFloat | None = Field(
@@ -80,7 +79,9 @@ class Mat2Tensor(PerImage):
         from headrace_cv.tensors import Normalization, image_to_tensor
 
         normalization = Normalization(options.scale, options.mean, options.std)
-        return functools.partial(image_to_tensor, normalization=normalization)
+        return functools.partial(
+            image_to_tensor, normalization=normalization, max_pixels=options.max_pixels
+        )
 
 
 class Tensor2Mat(PerImage):
@@ -100,14 +101,14 @@ class Tensor2Mat(PerImage):
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is missing or no such tensor, holds NaN, or ``mean`` or ``std`` is a
-            list whose length is not C.
+        InputError: ``data`` is missing or no such tensor, has more than ``max_pixels``, holds NaN,
+            or ``mean`` or ``std`` is a list whose length is not C.
 
     Source:
         Own.
     """
 
-    class Options(headrace.Options):
+    class Options(ImageOptions):
         """What happened to the values."""
 
         scale: FiniteFloat | None = Field(
@@ -139,4 +140,6 @@ class Tensor2Mat(PerImage):
         from headrace_cv.tensors import Normalization, tensor_to_image
 
         normalization = Normalization(options.scale, options.mean, options.std).inverse()
-        return functools.partial(tensor_to_image, denormalization=normalization)
+        return functools.partial(
+            tensor_to_image, denormalization=normalization, max_pixels=options.max_pixels
+        )

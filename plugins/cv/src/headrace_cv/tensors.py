@@ -9,7 +9,8 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_cv.arrays import array_of, describe
-from headrace_cv.images import as_image
+from headrace_cv.images import as_image, dense
+from headrace_cv.limits import MAX_PIXELS, check_pixels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,17 +81,20 @@ class Normalization:
 _UNCHANGED = Normalization()
 
 
-def image_to_tensor(image: Any, normalization: Normalization = _UNCHANGED) -> NDArray[np.float32]:
+def image_to_tensor(
+    image: Any, normalization: Normalization = _UNCHANGED, *, max_pixels: int = MAX_PIXELS
+) -> NDArray[np.float32]:
     """Turn an image into a new contiguous ``float32 [C, H, W]``.
 
     Args:
         image: See `headrace_cv.images`; ``[H, W]`` gives C = 1.
         normalization: What happens to the values; the default leaves them as they are.
+        max_pixels: Most pixels (width x height).
 
     Raises:
-        InputError: ``image`` is none, or has another number of channels than ``normalization``.
+        InputError: ``image`` is none, is too large, or has another number of channels than ``normalization``.
     """
-    pixels = as_image(image)
+    pixels = as_image(image, max_pixels)
     height, width = pixels.shape[:2]
     channels = 1 if pixels.ndim == 2 else pixels.shape[2]
     if normalization.channels not in (None, channels):
@@ -101,14 +105,16 @@ def image_to_tensor(image: Any, normalization: Normalization = _UNCHANGED) -> ND
         )
     tensor = np.empty((channels, height, width), np.float32)
     # Splitting first and converting plane by plane is faster than one strided pass.
-    planes = [pixels.reshape(height, width)] if channels == 1 else cv2.split(pixels)
+    planes = [pixels.reshape(height, width)] if channels == 1 else cv2.split(dense(pixels))
     for channel, plane in enumerate(planes):
         tensor[channel] = plane
     normalization.apply(tensor)
     return tensor
 
 
-def tensor_to_image(tensor: Any, denormalization: Normalization = _UNCHANGED) -> NDArray[np.uint8]:
+def tensor_to_image(
+    tensor: Any, denormalization: Normalization = _UNCHANGED, *, max_pixels: int = MAX_PIXELS
+) -> NDArray[np.uint8]:
     """Turn a planar tensor into a new image, ``uint8 [H, W, C]``.
 
     Values are rounded to the nearest integer, halves to the even one, and limited to 0 and 255.
@@ -117,9 +123,10 @@ def tensor_to_image(tensor: Any, denormalization: Normalization = _UNCHANGED) ->
         tensor: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``.
         denormalization: What happens to the values first: `Normalization.inverse` of what made
             them; the default leaves them as they are.
+        max_pixels: Most pixels (width x height).
 
     Raises:
-        InputError: ``tensor`` is none, holds NaN, or has another number of channels than
+        InputError: ``tensor`` is none, is too large, holds NaN, or has another number of channels than
             ``denormalization``.
     """
     array = array_of(tensor)
@@ -129,6 +136,7 @@ def tensor_to_image(tensor: Any, denormalization: Normalization = _UNCHANGED) ->
         expected = "float32 [C, H, W] or [1, C, H, W], C from 1 to 4, no side empty"
         raise InputError("this is no planar image", expected=expected, got=describe(tensor, array))
     channels, height, width = planes.shape
+    check_pixels(height, width, max_pixels)
     if denormalization.channels not in (None, channels):
         raise InputError(
             "mean and std do not fit the tensor",

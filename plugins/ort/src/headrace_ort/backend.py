@@ -9,7 +9,7 @@ from headrace.errors import InputError, SetupError
 from headrace_ort.options import OnnxOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace.keys import Request
     from headrace_ort.items import Item
@@ -46,6 +46,7 @@ class OnnxTensor(headrace.Backend):
     writes = ("result",)
 
     _session: Any = None
+    _runner: Any = None
     _run_options: Any = None
     _signature: Signature
     _keys: dict[str, str]
@@ -66,8 +67,16 @@ class OnnxTensor(headrace.Backend):
 
         from headrace_ort import collate, providers, session, signature
 
+        if options.provider_libraries and not context.allow_import:
+            raise SetupError(
+                "provider_libraries bring in code, and imports are refused here",
+                hint="Load the configuration with imports allowed.",
+            )
         chosen = providers.choose_providers(
-            options.providers, context.device, options.provider_options
+            options.providers,
+            context.device,
+            options.provider_options,
+            libraries=options.provider_libraries,
         )
         on_cpu = [name for name, _ in chosen] == [providers.CPU]
         threads = options.intra_op_threads or context.threads
@@ -76,6 +85,12 @@ class OnnxTensor(headrace.Backend):
         if share is None:
             share = on_cpu and threads == 1
         log_level = options.log_level or ("fatal" if on_cpu else "error")
+        self._place: Any = None
+        if chosen[0][0] in providers.ON_CUDA:
+            from headrace_ort.on_device import place_of
+
+            self._place = place_of(context, chosen, shared=share, cuda_graph=options.cuda_graph)
+            chosen = self._place.providers
 
         def make() -> Any:
             return session.make_session(
@@ -86,6 +101,7 @@ class OnnxTensor(headrace.Backend):
                 graph_optimization=options.graph_optimization,
                 session_config=options.session_config,
                 log_level=log_level,
+                libraries=options.provider_libraries,
             )
 
         if share:
@@ -100,7 +116,10 @@ class OnnxTensor(headrace.Backend):
         self._run_options = session.run_options(log_level)
         self._options = options
         self._signature = signature.read_signature(
-            self._session, outputs=options.outputs, unbatched=options.unbatched
+            self._session,
+            outputs=options.outputs,
+            unbatched=options.unbatched,
+            batch_axis=options.batch_axis,
         )
         self._keys = _keys(self._signature, options.inputs)
         self.reads = tuple(dict.fromkeys(self._keys.values()))
@@ -108,6 +127,12 @@ class OnnxTensor(headrace.Backend):
             collate.check_padding(self._signature.inputs, options.pad_value)
         self._set_range()
         self._find_short_way()
+        if self._place is not None:
+            self._bind(options, lambda: session.run_options(log_level))
+        if self._runner is not None:
+            context.at_batch_end(self._runner.end)
+        self._sizes = context.batch_sizes, context.max
+        context.scope.get_or_create("inputs", self._told)
         self._built = {
             "onnxruntime": onnxruntime.__version__,
             "model": str(options.model),
@@ -115,6 +140,33 @@ class OnnxTensor(headrace.Backend):
             "intra_op_threads": threads,
             "spinning": spinning,
             "shared_session": share,
+            "output_device": options.output_device,
+            "cuda_graphs": [],
+        }
+
+    def _bind(self, options: OnnxOptions, run_options: Callable[[], Any]) -> None:
+        """Make what runs the session on arrays that lie on the device."""
+        if any(port.axis for port in (*self._signature.inputs, *self._signature.outputs)):
+            if options.output_device == "device" or options.cuda_graph:
+                raise SetupError(
+                    "batch_axis goes with arrays on the CPU only",
+                    hint="Leave output_device and cuda_graph out, or export the batch axis in front.",
+                )
+            self._place = None
+            return
+        self._runner = self._place.runner(
+            self._session,
+            self._signature,
+            to_cpu=options.output_device == "cpu",
+            run_options=run_options,
+        )
+
+    def _told(self) -> dict[str, dict[str, Any]]:
+        """Give what the model takes, for elements before this one."""
+        return {
+            port.name: {"dtype": port.dtype, "shape": list(port.shape)}
+            for port in self._signature.inputs
+            if port.batched
         }
 
     def _set_range(self) -> None:
@@ -136,6 +188,8 @@ class OnnxTensor(headrace.Backend):
             return
         (port,), (output,) = signature.inputs, signature.outputs
         dtype = numpy_dtype(port)
+        if port.axis or output.axis:
+            return
         fixed = all(isinstance(n, int) for n in port.shape[1:])
         # What an array of objects holds has to be looked at.
         if port.batched and output.batched and fixed and dtype.kind != "O":
@@ -159,17 +213,18 @@ class OnnxTensor(headrace.Backend):
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the model on all requests that are right."""
-        if len(batch) == 1 and self._forward_one(batch[0]):
+        if len(batch) == 1 and self._runner is None and self._forward_one(batch[0]):
             return None
         from headrace_ort.collate import group_items
         from headrace_ort.items import read_item
 
+        look = None if self._place is None else self._place.look
         outcomes: list[Exception | None] = [None] * len(batch)
         items: list[Item] = []
         places: list[int] = []
         for place, request in enumerate(batch):
             try:
-                items.append(read_item(request, self._signature, self._keys))
+                items.append(read_item(request, self._signature, self._keys, look))
             except InputError as error:
                 outcomes[place] = error
             else:
@@ -211,6 +266,11 @@ class OnnxTensor(headrace.Backend):
 
         signature, options = self._signature, self._options
         pad_value = options.pad_value if options.ragged == "pad" else None
+        if self._runner is not None:
+            results: list[Any] = self._runner.run(
+                items, pad_value=pad_value, pad_multiple=options.pad_multiple
+            )
+            return results
         feeds = {}
         for port in signature.inputs:
             arrays = [item.arrays[port.name] for item in items]
@@ -227,10 +287,10 @@ class OnnxTensor(headrace.Backend):
             )
         names = [port.name for port in signature.outputs]
         outputs = run_session(self._session, names, feeds, self._run_options)
-        results = split_outputs(outputs, items, signature)
+        rows = split_outputs(outputs, items, signature)
         if len(names) == 1:
-            return [result[0] for result in results]
-        return [dict(zip(names, result, strict=True)) for result in results]
+            return [row[0] for row in rows]
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def warm_up(self) -> None:
         """Run once on zeros, where the model tells all shapes and takes nothing but numbers."""
@@ -238,7 +298,14 @@ class OnnxTensor(headrace.Backend):
         from headrace_ort.session import run_session
 
         feeds = zeros_for(self._signature)
-        if feeds is not None:
+        if self._runner is not None:
+            from headrace_ort.on_device import sizes_to_capture
+
+            self._built["cuda_graphs"] = self._runner.warm_up(
+                feeds,
+                sizes_to_capture(*self._sizes) if self._options.cuda_graph else (),
+            )
+        elif feeds is not None:
             names = [port.name for port in self._signature.outputs]
             run_session(self._session, names, feeds, self._run_options)
 
@@ -255,6 +322,9 @@ class OnnxTensor(headrace.Backend):
 
     def close(self) -> None:
         """Drop the session; a shared one lives until the node's last instance drops it."""
+        if self._runner is not None:
+            self._runner.close()
+        self._runner = None
         self._session = self._run_options = None
 
 

@@ -83,7 +83,7 @@ def concatenate(
     """Put the rows of several arrays below each other.
 
     Args:
-        arrays: Arrays of the port's rank and dtype, each with its batch axis.
+        arrays: Arrays of the port's rank and dtype, each with its batch axis in front.
         port: The input they are for.
         rows: How many rows the result must have: the last one is repeated as often as needed.
         pad_value: Fill each dynamic axis at its end with this value, up to the longest; None:
@@ -91,14 +91,16 @@ def concatenate(
         pad_multiple: With ``pad_value``: further up to a multiple of this.
 
     Returns:
-        A new array, or the only one of ``arrays`` where there is nothing to add.
+        A new array, or the only one of ``arrays`` where there is nothing to add; the batch axis is where
+        the model has it.
     """
     missing = 0 if rows is None else rows - sum(len(array) for array in arrays)
     if pad_value is not None:
         arrays = _padded(arrays, port, pad_value, pad_multiple)
     if missing > 0:
         arrays = [*arrays, np.repeat(arrays[-1][-1:], missing, axis=0)]
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    return np.moveaxis(whole, 0, port.axis) if port.axis else whole
 
 
 def _padded(
@@ -107,7 +109,7 @@ def _padded(
     shape = tuple(
         fixed if fixed is not None else -(-max(lengths) // multiple) * multiple
         for fixed, *lengths in zip(
-            port.shape[1:], *(array.shape[1:] for array in arrays), strict=True
+            port.sample_shape, *(array.shape[1:] for array in arrays), strict=True
         )
     )
     if all(array.shape[1:] == shape for array in arrays):
@@ -129,7 +131,7 @@ def check_padding(ports: Sequence[Port], value: float) -> None:
         SetupError: The input holds strings, or a dtype that ``value`` does not fit.
     """
     for port in ports:
-        if not port.batched or None not in port.shape[1:]:
+        if not port.batched or None not in port.sample_shape:
             continue
         dtype = numpy_dtype(port)
         if dtype.kind == "f":
@@ -154,15 +156,20 @@ def zeros_for(signature: Signature) -> dict[str, NDArray[Any]] | None:
     """
     feeds = {}
     for port in signature.inputs:
-        if not port.batched or None in port.shape[1:] or numpy_dtype(port).kind == "O":
+        if not port.batched or None in port.sample_shape or numpy_dtype(port).kind == "O":
             return None
-        shape = (signature.rows or 1, *(n for n in port.shape[1:] if n is not None))
+        shape = [n for n in port.sample_shape if n is not None]
+        shape.insert(port.axis, signature.rows or 1)
         feeds[port.name] = np.zeros(shape, numpy_dtype(port))
     return feeds
 
 
 def split_outputs(
-    outputs: Sequence[NDArray[Any]], items: Sequence[Item], signature: Signature
+    outputs: Sequence[NDArray[Any]],
+    items: Sequence[Item],
+    signature: Signature,
+    *,
+    rows: int | None = None,
 ) -> list[list[NDArray[Any]]]:
     """Give each item its rows of every output, in memory of its own.
 
@@ -170,6 +177,7 @@ def split_outputs(
         outputs: The outputs of a run, in the order of ``signature.outputs``.
         items: The items the run was made of, in order.
         signature: What the model gives.
+        rows: How many rows the outputs have; None: as many as the run was given.
 
     Returns:
         Per item its arrays; without batch axis where the item was one sample.
@@ -177,25 +185,28 @@ def split_outputs(
     Raises:
         BackendError: An output does not have the rows of the batch.
     """
-    total = signature.rows or sum(item.rows for item in items)
+    total = rows or signature.rows or sum(item.rows for item in items)
     results: list[list[NDArray[Any]]] = [[] for _ in items]
     for port, output in zip(signature.outputs, outputs, strict=True):
-        if port.batched and (output.ndim == 0 or len(output) != total):
+        axis = port.axis
+        if port.batched and (output.ndim <= axis or output.shape[axis] != total):
             raise BackendError(
                 f"output {port.name!r} is {list(output.shape)} for a batch of {total} rows",
-                hint="If it has no batch axis, name it in `unbatched`.",
+                hint="If it has no batch axis, name it in `unbatched`; if it has it elsewhere, in "
+                "`batch_axis`.",
             )
         start = 0
         for item, result in zip(items, results, strict=True):
             stop = start + item.rows
-            result.append(_rows_of(output, start, stop, item.sample) if port.batched else output)
+            part = _rows_of(output, axis, start, stop, item.sample) if port.batched else output
+            result.append(part)
             start = stop
     return results
 
 
-def _rows_of(output: NDArray[Any], start: int, stop: int, sample: bool) -> NDArray[Any]:
-    rows: NDArray[Any] = output[start:stop]
-    if len(rows) < len(output):
+def _rows_of(output: NDArray[Any], axis: int, start: int, stop: int, sample: bool) -> NDArray[Any]:
+    rows: NDArray[Any] = output[(slice(None),) * axis + (slice(start, stop),)]
+    if rows.shape[axis] < output.shape[axis]:
         # A slice would keep all rows alive as long as one of them.
         rows = rows.copy()
-    return rows.reshape(rows.shape[1:]) if sample else rows
+    return rows.reshape(rows.shape[:axis] + rows.shape[axis + 1 :]) if sample else rows

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import InputError
+from headrace_ort.device_arrays import DeviceView
 from headrace_ort.signature import STRING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -29,12 +30,13 @@ class Item:
     """What one request brings to a run.
 
     Attributes:
-        arrays: An array per input; the batched ones have their batch axis.
+        arrays: An array per input, of numpy or a `DeviceView`; the batched ones have their batch
+            axis, in front.
         rows: Length of the batch axis.
         sample: True when the request brought one sample without batch axis.
     """
 
-    arrays: Mapping[str, NDArray[Any]]
+    arrays: Mapping[str, Any]
     rows: int
     sample: bool
 
@@ -49,25 +51,32 @@ def _dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(object if name == STRING else name)
 
 
-def read_item(request: Mapping[str, Any], signature: Signature, keys: Mapping[str, str]) -> Item:
+def read_item(
+    request: Mapping[str, Any],
+    signature: Signature,
+    keys: Mapping[str, str],
+    look: Callable[[Any, str], Any] | None = None,
+) -> Item:
     """Read the inputs of a model from a request.
 
     Args:
         request: A request; ``request_size`` (default 1) is the number of rows it must have.
         signature: What the model takes.
         keys: The key of the request for each input name.
+        look: Looks at a value under a key first, and may give a `DeviceView` in its place.
 
     Raises:
         InputError: A key is missing, or its value has another dtype or shape than the model's.
     """
     size = request.get("request_size", 1)
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, Any] = {}
     sample: bool | None = None
     for port in signature.inputs:
         key = keys[port.name]
         if key not in request:
             raise InputError("the request lacks a key", key=key, expected=_accepts(port))
-        array = as_array(request[key], port, key)
+        value = request[key] if look is None else look(request[key], key)
+        array = as_array(value, port, key)
         _check_axes(array, port, key)
         if port.batched:
             alone = array.ndim == len(port.shape) - 1
@@ -84,7 +93,7 @@ def read_item(request: Mapping[str, Any], signature: Signature, keys: Mapping[st
     return Item(arrays, size, bool(sample))
 
 
-def as_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
+def as_array(value: Any, port: Port, key: str = "data") -> Any:
     """Give ``value`` as an array of the port's dtype, without ever converting an array's dtype.
 
     Python numbers, strings and lists of them carry no dtype: they get the port's, unless that
@@ -96,8 +105,12 @@ def as_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
     wanted = numpy_dtype(port)
     if type(value) is np.ndarray and value.dtype == wanted and wanted.kind != "O":
         return value
+    if isinstance(value, DeviceView) and value.dtype == wanted:
+        return value
     try:
-        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        if isinstance(value, DeviceView):
+            array: Any = value
+        elif hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
             array = np.from_dlpack(value)
         else:
             array = np.asarray(value)
@@ -108,20 +121,27 @@ def as_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
             expected=_accepts(port),
             got=type(value).__name__,
         ) from error
-    if array.dtype.kind == "U" and wanted.kind == "O":
-        return array.astype(object)
-    if array.dtype != wanted and _is_plain(value):
-        converted = _widened(array, wanted)
-        if converted is not None:
-            return converted
-    fits = array.dtype == wanted
-    if fits and wanted.kind == "O":
-        fits = all(isinstance(text, str) for text in array.ravel())
-    if not fits:
+    converted = _of_dtype(array, wanted, plain=_is_plain(value))
+    if converted is None:
         raise InputError(
             "wrong dtype", key=key, expected=_accepts(port), got=_text_of(array, type(value))
         )
-    return array
+    return converted
+
+
+def _of_dtype(array: Any, wanted: np.dtype[Any], *, plain: bool) -> NDArray[Any] | None:
+    """Give an array of the dtype that is wanted; None where a value would have to change."""
+    if isinstance(array, DeviceView):
+        return None
+    if array.dtype.kind == "U" and wanted.kind == "O":
+        texts: NDArray[Any] = array.astype(object)
+        return texts
+    if array.dtype != wanted:
+        return _widened(array, wanted) if plain else None
+    if wanted.kind == "O" and not all(isinstance(text, str) for text in array.ravel()):
+        return None
+    same: NDArray[Any] = array
+    return same
 
 
 def _is_plain(value: Any) -> bool:
@@ -146,9 +166,9 @@ def _widened(array: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any] | None:
 
 
 def _with_rows(array: NDArray[Any], port: Port, key: str, size: int) -> NDArray[Any]:
-    """Give the array with its batch axis, which must be ``size`` long."""
-    rows = 1 if array.ndim < len(port.shape) else array.shape[0]
-    most = port.shape[0]
+    """Give the array with its batch axis, which must be ``size`` long, in front."""
+    rows = 1 if array.ndim < len(port.shape) else array.shape[port.axis]
+    most = port.shape[port.axis]
     if rows != size:
         raise InputError(
             "the number of rows is not `request_size`",
@@ -160,7 +180,9 @@ def _with_rows(array: NDArray[Any], port: Port, key: str, size: int) -> NDArray[
         raise InputError(
             f"the model takes {most} rows at once", key=key, expected=port.text(), got=f"{rows}"
         )
-    return array if array.ndim == len(port.shape) else array[None]
+    if array.ndim < len(port.shape):
+        return array[None]
+    return np.moveaxis(array, port.axis, 0) if port.axis else array
 
 
 def _check_axes(array: NDArray[Any], port: Port, key: str) -> None:
@@ -168,11 +190,12 @@ def _check_axes(array: NDArray[Any], port: Port, key: str) -> None:
     missing = len(port.shape) - array.ndim
     if missing != 0 and not (port.batched and missing == 1):
         raise InputError("wrong rank", key=key, expected=_accepts(port), got=_text_of(array))
-    first = 1 if port.batched else 0
-    lengths = array.shape[first - missing :]
+    lengths = list(array.shape)
+    if port.batched and not missing:
+        del lengths[port.axis]
+    wanted = port.sample_shape if port.batched else port.shape
     if any(
-        fixed is not None and length != fixed
-        for length, fixed in zip(lengths, port.shape[first:], strict=True)
+        fixed is not None and length != fixed for length, fixed in zip(lengths, wanted, strict=True)
     ):
         raise InputError("wrong shape", key=key, expected=_accepts(port), got=_text_of(array))
 
@@ -183,6 +206,6 @@ def _accepts(port: Port) -> str:
     return f"{port.text(sample=True)} (one sample) or {port.text()} (`request_size` rows)"
 
 
-def _text_of(array: NDArray[Any], kind: type | None = None) -> str:
+def _text_of(array: Any, kind: type | None = None) -> str:
     text = f"{array.dtype} [{', '.join(map(str, array.shape))}]"
-    return text if kind is None or kind is np.ndarray else f"{text} from {kind.__name__}"
+    return text if kind in (None, np.ndarray, DeviceView) else f"{text} from {kind.__name__}"

@@ -25,6 +25,21 @@ class OnnxOptions(headrace.Options):
     provider_options: dict[str, dict[str, str | int | float | bool]] = Field(
         {}, description="Options of the providers, by provider name, as ONNX Runtime names them."
     )
+    provider_libraries: dict[str, headrace.FilePath] = Field(
+        {},
+        description="Libraries of plugin execution providers, by a name of one's own that `providers` "
+        "may use.",
+    )
+    output_device: Literal["cpu", "device"] = Field(
+        "cpu",
+        description="Where results lie: cpu gives numpy arrays, device leaves them on the GPU of a "
+        "CUDA or TensorRT provider (with __dlpack__ and __cuda_array_interface__).",
+    )
+    cuda_graph: bool = Field(
+        False,
+        description="On the CUDA provider, run captured graphs: one per size of `batch_sizes`, else "
+        "of 1, 2, 4, ... `max`.",
+    )
     inputs: dict[str, str] = Field(
         {},
         description="Key of the request per input name; default: `data` for the only input, else "
@@ -37,6 +52,11 @@ class OnnxOptions(headrace.Options):
         (),
         description="Names of inputs and outputs whose first axis is not the batch axis; requests "
         "are then run one at a time.",
+    )
+    batch_axis: dict[str, Annotated[int, Field(ge=0)]] = Field(
+        {},
+        description="Which axis is the batch axis, counted from 0, per input or output where it is "
+        "not the first (the state of a recurrent model).",
     )
     ragged: Literal["refuse", "pad", "group"] = Field(
         "refuse",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 import onnxruntime as ort
@@ -11,7 +12,7 @@ import onnxruntime as ort
 from headrace.errors import MissingDependencyError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 __all__ = ["CPU", "ON_CUDA", "check_providers", "choose_providers"]
 
@@ -30,6 +31,8 @@ def choose_providers(
     names: Sequence[str] | None = None,
     device: str | None = None,
     options: Mapping[str, Mapping[str, str | int | float | bool]] | None = None,
+    *,
+    libraries: Collection[str] = (),
 ) -> list[tuple[str, dict[str, str]]]:
     """Give the providers in order, by their full names, each with its options.
 
@@ -39,6 +42,7 @@ def choose_providers(
         device: None or ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. ``N`` becomes the ``device_id`` of
             the CUDA and TensorRT providers that have none in ``options``.
         options: Provider options by provider name (written like ``names``).
+        libraries: Names of plugin provider libraries, which ``names`` may hold too.
 
     Returns:
         What `make_session` takes.
@@ -56,12 +60,12 @@ def choose_providers(
                 hint="Write device = 'cpu' or 'cuda:0', or name the providers in `providers`.",
             )
         names = ["cpu"] if index is None else ["cuda"]
-    chosen = [_full_name(name) for name in names]
+    chosen = [_full_name(name, libraries) for name in names]
     doubled = sorted({name for name in chosen if chosen.count(name) > 1})
     if doubled:
         raise SetupError(f"provider named twice: {', '.join(doubled)}")
-    _refuse_missing(chosen)
-    given = {_full_name(name): dict(values) for name, values in (options or {}).items()}
+    _refuse_missing([name for name in chosen if name not in libraries])
+    given = {_full_name(name, libraries): dict(v) for name, v in (options or {}).items()}
     for name in given:
         if name not in chosen:
             raise SetupError(f"provider_options for {name}, which `providers` does not name")
@@ -94,8 +98,10 @@ def _cuda_index(device: str | None) -> int | None:
     return None if match is None else int(match[1] or 0)
 
 
-def _full_name(name: str) -> str:
+def _full_name(name: str, libraries: Collection[str] = ()) -> str:
     """Give the full name of a provider that ONNX Runtime knows, installed here or not."""
+    if name in libraries:
+        return name
     known = [*ort.get_all_providers(), *ort.get_available_providers()]
     short: dict[str, str] = {full.lower().removesuffix(_SUFFIX): full for full in known}
     wanted = name.strip().lower().removesuffix(_SUFFIX)
@@ -113,16 +119,28 @@ def _refuse_missing(chosen: Sequence[str]) -> None:
     missing = [name for name in chosen if name not in available]
     if not missing:
         return
-    if any(name in ON_CUDA for name in missing):
-        install = '`pip install "headrace-ort[gpu]"` brings the CUDA and TensorRT providers'
-    else:
-        install = "Install the build of ONNX Runtime that has it"
-    raise MissingDependencyError(
+    what = (
         f"{', '.join(missing)} is not in the installed ONNX Runtime {ort.__version__},"
-        f" which has {', '.join(available)}",
-        distribution="headrace-ort",
-        hint=f"{install}; only one of onnxruntime and its variants may be installed at a time.",
+        f" which has {', '.join(available)}"
     )
+    both = [name for name in ("onnxruntime", "onnxruntime-gpu") if _is_installed(name)]
+    if len(both) > 1:
+        what += "; two builds of it, onnxruntime and onnxruntime-gpu, are installed into one folder"
+    install = "Install the build of ONNX Runtime that has it; only one may be installed at a time."
+    if any(name in ON_CUDA for name in missing):
+        install = (
+            "Type: pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu"
+            " cuda-bindings. Or name a plugin provider in `provider_libraries`."
+        )
+    raise MissingDependencyError(what, distribution="headrace-ort", hint=install)
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _text(value: str | float | bool) -> str:

@@ -12,6 +12,7 @@ from headrace_ort.providers import CPU, check_providers
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 __all__ = ["LEVELS", "SEVERITIES", "make_session", "run_options", "run_session"]
 
@@ -45,6 +46,7 @@ def make_session(
     graph_optimization: str = "all",
     session_config: Mapping[str, str] | None = None,
     log_level: str = "fatal",
+    libraries: Mapping[str, Path] | None = None,
 ) -> Any:
     """Make an ``InferenceSession`` that runs on the providers that were asked for, or fail.
 
@@ -60,6 +62,7 @@ def make_session(
         graph_optimization: A key of `LEVELS`.
         session_config: Further entries of the session's configuration; they win.
         log_level: A key of `SEVERITIES`: what ONNX Runtime itself prints to stderr.
+        libraries: Libraries of plugin execution providers, by the name that ``providers`` uses.
 
     Returns:
         The session; its ``run`` may be called from several threads at once.
@@ -81,19 +84,40 @@ def make_session(
     try:
         for key, value in config.items():
             options.add_session_config_entry(key, value)
+        builtin = _add_plugins(options, providers, libraries or {})
         session = ort.InferenceSession(
             model if isinstance(model, bytes) else str(model),
             sess_options=options,
-            providers=[(name, dict(values)) for name, values in providers],
             enable_fallback=0,
+            **({"providers": builtin} if builtin else {}),
         )
+    except SetupError:
+        raise
     except Exception as error:  # its error classes share no base but Exception
         raise SetupError(
             f"ONNX Runtime {ort.__version__} cannot load {label}: {_reason(error)}",
             hint=_hint(str(error)),
         ) from error
-    check_providers(names, session.get_providers())
+    check_providers(
+        [name for name in names if name not in (libraries or {})], session.get_providers()
+    )
     return session
+
+
+def _add_plugins(
+    options: Any, providers: Sequence[tuple[str, Mapping[str, str]]], libraries: Mapping[str, Path]
+) -> list[tuple[str, dict[str, str]]]:
+    """Let a session run on plugin providers; give the providers that ONNX Runtime brings itself."""
+    from headrace_ort.provider_library import add_plugin_provider, register_libraries
+
+    plugins = [name for name, _ in providers if name in libraries]
+    found = register_libraries(libraries) if libraries else {}
+    for name, values in providers:
+        if name in plugins:
+            rest = {key: value for key, value in values.items() if key != "device_id"}
+            add_plugin_provider(options, found[name], rest, values.get("device_id"))
+    builtin = [(name, dict(values)) for name, values in providers if name not in libraries]
+    return [] if plugins and all(name == CPU for name, _ in builtin) else builtin
 
 
 def run_options(log_level: str = "fatal") -> Any:

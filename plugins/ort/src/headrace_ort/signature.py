@@ -39,22 +39,30 @@ class Port:
         dtype: The name of its numpy dtype; `STRING` for strings.
         shape: An int per fixed axis, None per dynamic one; ``()`` for a scalar and for an output
             of which the model tells no shape.
-        batched: True when its first axis is the batch axis.
+        batched: True when it has a batch axis.
+        axis: Which of its axes that is.
     """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
     batched: bool
+    axis: int = 0
+
+    @property
+    def sample_shape(self) -> tuple[int | None, ...]:
+        """The shape without the batch axis."""
+        return (*self.shape[: self.axis], *self.shape[self.axis + 1 :])
 
     def text(self, *, sample: bool = False) -> str:
         """Give ``float32 [*, 3, 48, *]``; of one sample, without the batch axis, if ``sample``."""
-        axes = self.shape[1:] if sample else self.shape
+        axes = self.sample_shape if sample else self.shape
         return f"{self.dtype} [{', '.join('*' if n is None else str(n) for n in axes)}]"
 
     def describe(self) -> dict[str, Any]:
-        """Give dtype, shape and whether there is a batch axis. JSON-able."""
-        return {"dtype": self.dtype, "shape": list(self.shape), "batched": self.batched}
+        """Give dtype, shape, whether there is a batch axis, and which if not the first. JSON-able."""
+        about = {"dtype": self.dtype, "shape": list(self.shape), "batched": self.batched}
+        return {**about, "batch_axis": self.axis} if self.axis else about
 
 
 @dataclass(frozen=True)
@@ -83,32 +91,42 @@ class Signature:
 
 
 def read_signature(
-    session: Any, *, outputs: Sequence[str] | None = None, unbatched: Iterable[str] = ()
+    session: Any,
+    *,
+    outputs: Sequence[str] | None = None,
+    unbatched: Iterable[str] = (),
+    batch_axis: Mapping[str, int] | None = None,
 ) -> Signature:
     """Read the signature of a session.
 
-    The first axis is the batch axis: of all inputs that have an axis, except those named in
-    ``unbatched``, and those whose first axis is fixed while another input's is dynamic (or fixed
-    to 1). An output has none if it is named, or if its first axis is fixed to something else than
-    the batch.
+    The first axis is the batch axis, or the one that ``batch_axis`` says: of all inputs that have
+    an axis, except those named in ``unbatched``, and those where it is fixed while another input's
+    is dynamic (or fixed to 1). An output has none if it is named, or if that axis is fixed to
+    something else than the batch.
 
     Args:
         session: An ``onnxruntime.InferenceSession``.
         outputs: Names of the outputs wanted, in order; None means all.
         unbatched: Names of inputs and outputs without batch axis.
+        batch_axis: Which axis is the batch, per input or output where it is not the first.
 
     Raises:
-        SetupError: An unknown name, a type numpy cannot hold, or no batch axis.
+        SetupError: An unknown name, an axis that is not there or not the batch, a type numpy cannot
+            hold, or no batch axis.
     """
     takes, gives = list(session.get_inputs()), list(session.get_outputs())
-    named = frozenset(unbatched)
+    named, axes = frozenset(unbatched), dict(batch_axis or {})
     _refuse_unknown("unbatched", named, [*takes, *gives])
+    _refuse_unknown("batch_axis", axes, [*takes, *gives])
+    _refuse_axes(axes, named, [*takes, *gives])
     by_name = {node.name: node for node in gives}
     if outputs is not None:
         _refuse_unknown("outputs", outputs, gives)
         gives = [by_name[name] for name in outputs]
     first = {
-        node.name: _axis(node.shape[0]) for node in takes if node.shape and node.name not in named
+        node.name: _axis(node.shape[axes.get(node.name, 0)])
+        for node in takes
+        if node.shape and node.name not in named
     }
     if not first:
         raise SetupError(
@@ -116,11 +134,17 @@ def read_signature(
             hint="An input without a declared shape counts as a scalar: export it with shapes.",
         )
     rows = _batch_of(first, takes)
-    return Signature(
-        tuple(_port(node, node.name in first and first[node.name] == rows) for node in takes),
-        tuple(_port(node, node.name not in named and _leads(node, rows)) for node in gives),
-        rows,
-    )
+    inputs = [_port(node, axes, first.get(node.name, ...) == rows) for node in takes]
+    results = [
+        _port(node, axes, node.name not in named and _is_batch(node, axes, rows)) for node in gives
+    ]
+    for port in (*inputs, *results):
+        if port.name in axes and not port.batched:
+            raise SetupError(
+                f"`batch_axis` says {port.name} = {port.axis}, and {port.text()} is fixed there to "
+                f"another length than the batch, {'any' if rows is None else rows}"
+            )
+    return Signature(tuple(inputs), tuple(results), rows)
 
 
 def _batch_of(first: Mapping[str, int | None], nodes: Sequence[Any]) -> int | None:
@@ -138,9 +162,9 @@ def _batch_of(first: Mapping[str, int | None], nodes: Sequence[Any]) -> int | No
     return lengths.pop()
 
 
-def _leads(node: Any, rows: int | None) -> bool:
-    """Tell whether the first axis of an output is, or may be, the batch."""
-    length = _axis(node.shape[0]) if node.shape else None
+def _is_batch(node: Any, axes: Mapping[str, int], rows: int | None) -> bool:
+    """Tell whether the batch axis of an output is, or may be, the batch."""
+    length = _axis(node.shape[axes.get(node.name, 0)]) if node.shape else None
     return length is None or length == rows
 
 
@@ -148,7 +172,7 @@ def _axis(length: object) -> int | None:
     return length if isinstance(length, int) and length > 0 else None
 
 
-def _port(node: Any, batched: bool) -> Port:
+def _port(node: Any, axes: Mapping[str, int], batched: bool) -> Port:
     kind = node.type.removeprefix("tensor(").removesuffix(")")
     if not node.type.startswith("tensor(") or kind not in _DTYPES:
         raise SetupError(
@@ -156,11 +180,27 @@ def _port(node: Any, batched: bool) -> Port:
             hint=f"Supported are tensors of {', '.join(sorted(_DTYPES))}; leave an output out by"
             " naming the others in `outputs`.",
         )
-    return Port(node.name, _DTYPES[kind], tuple(map(_axis, node.shape)), batched)
+    shape = tuple(map(_axis, node.shape))
+    return Port(node.name, _DTYPES[kind], shape, batched, axes.get(node.name, 0))
 
 
 def _listed(nodes: Iterable[Any]) -> str:
     return ", ".join(f"{node.name} {list(node.shape)}" for node in nodes)
+
+
+def _refuse_axes(axes: Mapping[str, int], unbatched: Iterable[str], nodes: Iterable[Any]) -> None:
+    for node in nodes:
+        axis = axes.get(node.name)
+        if axis is None:
+            continue
+        if node.name in unbatched:
+            raise SetupError(f"{node.name!r} stands in `unbatched` and in `batch_axis`")
+        # An output without a declared shape may have any rank.
+        if node.shape and axis >= len(node.shape):
+            raise SetupError(
+                f"`batch_axis` says {node.name} = {axis}, and its axes are {list(node.shape)}",
+                hint="Axes are counted from 0.",
+            )
 
 
 def _refuse_unknown(option: str, names: Iterable[str], nodes: Sequence[Any]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.keys import Request
     from headrace_torch.place import Place
 
-__all__ = ["Given", "OnPlace", "PerTensor", "TensorBackend", "read_key"]
+__all__ = ["Given", "OnPlace", "PerImage", "PerTensor", "TensorBackend", "read_key"]
 
 
 def read_key(request: Request, key: str, expected: str) -> Any:
@@ -112,10 +112,12 @@ class PerTensor(TensorBackend):
     Attributes:
         expected: What ``data`` must be, in words, for the errors.
         alike: Whether `how` depends on the shape of the rows alone, not on the request.
+        tells: Whether `done` writes something.
     """
 
     expected: ClassVar[str]
     alike = True
+    tells: ClassVar[bool] = False
 
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
         """Give the results of all rows of ``whole``, ``[N, ...]``, in new memory or as it is."""
@@ -127,6 +129,10 @@ class PerTensor(TensorBackend):
         Raises:
             InputError: They are not what ``expected`` says.
         """
+
+    def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
+        """Tell whether a request brings one sample; the default goes by its ``request_size``."""
+        return "request_size" not in request
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
         """Read what else `compute` needs to know of a request. The default reads nothing."""
@@ -166,7 +172,7 @@ class PerTensor(TensorBackend):
 
         value = read_key(request, "data", self.expected)
         own = input_tensor(value, self._place, "data", self.expected)
-        sample = "request_size" not in request
+        sample = self.is_sample(request, own)
         rows = as_rows(own, request.get("request_size", 1), "data", sample=sample)
         self.check(rows)
         return Given(rows, sample, self.how(request, rows), own)
@@ -186,8 +192,9 @@ class PerTensor(TensorBackend):
                 request["result"] = request["data"]
         else:
             self.give(batch, result)
-        for request in batch:
-            self.done(request, how)
+        if self.tells:
+            for request in batch:
+                self.done(request, how)
         return True
 
     def give(self, batch: list[Request], result: Any) -> None:
@@ -230,5 +237,27 @@ class PerTensor(TensorBackend):
                 stop = start + len(one.tensor)
                 request["result"] = self.rows_of(result, start, stop, sample=one.sample)
                 start = stop
-        for request in requests:
-            self.done(request, how)
+        if self.tells:
+            for request in requests:
+                self.done(request, how)
+
+
+class PerImage(PerTensor):
+    """A function of images; their rank tells a sample from rows."""
+
+    expected = "an image: uint8 or floating [C, H, W] with C 1, 3 or 4, or [N, C, H, W] with request_size N"
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Import what knows an image."""
+        super().init(options, context)
+        from headrace_torch.images import check_image
+
+        self._check_image = check_image
+
+    def check(self, rows: torch.Tensor) -> None:
+        """Refuse what is no image."""
+        self._check_image(rows)
+
+    def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
+        """Take ``[C, H, W]`` as one image; one row of ``[1, C, H, W]`` needs no `request_size`."""
+        return bool(tensor.ndim == 3)

@@ -9,7 +9,7 @@ from pydantic import Field, FiniteFloat, model_validator
 import headrace
 from headrace.errors import InputError
 from headrace_torch._fields import ColorName, PerChannel
-from headrace_torch._tensor_backend import PerTensor, read_key
+from headrace_torch._tensor_backend import PerImage, read_key
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["CvtColorTensor", "NormalizeTensor"]
 
 _COLORS = ("rgb", "bgr", "gray")
-_IMAGE = (
-    "an image: uint8 or floating [C, H, W] with C 1, 3 or 4, or [N, C, H, W] with request_size N"
-)
 
 
-class CvtColorTensor(PerTensor):
+class CvtColorTensor(PerImage):
     """Convert images to ``rgb``, ``bgr`` or ``gray`` from whatever the request says they are.
 
     Grey is 0.299 red + 0.587 green + 0.114 blue; ``uint8`` is within 1 of OpenCV.
@@ -65,18 +62,14 @@ class CvtColorTensor(PerTensor):
     rerun = False
     reads = ("data", "color")
     writes = ("result", "color")
-    expected = _IMAGE
     alike = False
+    tells = True
 
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the target, and what converts."""
         from headrace_torch import images
 
         self._target, self._images = options.color, images
-
-    def check(self, rows: torch.Tensor) -> None:
-        """Refuse what is no image."""
-        self._images.check_image(rows)
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
         """Give the colour that the request names."""
@@ -96,7 +89,7 @@ class CvtColorTensor(PerTensor):
         request["color"] = self._target
 
 
-class NormalizeTensor(PerTensor):
+class NormalizeTensor(PerImage):
     """Scale images and take the mean away: ``result = (data * scale - mean) / std``.
 
     What is not given is left out. It is computed in ``float32`` (``float64`` stays) as one
@@ -151,15 +144,11 @@ class NormalizeTensor(PerTensor):
                 raise ValueError("mean and std must have one value per channel, both as many")
             return self
 
-    expected = _IMAGE
-
     def build(self, options: Any, context: InitContext) -> None:
         """Put factor and offset onto the device."""
-        from headrace_torch.images import check_image
         from headrace_torch.normalization import Normalization
         from headrace_torch.running import DTYPES
 
-        self._check_image = check_image
         self._normalization = Normalization(
             options.scale,
             options.mean,
@@ -167,10 +156,6 @@ class NormalizeTensor(PerTensor):
             dtype=DTYPES.get(options.dtype),
             device=self._place.device,
         )
-
-    def check(self, rows: torch.Tensor) -> None:
-        """Refuse what is no image."""
-        self._check_image(rows)
 
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
         """Normalise."""

@@ -10,7 +10,7 @@ from pydantic import Field, FiniteFloat, model_validator
 import headrace
 from headrace.errors import InputError
 from headrace_torch._fields import Interpolation, PerChannel, Side
-from headrace_torch._tensor_backend import PerTensor, read_key
+from headrace_torch._tensor_backend import PerImage, read_key
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CropTensor", "PadTensor", "ResizeTensor"]
 
-_IMAGE = (
-    "an image: uint8 or floating [C, H, W] with C 1, 3 or 4, or [N, C, H, W] with request_size N"
-)
 _MOST = 32_767
 
 
@@ -61,19 +58,7 @@ def _size(request: Request, key: str) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
-class _OfImages(PerTensor):
-    """A function of images."""
-
-    expected = _IMAGE
-
-    def check(self, rows: torch.Tensor) -> None:
-        """Refuse what is no image."""
-        from headrace_torch.images import check_image
-
-        check_image(rows)
-
-
-class ResizeTensor(_OfImages):
+class ResizeTensor(PerImage):
     """Resize images to a height and a width, or to one of them with the aspect ratio kept.
 
     A side that is not given follows from the other one: the exact value rounded to the nearest
@@ -163,7 +148,7 @@ class ResizeTensor(_OfImages):
         )
 
 
-class CropTensor(_OfImages):
+class CropTensor(PerImage):
     """Cut a box out of images.
 
     The box holds the pixels from ``x1`` to before ``x2`` and from ``y1`` to before ``y2``; each
@@ -260,7 +245,7 @@ class CropTensor(_OfImages):
         )
 
 
-class PadTensor(_OfImages):
+class PadTensor(PerImage):
     """Pad images to a height and a width, or to the next multiple of a number of pixels.
 
     Reads:

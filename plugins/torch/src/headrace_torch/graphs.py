@@ -105,9 +105,16 @@ class Graphs:
             with contextlib.suppress(RuntimeError):
                 end(self._device.index, self._pool)
 
-    def takes(self, rows: int) -> bool:
-        """Tell whether a batch of so many rows fits a graph."""
-        return bool(self._graphs) and rows <= max(self._graphs)
+    def takes(self, tensors: Sequence[torch.Tensor], rows: int) -> bool:
+        """Tell whether inputs fit a graph: no more rows, and of the shapes and dtypes captured."""
+        return (
+            bool(self._graphs)
+            and rows <= max(self._graphs)
+            and all(
+                one.dtype == static.dtype and one.shape[1:] == static.shape[1:]
+                for one, static in zip(tensors, self._inputs, strict=True)
+            )
+        )
 
     def run(self, tensors: Sequence[torch.Tensor], rows: int) -> dict[str, torch.Tensor]:
         """Run the smallest graph that holds ``rows``; the outputs are new tensors of ``rows`` rows.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["TorchModuleOptions"]
 
 _FACTORY = re.compile(r"[^:\s][^:]*:[A-Za-z_][\w.]*")
-_SHAPE = re.compile(r"(-1|[1-9]\d{0,8})(x(-1|[1-9]\d{0,8}))*")
+_SHAPE = re.compile(r"((bool|u?int\d{1,2}|b?float\d{2}):)?(-1|[1-9]\d{0,8})(x(-1|[1-9]\d{0,8}))*")
 _FILE: TypeAdapter[Any] = TypeAdapter(headrace.FilePath)
 
 
@@ -38,7 +38,7 @@ def _factory(text: str, info: ValidationInfo) -> str:
 
 def _shape(text: str) -> str:
     if not _SHAPE.fullmatch(text):
-        raise ValueError("a shape is written '3x224x224', with -1 for any length")
+        raise ValueError("a shape is written '3x224x224' or 'uint8:3x224x224', -1 for any length")
     return text
 
 
@@ -81,8 +81,8 @@ class TorchModuleOptions(headrace.Options):
     )
     shape: _Shape | dict[str, _Shape] | None = Field(
         None,
-        description="Shape of one sample, '3x224x224' (-1: any length), or a table by input, where "
-        "the model does not tell.",
+        description="Shape of one sample, '3x224x224' (-1: any length), with its dtype if that matters "
+        "('uint8:3x224x224'), or a table by input, where the model does not tell.",
     )
     inputs: dict[str, str] = Field(
         {},

@@ -69,12 +69,13 @@ class Normalization:
             )
         wanted = self.dtype or (images.dtype if images.is_floating_point() else torch.float32)
         wide = torch.float64 if images.dtype == torch.float64 else torch.float32
-        values = images.to(wide)
+        values = images if images.dtype == wide else images.to(wide)
         if self._factor is not None:
             values = values * self._factor
         if self._offset is not None:
             values = values + self._offset
-        values = values.to(wanted)
+        if values.dtype != wanted:
+            return values.to(wanted)
         return values.clone() if values is images else values
 
 

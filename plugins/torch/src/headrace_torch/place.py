@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from itertools import repeat
+from operator import contains, is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OwnStream", "Passing", "Place", "place_of", "places_of"]
 
+_DATA = itemgetter("data")
+_SIZES = repeat("request_size")
 _DEFAULT = "headrace_torch.default_device"
 _PLACES = "headrace_torch.places"
 
@@ -183,10 +187,11 @@ class Place:
         rows = self._rows
         if len(rows) != len(batch):
             return None
-        for request, row in zip(batch, rows, strict=True):
-            if request.get("data") is not row or "request_size" in request:
-                return None
-        return self._whole
+        try:
+            same = all(map(is_, map(_DATA, batch), rows))
+        except KeyError:
+            return None
+        return self._whole if same and not any(map(contains, batch, _SIZES)) else None
 
     def close(self) -> None:
         """Give the thread its device and stream back, and the memory to the device."""

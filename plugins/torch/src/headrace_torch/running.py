@@ -144,7 +144,7 @@ class Runner:
                 one.contiguous(memory_format=torch.channels_last) if one.ndim == 4 else one
                 for one in tensors
             ]
-        if self.graphs is not None and self.graphs.takes(rows):
+        if self.graphs is not None and self.graphs.takes(tensors, rows):
             return self._checked(self.graphs.run(tensors, rows), rows)
         if self._copies:
             torch.compiler.cudagraph_mark_step_begin()

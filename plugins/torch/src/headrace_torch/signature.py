@@ -70,8 +70,8 @@ def with_shapes(signature: Signature, shape: str | Mapping[str, str] | None) -> 
 
     Args:
         signature: What the model tells.
-        shape: ``"3x224x224"``, the shape of one sample (-1: any length), for the only input, or a
-            table by name.
+        shape: ``"3x224x224"`` or ``"uint8:3x224x224"``, the shape of one sample (-1: any length), for
+            the only input, or a table by name.
 
     Raises:
         SetupError: It names no input, or says something else than the model does.
@@ -92,25 +92,31 @@ def with_shapes(signature: Signature, shape: str | Mapping[str, str] | None) -> 
                 f"`shape` names {name!r}, which the model does not have",
                 hint=f"It has: {', '.join(names)}.",
             )
-    told = {name: (None, *_axes(text)) for name, text in shape.items()}
+    told = {name: _told(name, text) for name, text in shape.items()}
     return replace(
         signature, inputs=tuple(_narrowed(port, told.get(port.name)) for port in signature.inputs)
     )
 
 
-def _axes(text: str) -> list[int | None]:
-    return [None if axis == "-1" else int(axis) for axis in text.split("x")]
+def _told(name: str, text: str) -> Port:
+    """Read ``uint8:3x224x224``."""
+    dtype, _, axes = text.rpartition(":")
+    if dtype and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise SetupError(f"`shape` names the dtype {dtype!r}, which torch does not have")
+    shape = (None if axis == "-1" else int(axis) for axis in axes.split("x"))
+    return Port(name, (None, *shape), getattr(torch, dtype) if dtype else None)
 
 
-def _narrowed(port: Port, shape: tuple[int | None, ...] | None) -> Port:
-    if shape is None:
+def _narrowed(port: Port, told: Port | None) -> Port:
+    if told is None or told.shape is None:
         return port
+    shape = told.shape
     if port.shape is None:
-        return replace(port, shape=shape)
+        return replace(port, shape=shape, dtype=port.dtype or told.dtype)
     fits = len(port.shape) == len(shape) and all(
         a is None or b is None or a == b for a, b in zip(port.shape, shape, strict=True)
     )
-    if not fits:
+    if not fits or told.dtype not in (None, port.dtype):
         raise SetupError(
             f"`shape` does not fit the model: its input {port.name!r} is {port.text()}",
             hint="Leave `shape` out where the model tells.",

@@ -35,6 +35,15 @@ class BackendConformance:
     rtol: float = 1e-5
     atol: float = 1e-6
 
+    def unavailable(self) -> str | None:
+        """Say what this machine lacks to run the backend (``"no CUDA device"``), None for nothing.
+
+        The rules about the class, its options, docstring, imports and requests are judged all the
+        same; those that build or run it have the outcome ``not_judged`` with this reason (pytest
+        skips them), and the backend is not certified.
+        """
+        return None
+
     def make_item(self, k: int) -> Request:
         """Give the request number ``k``, a new dict: 0, 1, 2, ...; the same ``k`` an equal one.
 

@@ -10,6 +10,7 @@ __all__ = [
     "EXPECTED_FAILURE",
     "FAILED",
     "NOT_APPLICABLE",
+    "NOT_JUDGED",
     "PASSED",
     "UNEXPECTED_PASS",
     "Certificate",
@@ -20,6 +21,7 @@ PASSED = "passed"
 FAILED = "failed"
 NOT_APPLICABLE = "not_applicable"
 BLOCKED = "blocked"
+NOT_JUDGED = "not_judged"
 EXPECTED_FAILURE = "expected_failure"
 UNEXPECTED_PASS = "unexpected_pass"  # noqa: S105 - a word, no password
 
@@ -33,7 +35,8 @@ class Verdict:
     Attributes:
         id: The rule.
         outcome: ``passed``; ``failed``; ``not_applicable`` where the contract promises nothing;
-            ``blocked`` where another rule must hold first; ``expected_failure``;
+            ``blocked`` where another rule must hold first; ``not_judged`` where this machine lacks
+            what it takes to run the backend; ``expected_failure``;
             ``unexpected_pass`` of a rule that is listed as an expected failure.
         reason: Why the rule is there.
         detail: What was seen; empty when there is nothing to say.
@@ -65,6 +68,7 @@ class Certificate:
         platform: Operating system and machine.
         rules: A verdict per rule, in order.
         problem: Why no rule could be judged, or None.
+        unavailable: What this machine lacks to run the backend, or None.
         tolerance: ``(rtol, atol)`` of comparisons of numbers with fractions.
     """
 
@@ -79,11 +83,13 @@ class Certificate:
     rules: tuple[Verdict, ...] = ()
     problem: str | None = None
     tolerance: tuple[float, float] = (0.0, 0.0)
+    unavailable: str | None = None
 
     @property
     def certified(self) -> bool:
         """Whether every rule holds, does not apply or fails for a reason that is given."""
-        return self.problem is None and bool(self.rules) and all(v.good for v in self.rules)
+        judged = self.problem is None and self.unavailable is None and bool(self.rules)
+        return judged and all(verdict.good for verdict in self.rules)
 
     @property
     def expected_failures(self) -> dict[str, str]:
@@ -93,6 +99,7 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """Give the certificate as plain data for JSON."""
         return {
+            "unavailable": self.unavailable,
             "backend": self.backend,
             "distribution": self.distribution,
             "version": self.version,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.testing.conformance.certificate import BLOCKED, EXPECTED_FAILURE
+from headrace.testing.conformance.certificate import (
+    BLOCKED,
+    EXPECTED_FAILURE,
+    NOT_JUDGED,
+)
 from headrace.testing.conformance.run import ConformanceRun, check_expected, rules
 
 if TYPE_CHECKING:
@@ -29,6 +35,8 @@ class ConformanceCollector(pytest.Collector):
     def __init__(self, *, conformance: type[BackendConformance], **rest: Any) -> None:
         super().__init__(**rest)
         self.conformance = conformance
+        for mark in _marks(conformance):
+            self.add_marker(mark)
         self._run: ConformanceRun | None = None
 
     @property
@@ -54,6 +62,17 @@ class ConformanceCollector(pytest.Collector):
             self._run = None
 
 
+def _marks(cls: type) -> Iterator[pytest.MarkDecorator]:
+    """Give the marks of a class and of its bases, as pytest does for classes of tests."""
+    for one in reversed(cls.__mro__):
+        marks = vars(one).get("pytestmark", [])
+        for mark in marks if isinstance(marks, (list, tuple)) else [marks]:
+            # A mark, or the decorator that makes it; `with_args`, since a decorator that is called
+            # with one class marks that.
+            made: pytest.MarkDecorator = getattr(pytest.mark, mark.name)
+            yield made.with_args(*mark.args, **mark.kwargs)
+
+
 class RuleItem(pytest.Item):
     """One rule, judged on one backend."""
 
@@ -69,6 +88,8 @@ class RuleItem(pytest.Item):
         verdict = run.verdict(self.rule.id)
         if verdict.outcome == EXPECTED_FAILURE:
             pytest.xfail(f"{verdict.expected} ({verdict.detail})")
+        if verdict.outcome == NOT_JUDGED:
+            pytest.skip(verdict.detail)
         if verdict.outcome == BLOCKED and self._reported(verdict):
             pytest.skip(verdict.detail)
         if not verdict.good:
@@ -101,5 +122,10 @@ class RuleItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        """Say where the test stands."""
-        return self.path, None, f"{self.parent.name}::{self.name}"
+        """Say where the test stands: its class, or where that is imported the top of the module."""
+        line = 0  # pytest asks for a line where a mark skips
+        with contextlib.suppress(OSError, TypeError):
+            cls = self.parent.conformance
+            if inspect.getsourcefile(cls) == str(self.path):
+                line = inspect.getsourcelines(cls)[1] - 1
+        return self.path, line, f"{self.parent.name}::{self.name}"

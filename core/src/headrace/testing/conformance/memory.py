@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,12 +11,13 @@ from headrace.testing.conformance.values import is_array
 
 __all__ = ["shares_memory"]
 
+_POINTERS = ("__cuda_array_interface__", "data_ptr")
 _MUTABLE = (list, dict, set, bytearray)
 
 
 def _places(value: Any) -> Iterator[tuple[int, int]]:
     """Give the places in memory of whatever in a value can be changed, as (begin, end)."""
-    if is_array(value):
+    if is_array(value) or any(hasattr(value, name) for name in _POINTERS):
         place = _of_array(value)
         if place is not None:
             yield place
@@ -30,19 +32,38 @@ def _places(value: Any) -> Iterator[tuple[int, int]]:
 
 
 def _of_array(array: Any) -> tuple[int, int] | None:
-    """Give where an array begins and ends; None when it does not tell, or is only read."""
-    size = getattr(array, "nbytes", 0)
+    """Give where an array begins and ends; None when it does not tell, or is only read.
+
+    One on a device tells through ``__cuda_array_interface__`` or ``data_ptr()``.
+    """
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(array, numpy.generic):
         return None  # one number: it cannot be changed, and tells of memory that is gone already
     try:
-        if callable(getattr(array, "data_ptr", None)):
+        interface = getattr(array, "__cuda_array_interface__", None)
+        size = _size(array, interface)
+        if interface is not None:
+            begin, read_only = interface["data"]
+        elif callable(getattr(array, "data_ptr", None)):
             begin, read_only = array.data_ptr(), False
         else:
             begin, read_only = array.__array_interface__["data"]
     except Exception:  # noqa: BLE001 - arrays of foreign libraries, on devices
         return None
     return None if read_only or not size else (begin, begin + size)
+
+
+def _size(array: Any, interface: Any) -> int:
+    """Give the size of an array in bytes, from whatever tells it."""
+    size = getattr(array, "nbytes", None)
+    if size is not None:
+        return int(size)
+    if interface is not None:
+        itemsize = int(interface["typestr"][2:])
+        return itemsize * int(math.prod(interface["shape"]))
+    if callable(getattr(array, "numel", None)):
+        return int(array.numel() * array.element_size())
+    return 1  # as much as is known: where it begins
 
 
 def shares_memory(one: Any, other: Any, *, but: Any = ()) -> bool:

@@ -1,18 +1,21 @@
-"""What importing, checking and building a backend loads, seen in a fresh process.
-
-Run as a program it reads a request as JSON from stdin and prints what it found as JSON.
-"""
+"""What importing, checking and building a backend loads, seen in a fresh process."""
 
 from __future__ import annotations
 
+import atexit
 import base64
+import contextlib
 import functools
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, field
+import tempfile
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.testing.conformance.rule import Broken, NotApplicable
@@ -22,14 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Probe", "probe"]
 
+_PROGRAM = "headrace.testing.conformance.fresh"
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has no other
 _LIMIT_S = 300
-_LIGHT = frozenset(
-    (
-        *("headrace", "pydantic", "pydantic_core", "annotated_types", "typing_extensions"),
-        *("typing_inspection", "pluggy", "packaging", "tomli"),
-    )
-)
-"""Headrace, and what it requires itself."""
+_CLOSING_S = 20
+"""How long a backend may take to close in the fresh process; what it loads is known by then."""
 
 
 @dataclass
@@ -53,12 +53,13 @@ class Probe:
     error_text: str = ""
 
 
-def probe(subject: Subject, blocked: tuple[str, ...] = ()) -> Probe:
+def probe(subject: Subject, blocked: tuple[str, ...] = (), *, build: bool = True) -> Probe:
     """Import, check and build the backend in a fresh process.
 
     Args:
         subject: The backend.
         blocked: Libraries that cannot be imported there.
+        build: Whether to build it at all.
 
     Raises:
         NotApplicable: The class stands where no configuration can import it from.
@@ -75,7 +76,9 @@ def probe(subject: Subject, blocked: tuple[str, ...] = ()) -> Probe:
         "own": _own(subject),
         "settings": base64.b64encode(pickle.dumps(subject.settings())).decode("ascii"),
         "blocked": blocked,
+        "build": build,
         "path": sys.path,
+        "closing_s": _CLOSING_S,
     }
     return _asked(json.dumps(asked))
 
@@ -101,114 +104,88 @@ def _own(subject: Subject) -> list[str]:
     return sorted({element.cls.__module__.partition(".")[0] for element in subject.element.walk()})
 
 
+class _Fresh:
+    """The process that fresh ones are forked from: it has loaded headrace and nothing else.
+
+    It is started when it is first needed and ends with this one. Where the platform cannot fork it
+    is the fresh process itself, and another one is started for the next question.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0  # a fork of this process has none of its own yet
+
+    def ask(self, asked: str, folder: str) -> str:
+        """Let a fresh process answer into ``folder``; say how it ended."""
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        job = {"asked": asked, "folder": folder, "env": env, "cwd": str(Path.cwd())}
+        with self._lock:
+            process = self._running(env)
+            pid, late = process.pid, threading.Event()
+
+            def kill() -> None:
+                late.set()
+                with contextlib.suppress(OSError):
+                    os.kill(pid, _KILL)
+
+            timer = threading.Timer(_LIMIT_S, kill)
+            timer.daemon = True
+            try:
+                pid = int(_exchange(process, json.dumps(job).encode() + b"\n") or pid)
+                timer.start()
+                status = _exchange(process)
+            except BaseException:  # Ctrl-C: nobody waits for the answer any more
+                kill()
+                process.kill()
+                raise
+            finally:
+                timer.cancel()
+            if late.is_set():
+                return f"did not end within {_LIMIT_S} s"
+            return f"ended with {status or process.wait()}"
+
+    def _running(self, env: dict[str, str]) -> subprocess.Popen[bytes]:
+        process = self._process if self._owner == os.getpid() else None
+        if process is None or process.poll() is not None:
+            self.end()
+            self._owner = os.getpid()
+            process = self._process = subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-W", "ignore", "-m", _PROGRAM],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=env,
+                start_new_session=True,  # Ctrl-C is for this process
+            )
+        return process
+
+    def end(self) -> None:
+        """End the process, which does so when there are no more questions."""
+        if self._process is not None and self._owner == os.getpid():
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                self._process.communicate(timeout=_CLOSING_S)
+
+
+def _exchange(process: subprocess.Popen[bytes], line: bytes = b"") -> str:
+    """Send a line, and give the next one that comes; empty when the process has ended."""
+    if process.stdin is None or process.stdout is None:
+        return ""
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(line)
+        process.stdin.flush()
+    return process.stdout.readline().decode().strip()
+
+
+_fresh = _Fresh()
+atexit.register(_fresh.end)
+
+
 @functools.lru_cache(maxsize=64)
 def _asked(asked: str) -> Probe:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "headrace.testing.conformance.probe"],
-        input=asked,
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT_S,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        raise Broken(f"a fresh process ended with {done.returncode}: {done.stderr.strip()[-500:]}")
-    return Probe(**json.loads(lines[-1]))
-
-
-# In the fresh process.
-
-
-def _loaded() -> set[str]:
-    return {name.partition(".")[0] for name in sys.modules}
-
-
-def _libraries(names: set[str], own: list[str]) -> list[str]:
-    """Give what of these is a library that is neither standard nor headrace's nor the backend's."""
-    known = {*sys.stdlib_module_names, *_LIGHT, *own}
-    found = {name for name in names - known if not name.startswith("__")}
-    if found:
-        from importlib.metadata import packages_distributions
-
-        by_name = packages_distributions()
-        ours = {d for name in own for d in by_name.get(name, ())}
-        # What has no distribution is an inner module that a library made up, such as a shim.
-        found = {name for name in found if by_name.get(name) and not ours & set(by_name[name])}
-    return sorted(found)
-
-
-def _base() -> set[str]:
-    """Load everything that headrace itself loads, and give what is there then."""
-    import headrace
-    from headrace._build import build_pipeline
-
-    build_pipeline(headrace.PipelineConfig.load({"backend": "Identity"})._plan)
-    headrace.InitContext()
-    return _loaded()
-
-
-def _register(backends: list[list[str]]) -> None:
-    import importlib
-    import importlib.util
-
-    import headrace
-
-    for name, module_name, path, qualname in backends:
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError:
-            module = sys.modules.get(module_name) or _from_file(module_name, path)
-        cls: Any = module
-        for part in qualname.split("."):
-            cls = getattr(cls, part)
-        headrace.register(name, cls, replace=True)
-
-
-def _from_file(name: str, path: str) -> Any:
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path!r} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _main() -> None:
-    import importlib
-
-    asked = json.load(sys.stdin)
-    sys.path[:] = asked["path"]
-    found = Probe(asked["module"])
-    before = _base()
-    for name in asked["blocked"]:
-        sys.modules[name] = None  # type: ignore[assignment]
-    own = asked["own"]
-    try:
-        if asked["backends"]:
-            _register(asked["backends"])
-        else:
-            importlib.import_module(asked["module"])
-        found.imported = _libraries(_loaded() - before, own)
-        found.stage, before = "configure", before | _loaded()
-        import headrace
-
-        settings = pickle.loads(base64.b64decode(asked["settings"]))  # noqa: S301 - our parent's
-        config = headrace.PipelineConfig.load(settings)
-        found.configured = _libraries(_loaded() - before, own)
-        found.stage, before = "build", before | _loaded()
-        from headrace._build import build_pipeline
-
-        build_pipeline(config._plan)
-        found.built = _libraries(_loaded() - before, own)
-    except Exception as error:  # noqa: BLE001 - it is what is asked for
-        found.error, found.error_text = type(error).__name__, f"{type(error).__name__}: {error}"
-    sys.stdout.write("\n" + json.dumps(asdict(found)) + "\n")
-
-
-if __name__ == "__main__":
-    _main()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        ended = _fresh.ask(asked, folder)
+        found, said = Path(folder, "found.json"), Path(folder, "stderr")
+        if not found.exists():
+            last = said.read_text("utf-8", "replace").strip()[-500:] if said.exists() else ""
+            raise Broken(f"a fresh process {ended}: {last}")
+        return Probe(**json.loads(found.read_text("utf-8")))

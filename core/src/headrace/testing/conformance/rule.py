@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Check: TypeAlias = "Callable[[Subject], str | None]"
 
-__all__ = ["Broken", "NotApplicable", "Rule", "rule"]
+__all__ = ["Broken", "NotApplicable", "NotJudged", "Rule", "rule"]
 
 
 class Broken(AssertionError):  # noqa: N818 - it is the rule that is broken
@@ -23,6 +23,10 @@ class Broken(AssertionError):  # noqa: N818 - it is the rule that is broken
 
 class NotApplicable(Exception):  # noqa: N818 - no error: the contract promises nothing here
     """The contract says that the rule does not hold for this kind of backend."""
+
+
+class NotJudged(Exception):  # noqa: N818 - no error either
+    """The rule cannot be judged on this machine; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Rule:
         reason: Why, in one line.
         text: What is checked and how to keep it; the body of its page in the documentation.
         needs: Rules without which it cannot be judged.
+        unbuilt: Whether it is judged by the class alone where nothing can be built.
         check: Raises `Broken` or `NotApplicable`; may give a note for the certificate.
     """
 
@@ -42,13 +47,14 @@ class Rule:
     text: str
     needs: tuple[str, ...]
     check: Check
+    unbuilt: bool = False
 
 
-def rule(identifier: str, *needs: str) -> Callable[[Check], Rule]:
+def rule(identifier: str, *needs: str, unbuilt: bool = False) -> Callable[[Check], Rule]:
     """Make a rule of a function whose docstring is the reason, then the text of its page."""
 
     def make(check: Check) -> Rule:
         reason, _, text = inspect.cleandoc(check.__doc__ or "").partition("\n\n")
-        return Rule(identifier, " ".join(reason.split()), text.strip(), needs, check)
+        return Rule(identifier, " ".join(reason.split()), text.strip(), needs, check, unbuilt)
 
     return make

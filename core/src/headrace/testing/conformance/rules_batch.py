@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._weights import weight_of
 from headrace.errors import BatchRangeError, ContractError, SetupError
+from headrace.testing.conformance.live import MOST
 from headrace.testing.conformance.rule import Broken, Rule, rule
-from headrace.testing.conformance.subject import USUAL_BATCH
+from headrace.testing.conformance.subject import DISTINCT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,12 +18,10 @@ if TYPE_CHECKING:
 
     from headrace import Backend
     from headrace.keys import Request
-    from headrace.testing.conformance.subject import Live, Subject
+    from headrace.testing.conformance.live import Live
+    from headrace.testing.conformance.subject import Subject
 
 __all__ = ["RULES"]
-
-_MOST = 64
-"""Ranges are tried up to here."""
 
 
 class Spy:
@@ -30,6 +29,7 @@ class Spy:
 
     def __init__(self, root: Backend) -> None:
         self._root = root
+        self._own = vars(root).get("forward")  # what core itself has put before it
         self._forward: Callable[[list[Request]], Any] = root.forward
         self.calls: list[tuple[list[Request], list[Request], Any]] = []
 
@@ -45,6 +45,8 @@ class Spy:
 
     def __exit__(self, *error: object) -> None:
         del self._root.forward
+        if self._own is not None:
+            self._root.forward = self._own  # type: ignore[method-assign]
 
 
 @rule("builds", "attributes")
@@ -140,20 +142,19 @@ def empty_batch(subject: Subject) -> None:
 def batch_range(subject: Subject) -> str:
     """Schedulers cut batches by the range: all of it must work, and nothing outside of it run.
 
-    A batch of the weight `min`, one of `max` (where there is no `max`, or one above 64: sixteen
-    requests) and one of every size up to 8 in between succeed. One above `max` and one below `min`
-    fail with BatchRangeError for every item, and do not reach `forward`.
+    Batches of every weight from `min` to 16, of each power of two above, and of `max` (without one
+    that of `options`, at least 64; of more than 1024, 1024) succeed. One above `max` and one below
+    `min` fail with BatchRangeError for every item, and do not reach `forward`.
     """
     live = subject.live
     least, most = live.range
-    upper = USUAL_BATCH * 4 if most is None or most > _MOST else most
-    for weight in sorted({least, upper, *range(least, min(upper, 8) + 1)}):
+    for weight in live.weights:
         batch = _of_weight(subject, live, weight)
         try:
             live.results(batch)
         except Broken as error:
             raise Broken(f"a batch inside the range {_said(live)} fails: {error}") from error
-    if most is not None and most <= _MOST:
+    if most is not None and most <= MOST:
         _refused(live, _of_weight(subject, live, most, above=True), "above its max")
     if least > 1:
         below = [dict(subject.item(0), request_size=1)]
@@ -165,12 +166,12 @@ def _of_weight(subject: Subject, live: Live, weight: int, *, above: bool = False
     """Make a batch as heavy as ``weight`` with whole requests, or the next heavier one."""
     batch: list[Request] = []
     while not batch or _weight(live, batch) < weight:
-        one = subject.item(len(batch))
+        one = subject.item(len(batch) % DISTINCT)
         if batch and not above and _weight(live, [*batch, one]) > weight:
             break
         batch.append(one)
     if above:
-        batch.append(subject.item(len(batch)))
+        batch.append(subject.item(len(batch) % DISTINCT))
     return batch
 
 
@@ -223,14 +224,14 @@ def called_in_order(subject: Subject) -> None:
 
     A call outside of its life gives a ContractError per item and does not reach `forward`.
     """
-    _must_refuse(subject.cls(), [subject.item(0)], "before init")
-    failed = _failed_init(subject)
-    _must_refuse(failed, [subject.item(0)], "after a failed init")
+    new, failed = subject.cls(), _failed_init(subject)
+    _must_refuse(new, new, [subject.item(0)], "before init")
+    _must_refuse(failed, failed, [subject.item(0)], "after a failed init")
     live = subject.build()
     backend, root = live.backend, live.root
     subject.done(live)
-    _must_refuse(backend, live.filled(subject.item(0)), "after close")
-    _must_refuse(root, live.filled(subject.item(0)), "after close")
+    for called in (backend, root):
+        _must_refuse(called, root, live.filled(subject.item(0)), "after close")
 
 
 def _failed_init(subject: Subject) -> Backend:
@@ -248,8 +249,9 @@ def _failed_init(subject: Subject) -> Backend:
     raise Broken("an init that fails is no SetupError")
 
 
-def _must_refuse(backend: Backend, batch: list[Request], when: str) -> None:
-    with Spy(backend) as spy:
+def _must_refuse(backend: Backend, root: Backend, batch: list[Request], when: str) -> None:
+    """Call a backend, and see whether the one that is judged (``root``, or inside) refuses."""
+    with Spy(root) as spy:
         try:
             found = backend(batch)
         except Exception as error:

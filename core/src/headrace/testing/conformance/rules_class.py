@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError
-from headrace.testing.conformance.rule import Broken, Rule, rule
+from headrace.testing.conformance.rule import Broken, NotJudged, Rule, rule
 from headrace.testing.conformance.values import difference
 
 if TYPE_CHECKING:
@@ -254,7 +254,13 @@ def items(subject: Subject) -> None:
     """
     first = []
     for k in range(3):
-        one, again = subject.item(k), subject.item(k)
+        try:
+            one, again = subject.item(k), subject.item(k)
+        except Exception as error:
+            if subject.unavailable is None:
+                raise
+            what = f"make_item({k}) gives {type(error).__name__}: {error}"
+            raise NotJudged(f"{subject.unavailable}; {what}") from error
         if type(one) is not dict or not all(isinstance(key, str) for key in one):
             raise Broken(f"make_item({k}) gives {type(one).__name__}, not a dict with text keys")
         if "data" not in one:

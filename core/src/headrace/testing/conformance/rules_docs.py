@@ -6,9 +6,11 @@ import inspect
 import re
 from typing import TYPE_CHECKING
 
-from headrace.testing.conformance.rule import Broken, Rule, rule
+from headrace.testing.conformance.rule import Broken, NotJudged, Rule, rule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace import Backend
     from headrace.testing.conformance.subject import Subject
 
@@ -23,6 +25,7 @@ _ENTRY = re.compile(r"([\w{}`., /-]+?):(?:\s|$)")
 _AT_LEAST = re.compile(r"(\d+|one|any number)\s+or more\b|any number\b", re.IGNORECASE)
 _FROM_TO = re.compile(r"(\d+)\s*(?:to|-|\u2013)\s*(\d+)\b", re.IGNORECASE)
 _FROM = re.compile(r"(\d+)\s+to\s", re.IGNORECASE)
+_CONDITION = re.compile(r"\b(where|when|if|else|unless|otherwise|depend\w*)\b", re.IGNORECASE)
 _ONE = re.compile(
     r"(?:exactly\s+)?(\d+|one)\b(?=\s*(?:$|[.;,:(\n]|items?\b|requests?\b|at a time\b))",
     re.IGNORECASE,
@@ -88,7 +91,7 @@ def docstring_sections(subject: Subject) -> None:
         raise Broken(f"the docstring lacks {', '.join(f'{name}:' for name in missing)}")
 
 
-@rule("docstring-keys", "docstring-sections", "attributes", "builds")
+@rule("docstring-keys", "docstring-sections", "attributes", "builds", unbuilt=True)
 def docstring_keys(subject: Subject) -> str | None:
     """The sections Reads and Writes must name the keys that the class declares, and no others.
 
@@ -152,14 +155,15 @@ def _holds_many(key: str, options: object) -> bool:
     return isinstance(value, (dict, list, tuple))
 
 
-@rule("docstring-batch", "docstring-sections", "builds")
+@rule("docstring-batch", "docstring-sections", "builds", unbuilt=True)
 def docstring_batch(subject: Subject) -> str | None:
     """The section Batch must give the range that the backend has.
 
     It begins with the range: `1 or more`, `1 to 8`, `4`, `2 to the size of the window`; words may
-    follow. It must be the range
-    that the class declares, or that `init` has set. That of a container is not compared: it has the
-    range of what is inside.
+    follow. It must be the range that the backend has once it is built. Where `init` sets another
+    one than the class declares, the section may begin with that of the class and say on what it
+    depends: it names an option, or says "where", "else", "unless". The range of a container is not
+    compared: it has that of what is inside.
     """
     text = sections(documentation(subject.cls)).get("Batch", "")
     documented = _range_of(text)
@@ -167,12 +171,35 @@ def docstring_batch(subject: Subject) -> str | None:
         return "a container has the range of what is inside"
     if documented is None:
         raise Broken(f"the section Batch begins with no range such as '1 or more': {text!r}")
-    root = subject.live.root
-    for least, most in ((root.min, root.max), (subject.cls.min, subject.cls.max)):
-        if documented[0] == least and documented[1] in (most, _WORDS):
-            return None
-    actual = (root.min, root.max)
-    raise Broken(f"the section Batch says {_said(documented)}, the backend has {_said(actual)}")
+    declared = subject.cls.min, subject.cls.max
+    if subject.unavailable is not None:
+        if not _is(documented, declared):
+            raise NotJudged(
+                f"{subject.unavailable}, and only init could make its range another one"
+            )
+        return "the range of the class"
+    actual = subject.live.root.min, subject.live.root.max
+    if _is(documented, actual):
+        return None
+    if not _is(documented, declared):
+        raise Broken(f"the section Batch says {_said(documented)}, the backend has {_said(actual)}")
+    if not _depends(text, subject.cls.Options.model_fields):
+        raise Broken(
+            f"the section Batch says {_said(documented)}, and init makes that {_said(actual)}; say "
+            "where it is another one, with the name of the option"
+        )
+    return f"here it is {_said(actual)}"
+
+
+def _is(documented: tuple[int, int | str | None], range_: tuple[int, int | None]) -> bool:
+    return documented[0] == range_[0] and documented[1] in (range_[1], _WORDS)
+
+
+def _depends(text: str, options: Iterable[str]) -> bool:
+    """Tell whether a section says that the range is not always the same."""
+    return bool(_CONDITION.search(text)) or any(
+        re.search(rf"\b{re.escape(name)}\b", text) for name in options
+    )
 
 
 def _range_of(text: str) -> tuple[int, int | str | None] | None:
@@ -199,7 +226,7 @@ def _said(found: tuple[int, int | str | None]) -> str:
     return f"{least} or more" if most is None else f"{least} to {most}"
 
 
-@rule("docstring-raises", "docstring-sections", "missing-key")
+@rule("docstring-raises", "docstring-sections", "attributes", "missing-key", unbuilt=True)
 def docstring_raises(subject: Subject) -> str | None:
     """The section Raises must name what callers will meet.
 

@@ -7,8 +7,10 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BatchRangeError, InputError
+from headrace.testing.conformance.live import USUAL_BATCH
 from headrace.testing.conformance.rule import Broken, NotApplicable, Rule, rule
 from headrace.testing.conformance.rules_docs import documentation, entries, sections
+from headrace.testing.conformance.subject import DISTINCT
 from headrace.testing.conformance.values import kept, said
 from headrace.testing.conformance.wrong import Alien, wrong_dtype, wrong_shape
 
@@ -179,31 +181,49 @@ def _bad(subject: Subject) -> Iterator[Request]:
 def bad_item_alone(subject: Subject) -> str:
     """Requests of strangers share a batch: a bad one fails alone.
 
-    In a batch with one request that lacks a key, and in one with an object of an unknown type, the
-    other requests get the result that they get alone. Return a list with an exception or None per
-    item, or raise and declare `rerun = True`. Where `min` is above 1 they may instead fail with
-    BatchRangeError, since too few are left.
+    In a batch with one request that lacks a key, and in one with an object of an unknown type, that
+    request fails as it does alone, wherever it stands, and the other requests get the result that
+    they get alone. Return a list with an exception or None per item, or raise and declare
+    `rerun = True`. Where `min` is above 1 they may instead fail with BatchRangeError, since too few
+    are left. Tried in a batch of four and in the largest one of `batch-equals-items`.
     """
     _needed(subject)
     live = subject.tried
     tried = 0
     for spoil in (_without_key, _with_alien):
-        for place in (0, 1):
-            batch = live.take(subject.item)
-            if place >= len(batch):
-                continue
-            bad = spoil(subject, batch[place])
-            if bad is None:
-                continue
-            batch[place] = bad
-            outcomes = live.call(batch)
-            if outcomes[place] is None:
-                continue  # it is taken: the rules about wrong values judge that
-            tried += 1
-            _judge_neighbours(subject, batch, outcomes, place)
+        for size, places in ((USUAL_BATCH, (0, 1, -1)), (live.weights[-1], (-2,))):
+            for place in places:
+                tried += _judge_batch(subject, spoil, size, place)
         if live.backend.max == 1:
             subject.must_equal(live.result_alone(subject.item(1)), subject.expected(1), "request 1")
     return f"{tried} batches with a bad request"
+
+
+def _judge_batch(
+    subject: Subject, spoil: Callable[[Subject, Request], Request | None], size: int, place: int
+) -> bool:
+    """Run a batch with one bad request; tell whether there is one."""
+    live = subject.tried
+    batch = live.take(subject.repeating, size)
+    if not -len(batch) <= place < len(batch):
+        return False
+    place %= len(batch)
+    bad = spoil(subject, batch[place])
+    if bad is None:
+        return False
+    alone = live.alone(dict(bad))
+    batch[place] = bad
+    outcomes = live.call(batch)
+    if outcomes[place] is None:
+        if alone is None:
+            return False  # it is taken: the rules about wrong values judge that
+        wrong = next((k for k, outcome in enumerate(outcomes) if outcome is not None), None)
+        raise Broken(
+            f"alone a bad request gives {_said(alone)}; as item {place} of a batch of {len(batch)} "
+            + ("it gives no error" if wrong is None else f"item {wrong} gets the error")
+        )
+    _judge_neighbours(subject, batch, outcomes, place)
+    return True
 
 
 def _without_key(subject: Subject, request: Request) -> Request | None:
@@ -230,7 +250,9 @@ def _judge_neighbours(
                 "declare rerun = True"
             )
         subject.must_equal(
-            batch[k].get("result"), subject.expected(k), f"beside a bad item, item {k} differs"
+            batch[k].get("result"),
+            subject.expected(k % DISTINCT),
+            f"beside a bad item, item {k} differs",
         )
 
 

@@ -16,7 +16,8 @@ from headrace.testing.conformance.values import kept
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace.testing.conformance.subject import Live, Subject
+    from headrace.testing.conformance.live import Live
+    from headrace.testing.conformance.subject import Subject
 
 __all__ = ["RULES", "in_thread"]
 

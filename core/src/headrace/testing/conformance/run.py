@@ -26,12 +26,13 @@ from headrace.testing.conformance.certificate import (
     EXPECTED_FAILURE,
     FAILED,
     NOT_APPLICABLE,
+    NOT_JUDGED,
     PASSED,
     UNEXPECTED_PASS,
     Certificate,
     Verdict,
 )
-from headrace.testing.conformance.rule import Broken, NotApplicable, Rule
+from headrace.testing.conformance.rule import Broken, NotApplicable, NotJudged, Rule
 from headrace.testing.conformance.subject import Subject
 
 if TYPE_CHECKING:
@@ -73,6 +74,15 @@ def rules() -> Mapping[str, Rule]:
     return ordered
 
 
+def _that_build(rules: Mapping[str, Rule]) -> set[str]:
+    """Give the rules that build the backend: `builds`, and all that need it."""
+    found = {"builds"}
+    for identifier, one in rules.items():  # those that a rule needs come before it
+        if found & set(one.needs):
+            found.add(identifier)
+    return found
+
+
 def check_expected(cls: type[BackendConformance]) -> None:
     """Check the exceptions of a conformance class: rules that exist, each with a reason.
 
@@ -105,6 +115,7 @@ class ConformanceRun:
         self.subject = Subject(cls(), promised)
         self.expected = dict(cls.expected_failures)
         self._verdicts: dict[str, Verdict] = {}
+        self._builds = _that_build(self.rules)
 
     def __enter__(self) -> Self:
         return self
@@ -123,30 +134,37 @@ class ConformanceRun:
         return self._verdicts[identifier]
 
     def _judge(self, rule: Rule) -> Verdict:
-        outcome, detail = PASSED, ""
-        for needed in rule.needs:
-            if self.verdict(needed).outcome in (FAILED, BLOCKED):
-                outcome, detail = BLOCKED, f"it cannot be judged before {needed!r} holds"
-                break
+        lacking = self.subject.unavailable
+        if lacking is not None and rule.id in self._builds and not rule.unbuilt:
+            return Verdict(rule.id, NOT_JUDGED, rule.reason, lacking, self.expected.get(rule.id))
+        bad = [one for one in rule.needs if self.verdict(one).outcome in (FAILED, BLOCKED)]
+        if bad:
+            outcome, detail = BLOCKED, f"it cannot be judged before {bad[0]!r} holds"
         else:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # a rule of its own listens to them
-                    detail = rule.check(self.subject) or ""
-            except Broken as error:
-                outcome, detail = FAILED, str(error)
-            except NotApplicable as error:
-                outcome, detail = NOT_APPLICABLE, str(error)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a backend raises breaks the rule
-                outcome, detail = FAILED, f"{type(error).__name__}: {error}"
+            outcome, detail = self._check(rule)
         reason = self.expected.get(rule.id)
         if reason is not None:
             if outcome == FAILED:
                 outcome = EXPECTED_FAILURE
-            elif outcome != BLOCKED:
+            elif outcome not in (BLOCKED, NOT_JUDGED):
                 outcome = UNEXPECTED_PASS
                 detail = "it is listed in expected_failures, and holds: take it out there"
         return Verdict(rule.id, outcome, rule.reason, detail, reason)
+
+    def _check(self, rule: Rule) -> tuple[str, str]:
+        """Give the outcome of a rule, and what was seen."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a rule of its own listens to them
+                return PASSED, rule.check(self.subject) or ""
+        except Broken as error:
+            return FAILED, str(error)
+        except NotApplicable as error:
+            return NOT_APPLICABLE, str(error)
+        except NotJudged as error:
+            return NOT_JUDGED, str(error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a backend raises breaks the rule
+            return FAILED, f"{type(error).__name__}: {error}"
 
     def certificate(self) -> Certificate:
         """Judge all rules."""
@@ -172,6 +190,7 @@ def describe(subject: Subject, verdicts: tuple[Verdict, ...]) -> Certificate:
         platform=f"{platform.system()} {platform.machine()}",
         rules=verdicts,
         tolerance=(kit.rtol, kit.atol),
+        unavailable=subject.unavailable,
     )
 
 

@@ -1,139 +1,31 @@
-"""The backend under test: planned once, built as a pipeline builds it, called directly."""
+"""The backend under test: planned once, and what it gives alone to compare with."""
 
 from __future__ import annotations
 
-import re
-import typing
-from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace._weights import weight_of
+from headrace.testing.conformance.declared import Keys, declared_keys
+from headrace.testing.conformance.live import NODE, Live
 from headrace.testing.conformance.rule import Broken
 from headrace.testing.conformance.values import difference, kept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from headrace import Backend, PipelineConfig
-    from headrace._plan.element import Element, PipelinePlan
+    from headrace._plan.element import Element
     from headrace.keys import Request
     from headrace.testing.conformance.base import BackendConformance
 
-__all__ = ["USUAL_BATCH", "Keys", "Live", "Subject"]
+__all__ = ["DISTINCT", "Subject"]
 
-USUAL_BATCH = 4
-"""How many requests a batch has where the range allows it."""
+DISTINCT = 17
+"""How many different requests there are in large batches, where they come again and again.
 
-NODE = "main"
-
-_WORD = re.compile(r"(?:\w+\.)?(Required|NotRequired)\[")
-
-
-class Keys(typing.NamedTuple):
-    """Keys that a class declares: those that must be there, and those that may."""
-
-    required: frozenset[str]
-    optional: frozenset[str]
-
-    @property
-    def all(self) -> frozenset[str]:
-        """Every declared key."""
-        return self.required | self.optional
-
-
-class Live:
-    """The backend, built.
-
-    Attributes:
-        instances: What a scheduler would call, one per instance.
-        root: The object of the outermost name, of the first instance; it may be inside the former.
-    """
-
-    def __init__(self, plan: PipelinePlan) -> None:
-        from headrace._build import build_pipeline
-
-        self._built = build_pipeline(plan)
-        self.plan = plan
-        node = self._built.nodes[NODE]
-        self.instances: list[Backend] = [i.backend for i in node.scheduler.instances]
-        self._threads = [i.thread for i in node.scheduler.instances]
-        self.root: Backend = self.object_of(plan.nodes[NODE].backend) or self.instances[0]
-
-    def object_of(self, element: Element | None) -> Backend | None:
-        """Give what was built from an element in the first instance."""
-        return self._built.nodes[NODE].by_element.get(id(element))
-
-    @property
-    def backend(self) -> Backend:
-        """The first instance."""
-        return self.instances[0]
-
-    @property
-    def range(self) -> tuple[int, int | None]:
-        """Least and greatest weight; None for unbounded."""
-        return self.backend.min, self.backend.max
-
-    def close(self) -> list[Exception]:
-        """Close all that was built, newest first; give the errors."""
-        built = self._built
-        errors = built.front_parts.close()
-        for node in reversed(built.nodes.values()):
-            for parts in reversed(node.instances):
-                errors += parts.close()
-            node.scheduler.stop_runners()
-            errors += node.parts.close()
-        return errors
-
-    def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
-        """Call an instance; give an exception or None per item."""
-        backend, thread = self.instances[index], self._threads[index]
-        outcomes = backend(batch) if thread is None else thread.call(backend, batch)
-        return [None] * len(batch) if outcomes is None else list(outcomes)
-
-    def results(self, batch: list[Request], index: int = 0) -> list[Any]:
-        """Call an instance with requests that are right; give their results.
-
-        Raises:
-            Broken: One failed, or has no result.
-        """
-        outcomes = self.call(batch, index)
-        for place, (request, outcome) in enumerate(zip(batch, outcomes, strict=True)):
-            if outcome is not None:
-                raise Broken(
-                    f"item {place} of a batch of {len(batch)} failed: "
-                    f"{type(outcome).__name__}: {outcome}"
-                ) from outcome
-            if "result" not in request:
-                raise Broken(f"item {place} of a batch of {len(batch)} got no 'result'")
-        return [dict.__getitem__(request, "result") for request in batch]
-
-    def filled(self, request: Request) -> list[Request]:
-        """Give the smallest batch that begins with a request: shallow copies are added, as by pad."""
-        batch = [request]
-        while self.backend.max != 1 and weight_of(batch) < self.backend.min:
-            batch.append(dict(request))
-        return batch
-
-    def alone(self, request: Request, index: int = 0) -> Exception | None:
-        """Call an instance with one request, filled up to its min; give that one's outcome."""
-        return self.call(self.filled(request), index)[0]
-
-    def result_alone(self, request: Request, index: int = 0) -> Any:
-        """Give the result of one request."""
-        return self.results(self.filled(request), index)[0]
-
-    def take(self, item: Callable[[int], Request], want: int = USUAL_BATCH) -> list[Request]:
-        """Make a batch of up to ``want`` requests, more where the min asks for them."""
-        least, most = self.range
-        batch: list[Request] = []
-        while len(batch) < want or weight_of(batch) < least:
-            request = item(len(batch))
-            full = len(batch) if most == 1 else weight_of([*batch, request]) - 1
-            if batch and most is not None and full >= most:
-                break
-            batch.append(request)
-        return batch
+A prime number, so that results which are moved by a part of a batch are seen.
+"""
 
 
 class Subject:
@@ -142,12 +34,19 @@ class Subject:
     Attributes:
         kit: An instance of the class.
         promised: The class that an entry point promises, or None.
+        unavailable: What this machine lacks to build the backend, None for nothing.
         measured: What rules have measured once and share.
     """
 
     def __init__(self, kit: BackendConformance, promised: type[Backend] | None = None) -> None:
         self.kit = kit
         self.promised = promised
+        self.unavailable = lacking = kit.unavailable()
+        if lacking is not None and not (isinstance(lacking, str) and lacking.strip()):
+            raise ValueError(
+                f"{type(kit).__name__}.unavailable() gives {lacking!r}, which is neither None nor a "
+                "text that says what is lacking"
+            )
         self._open: list[Live] = []
         self._expected: dict[int, Any] = {}
         self.measured: dict[Any, Any] = {}
@@ -193,7 +92,7 @@ class Subject:
         """Give the keys that an element declares under ``reads`` or ``writes``."""
         element = self.element if element is None else element
         value = getattr(element.cls, which)
-        if element is self.element:
+        if element is self.element and self.unavailable is None:
             value = getattr(self.live.root, which)
         return declared_keys(value, element.options)
 
@@ -242,6 +141,10 @@ class Subject:
         """Give several requests."""
         return [self.item(k) for k in ks]
 
+    def repeating(self, k: int) -> Request:
+        """Give the request number ``k`` of a large batch."""
+        return self.item(k % DISTINCT)
+
     def expected(self, k: int) -> Any:
         """Give what request ``k`` gives alone, in an instance that sees only right ones."""
         if k not in self._expected:
@@ -288,31 +191,3 @@ class Subject:
     def differ(self, result: Any, expected: Any) -> str | None:
         """Say where two results differ, within the tolerance; None when they are equal."""
         return difference(result, expected, rtol=self.kit.rtol, atol=self.kit.atol)
-
-
-def declared_keys(declared: Any, options: Any) -> Keys:
-    """Give the keys of ``reads`` or ``writes``: a tuple of keys and ``{option}``, or a TypedDict.
-
-    An option may hold one key, a list of keys, a table whose values are keys, or None for no key.
-    """
-    if isinstance(declared, type):
-        required = set(getattr(declared, "__required_keys__", ()))
-        for key, annotation in declared.__annotations__.items():
-            # Under `from __future__ import annotations` Python itself does not see these words.
-            word = _WORD.match(getattr(annotation, "__forward_arg__", ""))
-            if word is not None:
-                (required.add if word[1] == "Required" else required.discard)(key)
-        return Keys(frozenset(required), frozenset(declared.__annotations__) - required)
-    found: list[str] = []
-    for key in declared:
-        if key.startswith("{") and key.endswith("}"):
-            value = getattr(options, key[1:-1], None)
-            if isinstance(value, str):
-                found.append(value)
-            elif isinstance(value, Mapping):
-                found.extend(value.values())
-            else:
-                found.extend(value or ())
-        else:
-            found.append(key)
-    return Keys(frozenset(found), frozenset())

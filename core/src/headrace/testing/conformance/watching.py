@@ -16,12 +16,14 @@ class WatchedRequest(dict[str, Any]):
     """A dict that notes, per key, whether it was read or written first, and all that was written.
 
     Attributes:
+        came: What it held at first.
         read: The keys that were looked at before anything was written under them.
         written: The keys that were set or removed.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.came = dict(super().items())
         self.read: set[str] = set()
         self.written: set[str] = set()
 

@@ -50,4 +50,8 @@ def _complex_array(array: Any) -> Any:
         return array.astype("complex64")
     except Exception:  # noqa: BLE001 - arrays of strings, and of libraries without complex numbers
         numpy = sys.modules.get("numpy")
-        return numpy.zeros(tuple(array.shape), "complex64") if numpy is not None else 1j
+        return (
+            numpy.zeros(tuple(getattr(array, "shape", (1,))), "complex64")
+            if numpy is not None
+            else 1j
+        )

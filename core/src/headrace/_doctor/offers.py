@@ -99,17 +99,12 @@ def _named_like_backends(found: list[Offer], records: Sequence[PluginRecord]) ->
 
 
 def _names_of_core(hook: str) -> set[str]:
-    from headrace._registry.catalogue import CORE_BACKENDS, CORE_POLICIES, WORDS_TO_COME
+    from headrace._registry.catalogue import CORE_BACKENDS, CORE_COMMANDS, CORE_POLICIES
 
     if hook == "headrace_commands":
-        import typer
-
-        from headrace._cli.app import app
-
-        group: Any = typer.main.get_command(app)
-        return set(group.commands)
+        return set(CORE_COMMANDS)
     if hook == "headrace_definitions":
-        return {*CORE_BACKENDS, *WORDS_TO_COME}
+        return set(CORE_BACKENDS)
     return set(CORE_POLICIES) if "policies" in hook else set()
 
 

@@ -6,9 +6,9 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any
 
-from headrace._cli.importable import Lookup
+from headrace._doctor.importable import Lookup
 from headrace._registry.hooks import given
-from headrace.errors import MissingDependencyError, PluginError
+from headrace.errors import MissingDependencyError, PluginError, PluginLoadError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
     from headrace._registry import PluginRecord
 
-__all__ = ["HARMLESS", "all_findings", "light_findings", "listed", "unknown_names"]
+__all__ = [
+    "HARMLESS",
+    "all_findings",
+    "light_findings",
+    "listed",
+    "missing_libraries",
+    "unknown_names",
+]
 
 HARMLESS = ("disabled", "unknown_plugin")
 """Kinds of findings that are as somebody wanted them, or may be: they are told, and not wrong."""
@@ -49,7 +56,7 @@ def all_findings(
 def _all(
     records: Sequence[PluginRecord], among: Sequence[PluginRecord], *, load: bool
 ) -> list[dict[str, Any]]:
-    from headrace._cli.offers import call_hooks, wrong_offers
+    from headrace._doctor.offers import call_hooks, wrong_offers
 
     # A plugin whose hooks fail becomes broken, which is reported with the others.
     call_hooks([record for record in records if record.state == "ok"])
@@ -59,6 +66,22 @@ def _all(
         others = [other.distribution for other in wrong.others]
         found.append(_finding(*wrong[:4], others=others))
     return found
+
+
+def missing_libraries(asks_for: Sequence[dict[str, Any]]) -> Iterator[Problem]:
+    """Report what the distributions that a configuration asks for require and is not installed.
+
+    Their backends can be checked without it, and not be built.
+    """
+    from headrace._registry import registry
+
+    asked = {one["distribution"] for one in asks_for}
+    for record in registry.plugins():
+        if record.distribution not in asked:
+            continue
+        for found in _missing(record, opened=True):
+            message = f"{record.distribution} cannot be built here: {found['reason']}"
+            yield Problem("missing_dependency", message, hint=found["remedy"])
 
 
 def unknown_names(records: Sequence[PluginRecord]) -> list[dict[str, Any]]:
@@ -207,6 +230,8 @@ def _not_importable(record: PluginRecord) -> Iterator[dict[str, Any]]:
             yield _finding(record, "missing_dependency", error.what, error.hint, name)
         except PluginError as error:
             remedy = f"Install it again: pip install --force-reinstall {record.distribution}"
+            if not isinstance(error, PluginLoadError):
+                remedy = f"Ask its author for a fix. {error.hint or ''}".rstrip()
             if isinstance(error.__cause__, SystemExit):
                 remedy = "Ask its author for a fix: its module ends the program."
             yield _finding(record, "broken", error.what, remedy, name)
@@ -225,14 +250,14 @@ def _lacking(record: PluginRecord, lookup: Lookup) -> Iterator[dict[str, Any]]:
 
 def _names_taken(records: Sequence[PluginRecord]) -> Iterator[dict[str, Any]]:
     """Report names that two plugins offer, or that belong to core."""
-    from headrace._registry.catalogue import CORE_BACKENDS, WORDS_TO_COME
+    from headrace._registry.catalogue import CORE_BACKENDS
 
     offered: dict[str, list[PluginRecord]] = {}
     for record in records:
         for name in record.backends if record.state == "ok" else ():
             offered.setdefault(name, []).append(record)
     for name, owners in sorted(offered.items()):
-        if name in CORE_BACKENDS or name in WORDS_TO_COME:
+        if name in CORE_BACKENDS:
             reason = f"the name {name!r} belongs to headrace itself, so this one is never used"
             for record in owners:
                 yield _finding(

@@ -1,0 +1,447 @@
+"""JPEG to class on a GPU with torch: headrace beside the bare module and the naive program.
+
+One request is the bytes of a JPEG picture (640 x 480): decode, resize to 224 x 224 (both on the CPU,
+with OpenCV), through a network on the GPU, to the number of its class. Parts:
+
+- ``model``: where the model is the limit (the first network of a list that is at most half as fast
+  as decoding on all processors; which one is printed). headrace with two nodes (decoding in many
+  instances, the model in two, captured graphs) and 40 clients, beside the same captured module
+  called back to back with inputs that lie on the device. Then half that load, open loop: p99.
+- ``resnet``: ResNet-50 in fp16 with graphs, beside the lower of decoding alone and the module alone,
+  and beside the naive program: 40 threads, each decodes and calls the module. Decoding on the GPU
+  runs too, whatever it gives.
+- ``graphs``: the same module with and without captured graphs, batch 8, one instance.
+- ``host``: what a chain of five cheap words costs the host more than the same five calls of torch.
+- ``onnx``: OnnxTensor with the CUDA provider and inputs on the device, beside a bare
+  ``run_with_iobinding`` loop, and beside the way through the CPU.
+
+The clock of a request runs from the call with the bytes to the class in the client's hands. Weights
+are random: the arithmetic is the same.
+
+    python -m benchmarks.gpu_torch [--device cuda:0] [--part model resnet graphs host onnx]
+                                   [--seconds 4] [--json FILE]
+
+Needs headrace, headrace-cv, headrace-torch and torchvision; ``onnx`` also headrace-ort with a GPU
+build of ONNX Runtime, and onnx. ``--device cpu --quick`` shows on any machine that it runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+import torch
+from benchmarks.load import (
+    Load,
+    arguments,
+    drive,
+    environment,
+    middle,
+    print_environment,
+    ratio,
+    save,
+    usable_cpus,
+)
+
+import headrace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+SIDE = 224
+CLIENTS = 40
+BATCH = 8
+PARTS = ("model", "resnet", "graphs", "host", "onnx")
+NETWORKS = ("resnet101", "resnet152", "vit_l_16", "vit_h_14")
+
+
+class Classifier(torch.nn.Module):
+    """A network of torchvision behind its preprocessing: pictures in, numbers of classes out.
+
+    Args:
+        name: A network of ``torchvision.models``, or ``"tiny"``.
+        layout: ``"hwc"`` for ``uint8 [N, H, W, 3]`` (blue, green, red) as OpenCV has it, ``"chw"`` for
+            ``uint8 [N, 3, H, W]`` (red, green, blue).
+    """
+
+    def __init__(self, name: str, layout: str = "hwc") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layout = layout
+        self.network: Any = tiny() if name == "tiny" else network_of(name)
+        self.register_buffer("mean", torch.tensor([123.7, 116.3, 103.5]).reshape(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor([58.4, 57.1, 57.4]).reshape(1, 3, 1, 1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Give ``int64 [N]``."""
+        if self.layout == "hwc":
+            images = images.permute(0, 3, 1, 2).flip(1)
+        values = (images.to(self.mean.dtype) - self.mean) / self.std
+        found: torch.Tensor = self.network(values).argmax(1)
+        return found
+
+
+def network_of(name: str) -> Any:
+    import torchvision
+
+    return getattr(torchvision.models, name)(weights=None)
+
+
+def tiny() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, stride=4),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(4),
+        torch.nn.Flatten(),
+        torch.nn.Linear(128, 10),
+    )
+
+
+def make_files(count: int = 16) -> list[bytes]:
+    """Give JPEG files of 640 x 480: blurred noise with grain, about 90 KB each."""
+    rng = np.random.default_rng(11)
+    files = []
+    for _ in range(count):
+        coarse = rng.integers(0, 256, (12, 16, 3), np.uint8)
+        picture = cv2.resize(coarse, (640, 480), interpolation=cv2.INTER_CUBIC).astype(np.float32)
+        picture += rng.normal(0, 6, picture.shape)
+        pixels = np.clip(picture, 0, 255).astype(np.uint8)
+        files.append(cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes())
+    return files
+
+
+def picture_of(file: bytes) -> NDArray[np.uint8]:
+    """Decode and resize, with the functions that headrace-cv calls."""
+    image = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)
+    return np.asarray(cv2.resize(image, (SIDE, SIDE)), np.uint8)  # type: ignore[arg-type]
+
+
+class Bench:
+    """The settings of one run, and what all parts measure with."""
+
+    def __init__(self, device: str, seconds: float, rounds: int, *, quick: bool) -> None:
+        self.device, self.seconds, self.rounds, self.quick = device, seconds, rounds, quick
+        self.cuda = device.startswith("cuda")
+        self.files = make_files(4 if quick else 16)
+        self.cores = usable_cpus()
+
+    def wait(self) -> None:
+        """Wait for the device, outside of what is timed."""
+        if self.cuda:
+            torch.cuda.synchronize(self.device)
+
+    def load(self, call: Callable[[int], object], clients: int) -> Load:
+        """Send requests from so many clients for one window."""
+        return drive(call, clients, self.seconds, warm_up=0.2 if self.quick else 0.7)
+
+    def repeated(self, call: Callable[[], object], each: int) -> float:
+        """Call back to back, and give how many pictures a second that is."""
+        for _ in range(3):
+            call()
+        self.wait()
+        began, count = time.perf_counter(), 0
+        while time.perf_counter() - began < self.seconds / 2:
+            for _ in range(20):
+                call()
+            self.wait()
+            count += 20
+        return count * each / (time.perf_counter() - began)
+
+    def decoding(self) -> float:
+        """Give how many pictures a second all processors decode, with nothing else."""
+        return self.load(lambda i: picture_of(self.files[i % len(self.files)]), self.cores).rps
+
+    def module(self, name: str, half: bool) -> Any:
+        """Give the module on the device, in fp16 where that was asked for and is a GPU."""
+        found = Classifier(name).eval().to(self.device)
+        return found.half() if half and self.cuda else found
+
+    def bare(self, name: str, *, half: bool) -> float:
+        """Give the pictures a second of the captured module, back to back, inputs resident."""
+        module = self.module(name, half)
+        given = torch.zeros((BATCH, SIDE, SIDE, 3), dtype=torch.uint8, device=self.device)
+        with torch.inference_mode():
+            if not self.cuda:
+                return self.repeated(lambda: module(given), BATCH)
+            side = torch.cuda.Stream()
+            with torch.cuda.stream(side):
+                for _ in range(3):
+                    module(given)
+            side.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=side):
+                module(given)
+            with torch.cuda.stream(side):
+                return self.repeated(graph.replay, BATCH)
+
+    def pipeline(self, name: str, *, half: bool, decode: str = "cv") -> dict[str, Any]:
+        """Give the configuration: decoding in many instances, the model in two."""
+        layout, shape = ("hwc", "224x224x3") if decode == "cv" else ("chw", "3x224x224")
+        words = {
+            "cv": "S[GpuTensor,TorchModule,CpuTensor]",
+            "gpu": "S[DecodeTensor,ResizeTensor(224,224),TorchModule,CpuTensor]",
+        }
+        model: dict[str, Any] = {
+            "backend": words[decode],
+            "module": "benchmarks.gpu_torch:Classifier",
+            "args": {"name": name, "layout": layout},
+            "shape": f"uint8:{shape}",
+            "cuda_graph": True,
+            "device": self.device,
+            "instance_num": 2,
+            "max": BATCH,
+            "batching_timeout": TIMEOUT_MS,
+        }
+        if half and self.cuda:
+            model["dtype"] = "float16"
+        if decode == "gpu":
+            return {"model": model}
+        decoding = {
+            "backend": "S[DecodeMat,ResizeMat(224,224)]",
+            "instance_num": self.cores,
+            "next": "model",
+        }
+        return {"decode": decoding, "model": model}
+
+    def headrace(self, pipe: headrace.Pipeline) -> Load:
+        """Load a pipeline from 40 clients."""
+        files = self.files
+        return self.load(lambda i: int(pipe({"data": files[i % len(files)]})["result"]), CLIENTS)
+
+    def naive(self, name: str, *, half: bool) -> Load:
+        """40 threads: each decodes, copies to the device and calls the module."""
+        module, files = self.module(name, half), self.files
+
+        def call(i: int) -> int:
+            picture = torch.from_numpy(picture_of(files[i % len(files)])).to(self.device)
+            with torch.inference_mode():
+                return int(module(picture[None])[0])
+
+        return self.load(call, CLIENTS)
+
+
+TIMEOUT_MS = 2
+
+
+def open_loop(pipe: headrace.Pipeline, files: list[bytes], rate: float, seconds: float) -> float:
+    """Send requests at times of their own, whatever comes back; give the p99 in milliseconds."""
+    rng, latencies = np.random.default_rng(5), []
+    lock = threading.Lock()
+    futures = []
+    due = time.perf_counter()
+
+    def noted(sent: float) -> Callable[[Any], None]:
+        def note(_: Any) -> None:
+            with lock:
+                latencies.append(time.perf_counter() - sent)
+
+        return note
+
+    for i in range(max(20, int(rate * seconds))):
+        due += rng.exponential(1 / rate)
+        pause = due - time.perf_counter()
+        if pause > 0:
+            time.sleep(pause)
+        future = pipe.submit({"data": files[i % len(files)]})
+        future.add_done_callback(noted(due))
+        futures.append(future)
+    for future in futures:
+        future.result(60)
+    return 1e3 * float(np.percentile(latencies, 99))
+
+
+def part_model(bench: Bench) -> dict[str, Any]:
+    decoding = bench.decoding()
+    speeds = {}
+    for name in ("tiny",) if bench.quick else NETWORKS:
+        speeds[name] = bench.bare(name, half=False)
+        if speeds[name] <= decoding / 2:
+            break
+    chosen = list(speeds)[-1]
+    print(f"decoding on {bench.cores} processors alone: {decoding:.0f} pictures a second")
+    for name, speed in speeds.items():
+        print(f"{name}, fp32, batch {BATCH}, captured, back to back: {speed:.0f}")
+    ratios, loads = [], []
+    with headrace.pipe(bench.pipeline(chosen, half=False)) as pipe:
+        for _ in range(bench.rounds):
+            loads.append(bench.headrace(pipe))
+            ratios.append(loads[-1].rps / bench.bare(chosen, half=False))
+        histogram = pipe.stats()["nodes"]["model"]["batch_size"]["mean"]
+        rate = middle(loads).rps / 2
+        p99_ms = open_loop(pipe, bench.files, rate, bench.seconds)
+    one_batch_ms = 1e3 * BATCH / speeds[chosen]
+    limit_ms = 2 * one_batch_ms + TIMEOUT_MS
+    print(
+        f"headrace, {CLIENTS} clients, {chosen}: {middle(loads).rps:.0f} pictures a second, mean batch"
+        f" {histogram:.2f}, p99 {middle(loads).p99_us / 1e3:.1f} ms\n"
+        f"  {statistics.median(ratios):.3f} x the bare module (wanted: 0.95)\n"
+        f"  open loop at {rate:.0f} a second: p99 {p99_ms:.2f} ms (wanted: {limit_ms:.2f} ms, two batches"
+        f" of {one_batch_ms:.2f} ms and the timeout of {TIMEOUT_MS} ms)\n",
+        flush=True,
+    )
+    return {
+        "network": chosen,
+        "decoding": decoding,
+        "bare": speeds,
+        "ratio": statistics.median(ratios),
+        "p99_ms": p99_ms,
+        "limit_ms": limit_ms,
+        "loads": loads,
+    }
+
+
+def part_resnet(bench: Bench) -> dict[str, Any]:
+    name = "tiny" if bench.quick else "resnet50"
+    ours, naive, lower = [], [], []
+    with headrace.pipe(bench.pipeline(name, half=True)) as pipe:
+        for _ in range(bench.rounds):
+            ours.append(bench.headrace(pipe))
+            lower.append(min(bench.decoding(), bench.bare(name, half=True)))
+            naive.append(bench.naive(name, half=True))
+    share = statistics.median(a.rps / b for a, b in zip(ours, lower, strict=True))
+    times = ratio(ours, naive)
+    on_gpu = None
+    try:
+        with headrace.pipe(bench.pipeline(name, half=True, decode="gpu")) as pipe:
+            on_gpu = bench.headrace(pipe)
+    except headrace.errors.HeadraceError as error:
+        print(f"decoding on the GPU cannot run here: {str(error).splitlines()[0]}")
+    print(
+        f"{name} fp16: headrace {middle(ours).rps:.0f} pictures a second, naive {middle(naive).rps:.0f},"
+        f" the lower of decoding and module {statistics.median(lower):.0f}\n"
+        f"  {share:.3f} x the lower one (wanted: 0.90), {times:.1f} x the naive program (wanted: 5)"
+    )
+    if on_gpu is not None:
+        print(f"  decoding on the GPU: {on_gpu.rps:.0f} pictures a second")
+    print(flush=True)
+    return {"share": share, "over_naive": times, "ours": ours, "naive": naive, "on_gpu": on_gpu}
+
+
+def part_graphs(bench: Bench) -> dict[str, Any]:
+    name = "tiny" if bench.quick else "resnet50"
+    config = bench.pipeline(name, half=True)["model"]
+    config = {**config, "backend": "TorchModule", "instance_num": 1, "batching_timeout": 0}
+    given = torch.zeros((BATCH, SIDE, SIDE, 3), dtype=torch.uint8, device=bench.device)
+    bench.wait()
+    speeds: dict[bool, list[float]] = {True: [], False: []}
+    pipes = {graph: headrace.pipe({**config, "cuda_graph": graph}) for graph in speeds}
+    for _ in range(bench.rounds):
+        for graph, pipe in pipes.items():
+            speeds[graph].append(
+                bench.repeated(
+                    lambda pipe=pipe: pipe({"data": given, "request_size": BATCH}), BATCH
+                )  # type: ignore[misc]
+            )
+    for pipe in pipes.values():
+        pipe.close()
+    times = statistics.median(a / b for a, b in zip(speeds[True], speeds[False], strict=True))
+    print(
+        f"{name} fp16, batch {BATCH}, one instance, inputs on the device: {max(speeds[True]):.0f} pictures"
+        f" a second with graphs, {max(speeds[False]):.0f} without\n"
+        f"  {times:.2f} x (wanted: 2.5)\n",
+        flush=True,
+    )
+    return {"times": times, "with": speeds[True], "without": speeds[False]}
+
+
+_marks: list[float] = []
+
+
+class Mark(headrace.Backend):
+    """Notes the time; passes everything on."""
+
+    owns_thread = True
+
+    def forward(self, batch: list[dict[str, Any]]) -> None:
+        """Note the time."""
+        _marks.append(time.perf_counter())
+        for request in batch:
+            request["result"] = request["data"]
+
+
+def part_host(bench: Bench) -> dict[str, Any]:
+    headrace.register("BenchMark", Mark, replace=True)
+    words = (
+        "CvtColorTensor(bgr),NormalizeTensor(0.01,0.5),CropTensor(box=[1,1,15,15]),PadTensor(16,16),"
+        "SoftmaxTensor"
+    )
+    images = [torch.full((3, 16, 16), 7.0, device=bench.device) for _ in range(BATCH)]
+    factor = torch.full((1, 1), 0.01, device=bench.device)
+    offset = torch.full((1, 1), -0.5, device=bench.device)
+    bench.wait()
+
+    def plain() -> float:
+        began = time.perf_counter()
+        with torch.inference_mode():
+            whole = torch.stack(images).flip(1) * factor + offset
+            whole = whole[:, :, 1:15, 1:15].clone()
+            canvas = whole.new_full((BATCH, 3, 16, 16), 0.0)
+            canvas[:, :, :14, :14] = whole
+            canvas.softmax(-1).unbind(0)
+        return time.perf_counter() - began
+
+    turns = 50 if bench.quick else 1500
+    config = {"backend": f"S[BenchMark,{words},BenchMark]", "device": bench.device, "max": BATCH}
+    ours, theirs = [], []
+    with headrace.pipe(config) as pipe:
+        for turn in range(turns):
+            _marks.clear()
+            pipe([{"data": image, "color": "rgb"} for image in images])
+            begin, end = _marks
+            bench.wait()
+            mine = plain()
+            bench.wait()
+            if turn > turns // 10:
+                ours.append(end - begin)
+                theirs.append(mine)
+    more_us = 1e6 * (statistics.median(ours) - statistics.median(theirs))
+    print(
+        f"five cheap words, batch of {BATCH}: {1e6 * statistics.median(ours):.1f} us on the host, the same"
+        f" calls of torch {1e6 * statistics.median(theirs):.1f} us\n  {more_us:.1f} us more (wanted: 30)\n",
+        flush=True,
+    )
+    return {"more_us": more_us}
+
+
+def part_onnx(bench: Bench) -> dict[str, Any]:
+    from benchmarks.gpu_onnx import run
+
+    return run(bench)
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--device", default="cuda:0", help="where the model runs")
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="what to run")
+    parser.add_argument("--seconds", type=float, help="length of a window of load")
+    given = parser.parse_args()
+    seconds = given.seconds or (0.3 if given.quick else 4.0)
+    about = environment(("headrace", "torch", "torchvision", "onnxruntime-gpu", "onnxruntime"))
+    if given.device.startswith("cuda"):
+        about["gpu"] = torch.cuda.get_device_name(given.device)
+        print(about["gpu"])
+    print_environment(about)
+    bench = Bench(given.device, seconds, 1 if given.quick else 2, quick=given.quick)
+    parts = {
+        "model": part_model,
+        "resnet": part_resnet,
+        "graphs": part_graphs,
+        "host": part_host,
+        "onnx": part_onnx,
+    }
+    figures = {}
+    for name in given.part:
+        began = time.perf_counter()
+        figures[name] = parts[name](bench)
+        figures[name]["seconds"] = time.perf_counter() - began
+    save(given.json, about, figures)
+
+
+if __name__ == "__main__":
+    main()

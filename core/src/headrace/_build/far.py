@@ -1,0 +1,192 @@
+"""A process of its own for a part of an expression, as the pipeline sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace._build.parcels import apply, packed, receive, send
+from headrace._plan.reads import keys_named
+from headrace._portable import told
+from headrace.errors import BackendError, InputError, InstanceLostError, SetupError
+
+if TYPE_CHECKING:
+    from headrace._backend import Outcomes
+    from headrace._context import InitContext
+    from headrace._plan.element import Element, NodePlan, PipelinePlan
+    from headrace.keys import Request
+
+__all__ = ["FarProcess"]
+
+CLOSE_S = 10.0
+"""Seconds that what is in the process has to close itself, before the process is killed."""
+
+_CHILD = "import sys; sys.path[:] = {path!r}; from headrace._worker import main; main()"
+
+
+class FarProcess:
+    """The process, and the pipe to it. Used by one thread at a time.
+
+    Args:
+        element: What is to live there.
+        node: The node that it is part of.
+        plan: The plan of the pipeline.
+        threads: How many threads it may use.
+    """
+
+    def __init__(
+        self, element: Element, node: NodePlan | None, plan: PipelinePlan, threads: int
+    ) -> None:
+        self.about: dict[str, Any] = {}
+        self._element, self._node, self._plan, self._threads = element, node, plan, threads
+        self._process: Any = None  # a Popen
+        elements = element.walk()
+        named = [keys_named(one.cls, one.options, "reads") for one in elements]
+        self._reads = {key for keys in named for key in keys}
+
+    def start(self, context: InitContext) -> None:
+        """Start the process and build what lives there.
+
+        Raises:
+            SetupError: It could not be built, or the process ended.
+        """
+        about = {
+            "node": context.node_name,
+            "keys": self._node.keys if self._node is not None else None,
+            "index": context.instance_index,
+            "element": self._element,
+            "threads": self._threads,
+            "allow_import": context.allow_import,
+        }
+        try:
+            plan = packed(about)
+        except Exception as error:
+            raise SetupError(
+                f"what stands in Process cannot be sent to another process: {told(error)}",
+                hint="Let its classes and functions be importable: put them into a module, or into a "
+                "file that the configuration imports.",
+            ) from error
+        command = [sys.executable, "-c", _CHILD.format(path=[str(Path(p)) for p in sys.path])]
+        self._process = subprocess.Popen(  # noqa: S603 - this interpreter
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        watch = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(context.cancelled, watch), daemon=True)
+        watcher.start()
+        try:
+            answer = self._ask({"files": [path for path, _ in self._plan.files], "plan": plan})
+        except (OSError, EOFError):
+            raise SetupError(f"the process ended with status {self._status()}") from None
+        finally:
+            watch.set()
+        if isinstance(answer, BaseException):
+            self._kill()
+            raise answer
+        self.about = answer
+
+    def _watch(self, cancelled: Any, done: threading.Event) -> None:
+        """End the process when the build is given up."""
+        while not done.wait(0.1):
+            if cancelled():
+                self._kill()
+                return
+
+    def run(self, batch: list[Request]) -> Outcomes:
+        """Run a batch there.
+
+        Raises:
+            InstanceLostError: The process has died.
+        """
+        outcomes: list[Exception | None] = []
+        sent: list[bytes] = []
+        for request in batch:
+            try:
+                sent.append(self._parcel(request))
+                outcomes.append(None)
+            except InputError as error:
+                outcomes.append(error)
+        alive = [request for request, error in zip(batch, outcomes, strict=True) if error is None]
+        if alive:
+            try:
+                answers = self._ask(sent)
+            except (OSError, EOFError):
+                raise InstanceLostError(
+                    f"its process has died, with status {self._status()}",
+                    hint="Pipeline.reload starts another.",
+                ) from None
+            told_of = iter(map(self._taken, alive, answers))
+            outcomes = [next(told_of) if error is None else error for error in outcomes]
+        return outcomes if any(outcomes) else None
+
+    def _parcel(self, request: Request) -> bytes:
+        """Give a request as bytes, without what nobody there reads and pickle does not take."""
+        try:
+            return pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
+        except Exception:  # noqa: BLE001 - whatever its values raise
+            kept = {}
+            for key, value in request.items():
+                try:
+                    pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+                    kept[key] = value
+                except Exception as error:
+                    if key in self._reads:
+                        raise InputError(
+                            f"it cannot be sent to another process: {told(error)}",
+                            key=key,
+                            expected="something that pickle takes",
+                            got=type(value).__name__,
+                        ) from error
+            return pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
+
+    def _taken(self, request: Request, answer: tuple[bytes, bytes]) -> Exception | None:
+        """Do to a request what was done to its copy; give its outcome."""
+        found, outcome = answer
+        try:
+            apply(pickle.loads(found), request)  # noqa: S301 - from our own process
+            error: Exception | None = pickle.loads(outcome)  # noqa: S301
+        except Exception as lost:  # noqa: BLE001 - a class that is not known here
+            return BackendError(f"what its process answered is unknown here: {told(lost)}")
+        return error
+
+    def stop(self) -> None:
+        """Close what lives there, and end the process; one that does not end is killed."""
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # the process takes it for the end
+        try:
+            process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.stdout.close()
+        process.wait()
+
+    def _ask(self, message: Any) -> Any:
+        process = self._process
+        if process is None:
+            raise EOFError
+        send(process.stdin, message)
+        return receive(process.stdout)
+
+    def _status(self) -> int | None:
+        """Wait for a process whose pipe is closed, and give how it ended."""
+        self._kill(wait_s=1.0)
+        return self._process.returncode if self._process is not None else None
+
+    def _kill(self, wait_s: float = 0.0) -> None:
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(wait_s)
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                stream.close()

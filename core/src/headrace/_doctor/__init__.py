@@ -1,0 +1,1 @@
+"""What is wrong with installed plugins, and what to do about it."""

@@ -1,0 +1,173 @@
+"""Classes that could not keep the contract: refused when they are registered or first looked up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TypedDict
+
+import pytest
+
+import headrace
+from headrace.errors import ConfigError, PluginError
+from headrace.keys import Request  # noqa: TC001 - a name of a real one
+
+
+class Typed(TypedDict):
+    data: int
+
+
+def right(self, batch):
+    for request in batch:
+        request["result"] = request["data"]
+
+
+async def asynchronous(self, batch):
+    """Never awaited by anybody."""
+
+
+def generator(self, batch):
+    yield None
+
+
+async def asynchronous_generator(self, batch):
+    yield None
+
+
+WRONG = {
+    "none": ({"forward": None}, "no method forward"),
+    "number": ({"forward": 3}, "forward is no method"),
+    "asynchronous": ({"forward": asynchronous}, "forward is asynchronous"),
+    "asynchronous_generator": ({"forward": asynchronous_generator}, "forward is asynchronous"),
+    "generator": ({"forward": generator}, "forward is a generator"),
+    "init": ({"init": asynchronous}, "init is asynchronous"),
+    "reads": ({"reads": "data"}, r'reads = \("data",\)'),
+    "writes": ({"writes": "mask"}, r'writes = \("mask",\)'),
+    "reads_none": ({"reads": None}, "reads is None"),
+    "reads_numbers": ({"reads": (1,)}, r"reads is \(1,\)"),
+    "reads_class": ({"reads": int}, "reads is"),
+    "takes_text": ({"takes": "two"}, "takes is 'two'"),
+    "takes_negative": ({"takes": -1}, "takes is -1"),
+    "takes_bool": ({"takes": True}, "takes is True"),
+    "takes_reversed": ({"takes": (2, 1)}, r"takes is \(2, 1\)"),
+    "takes_one": ({"takes": (1,)}, r"takes is \(1,\)"),
+    "phases": ({"phases": "two"}, "phases is 'two'"),
+    "phases_zero": ({"phases": 0}, "phases is 0"),
+    "prefixes": ({"prefixes": "or"}, "prefixes is 'or'"),
+    "prefixes_none": ({"prefixes": None}, "prefixes is None"),
+}
+RIGHT = [
+    {},
+    {"reads": Typed, "writes": ("result", "{key}")},
+    {"reads": ["data"], "takes": (1, None), "prefixes": ("or", "key=", "*")},
+    {"takes": 2, "phases": 3},
+    {"forward": None, "forward_with_dep": lambda self, batch, dependency: dependency(batch)},
+]
+
+
+@pytest.mark.parametrize("base", [object, headrace.Backend])
+@pytest.mark.parametrize("name", WRONG)
+def test_a_class_that_is_wrong_is_refused_when_it_is_registered(name, base):
+    body, told = WRONG[name]
+    cls = type("Odd", (base,), {"forward": right, **body})
+    with pytest.raises(PluginError, match=told) as caught:
+        headrace.register("Odd", cls)
+    assert f"{__name__}.Odd" in str(caught.value)
+    with pytest.raises(ConfigError, match="unknown backend"):
+        headrace.PipelineConfig.load({"backend": "Odd"})
+
+
+def test_all_that_is_wrong_is_told_at_once():
+    cls = type("Odd", (), {"forward": asynchronous, "reads": "data", "phases": 0})
+    with pytest.raises(PluginError, match=r"forward is asynchronous.*reads is.*phases is 0"):
+        headrace.register(cls)
+
+
+def test_a_backend_without_forward_is_refused():
+    with pytest.raises(PluginError, match="no method forward"):
+        headrace.register(type("Bare", (headrace.Backend,), {}))
+
+
+@pytest.mark.parametrize("body", RIGHT)
+@pytest.mark.parametrize("base", [object, headrace.Backend])
+def test_what_a_class_may_say_is_taken(body, base):
+    headrace.register("Fine", type("Fine", (base,), {"forward": right, **body}))
+
+
+PLUGIN = """
+import headrace
+class Odd(headrace.Backend):
+    reads = "data"
+    async def forward(self, batch): ...
+class Fine:
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+"""
+
+
+def test_a_class_of_a_plugin_is_refused_when_it_is_looked_up_and_doctor_says_whose_it_is(site):
+    points = "[headrace.backends]\nOdd = hrt_contract:Odd\nFine = hrt_contract:Fine\n"
+    site.add("headrace-contract", points, {"hrt_contract": PLUGIN})
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": "S[Fine,Odd]"})
+    (found,) = caught.value.problems
+    assert found.text[slice(*found.span)] == "Odd"
+    assert "headrace-contract" in found.message
+    assert "hrt_contract.Odd" in found.message
+    program = f"import sys; sys.path.insert(0, {str(site.folder)!r})\n"
+    program += (
+        "from headrace.__main__ import main; sys.argv[1:] = ['plugins', 'doctor', '--json']\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}main()"], capture_output=True, text=True, check=False
+    )
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert done.returncode == 1
+    assert (finding["distribution"], finding["backend"]) == ("headrace-contract", "Odd")
+    assert finding["kind"] == "broken"
+    assert "reads is 'data'" in finding["reason"]
+    assert finding["remedy"].startswith("Ask its author for a fix.")
+
+
+@pytest.mark.parametrize(
+    "written", ["hrt_blanks : Fine [gpu]", "hrt_blanks:Fine[gpu,cpu]", " hrt_blanks  :  Fine "]
+)
+def test_entry_points_may_have_blanks_and_extras(written, site):
+    site.add("headrace-blanks", f"[headrace.backends]\nodd = {written}\n", {"hrt_blanks": PLUGIN})
+    with headrace.pipe({"backend": "S[odd,blanks:odd]"}) as pipe:
+        assert pipe({"data": 4})["result"] == 4
+    (plugin,) = [p for p in headrace.plugins.installed() if p.plugin == "blanks"]
+    assert plugin.backends == {"odd": "hrt_blanks:Fine"}
+    sys.modules.pop("hrt_blanks")
+
+
+# Who wrote no result.
+
+
+class Silent:
+    def forward(self, batch):
+        """Write nothing."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Silent",
+        "S[Identity,Silent]",
+        "S[Identity,S[Identity,Silent]]",
+        "S[Identity,BackgroundThread[Silent]]",
+        "BackgroundThread[S[Identity,Silent]]",
+        "S[Identity,Silent,Identity]",
+    ],
+)
+def test_who_wrote_no_result_is_named(text):
+    headrace.register(Silent)
+    with headrace.pipe({"backend": text}) as pipe:
+        request: Request = {"data": 1}
+        with pytest.raises(
+            headrace.errors.NoResultError, match="Silent wrote no 'result'"
+        ) as found:
+            pipe(request)
+    assert found.value.backend == "Silent"

@@ -1,0 +1,271 @@
+"""What is allowed and hardly meant: the warnings of check and explain."""
+
+from __future__ import annotations
+
+import pytest
+
+import headrace
+from headrace._plan import doubts as doubts_module
+from headrace.errors import ConfigError
+
+
+class Sized(headrace.Backend):
+    """Says what it writes."""
+
+    writes = ("result", "size")
+
+    class Options(headrace.Options):
+        positional = ("width",)
+        width: int = 1
+        height: int = 1
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+            request["size"] = self.max
+
+
+class Owner(Sized):
+    """Owns its thread."""
+
+    owns_thread = True
+
+
+@pytest.fixture(autouse=True)
+def backends(monkeypatch):
+    headrace.register("Sized", Sized, replace=True)
+    headrace.register("Owner", Owner, replace=True)
+    monkeypatch.setattr(doubts_module, "usable_cpus", lambda: 1)
+
+
+def warnings(config):
+    return headrace.explain(config)["warnings"]
+
+
+def codes(config):
+    return [warning["code"] for warning in warnings(config)]
+
+
+# Options without effect.
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"backend": "Sized(3)", "width": 4},
+        {"backend": "S[Sized(width=3),Sized(5)]", "width": 4},
+        {"backend": "Sized", "width": 4, "Sized::width": 5},
+        {"backend": "Z(width=3)", "define": {"Z": "S[Sized]"}, "width": 4},
+        {"global": {"width": 4}, "a": {"backend": "Sized(3)"}, "b": {"backend": "Sized(3)"}},
+        {"global": {"width": 4}, "main": {"backend": "Sized", "width": 5}},
+    ],
+)
+def test_an_option_that_is_overruled_wherever_it_could_count_is_told(config):
+    (found,) = warnings(config)
+    assert found["code"] == "unused_option"
+    assert found["path"] in ("main.width", "global.width")
+    assert "Sized" in found["message"]
+    assert found["text"] == "width = 4"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"backend": "Sized(3)", "height": 4},
+        {"backend": "S[Sized(3),Sized]", "width": 4},
+        {"backend": "Z", "define": {"Z": "S[Sized(3)]"}, "width": 4},
+        {"global": {"width": 4}, "a": {"backend": "Sized(3)"}, "b": {"backend": "Sized"}},
+        {"backend": "Reflect[part,Identity]", "part": "Sized"},
+        {"backend": "Fallback[TorchModule,Sized(3)]", "width": 4},
+    ],
+)
+def test_an_option_that_counts_somewhere_is_not(config):
+    assert codes(config) == []
+
+
+def test_a_reload_of_an_option_without_effect_warns_and_one_with_does_not():
+    with headrace.pipe({"backend": "Sized(3)", "height": 4}) as pipe:
+        with pytest.warns(UserWarning, match="nothing uses 'width'"):
+            pipe.reload("main", {"width": 9})
+        pipe.reload("main", {"height": 9})  # warnings are errors in these tests
+        assert codes(pipe.config) == ["unused_option"]
+
+
+# Maps.
+
+
+def graph(source, **more):
+    return {
+        "a": {"backend": "Sized", "next": "b"},
+        "b": {"backend": "Sized", "map": f"a[result:data,{source}:x]", "next": "c"},
+        "c": {"backend": "Identity", **more},
+    }
+
+
+def test_a_map_from_a_key_that_nothing_can_have_brought_is_refused():
+    config = graph("size", map="b[result:data,sizze:size]")
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load(config)
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.suggestion) == ("c.map", "size")
+    assert "takes 'sizze' from 'b', whose backends do not write it" in problem.message
+
+
+def test_a_map_from_a_key_that_only_the_caller_can_have_brought_is_told():
+    (found,) = warnings(graph("sizze"))
+    assert (found["code"], found["path"], found["suggestion"]) == ("map_source", "b.map", "size")
+
+
+@pytest.mark.parametrize("source", ["size", "result", "data", "request_id"])
+def test_a_map_from_what_is_written_is_right(source):
+    assert codes(graph(source, map="b[size:data,x:x]")) == []
+
+
+def test_a_map_past_a_node_that_may_be_passed_by_finds_what_was_before_it():
+    config = {
+        "a": {"backend": "Sized", "next": "b"},
+        "b": {"backend": "Sized", "map": "a[result:data,size:before]", "next": "c"},
+        "c": {"backend": "Identity", "or": True, "map": "b[data:data]", "next": "d"},
+        "d": {"backend": "Identity", "map": "c[before:data]"},
+    }
+    assert codes(config) == []
+
+
+def test_behind_a_class_that_does_not_say_what_it_writes_every_key_may_be_there():
+    @headrace.register("Silent", replace=True)
+    class Silent:
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["anything"] = 1
+
+    config = {
+        "a": {"backend": "Silent", "next": "b"},
+        "b": {"backend": "Identity", "map": "a[anything:data]"},
+    }
+    assert codes(config) == []
+
+
+# Instances, devices and cores.
+
+
+@pytest.mark.parametrize(
+    ("keys", "unused"),
+    [
+        ({"device": ["cuda:0", "cuda:1"]}, "cuda:1"),
+        ({"device": ["a", "b", "c"], "instance_num": 2}, "c"),
+        ({"device": ["a", "b"], "instance_num": 2}, None),
+        ({"device": ["a", "b"], "instance_num": 4}, None),
+        ({"device": "a"}, None),
+    ],
+)
+def test_devices_that_no_instance_runs_on_are_told(keys, unused):
+    found = warnings({"backend": "Sized", **keys})
+    assert [one["code"] for one in found] == (["device_unused"] if unused else [])
+    assert unused is None or found[0]["message"].endswith(f"nothing runs on {unused}")
+
+
+@pytest.mark.parametrize(
+    ("cores", "config", "told"),
+    [
+        (2, {"backend": "S[Sized,Identity]"}, True),
+        (2, {"backend": "Sized", "device": "cpu"}, True),
+        (2, {"backend": "Sized", "instance_num": 2}, False),
+        (1, {"backend": "Sized"}, False),
+        (8, {"backend": "Identity"}, False),
+        (8, {"backend": "Owner"}, False),
+        (8, {"backend": "Sized", "device": "cuda:0"}, False),
+        (2, {"a": {"backend": "Sized"}, "b": {"backend": "Sized"}}, False),
+    ],
+)
+def test_cores_that_one_instance_leaves_idle_are_told(cores, config, told, monkeypatch):
+    monkeypatch.setattr(doubts_module, "usable_cpus", lambda: cores)
+    assert codes(config) == (["idle_cores"] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [
+        ("S[Sized,Owner]", True),
+        ("S[Sized,S[Identity,Owner]]", True),
+        ("Owner", False),
+        ("S[Owner,Sized]", False),
+        ("S[Identity,Owner]", False),
+        ("S[Sized,BackgroundThread[Owner]]", False),
+    ],
+)
+def test_work_that_a_backend_takes_into_its_own_thread_is_told(expression, told):
+    found = warnings({"backend": expression})
+    assert [one["code"] for one in found] == (["work_before_own_thread"] if told else [])
+    assert not told or "BackgroundThread[Owner]" in found[0]["hint"]
+
+
+# Keys as others call them.
+
+
+@pytest.mark.parametrize(
+    ("key", "ours"),
+    [
+        ("batch_size", "max"),
+        ("max_batch_size", "max"),
+        ("workers", "instance_num"),
+        ("num_workers", "instance_num"),
+        ("widht", "width"),
+    ],
+)
+def test_a_key_of_other_systems_is_told_ours(key, ours):
+    for config in (
+        {"backend": "Sized", key: 2},
+        {"n": {"backend": "Sized", key: 2}},
+        {"global": {key: 2}, "n": {"backend": "Sized"}},
+    ):
+        with pytest.raises(ConfigError) as caught:
+            headrace.PipelineConfig.load(config)
+        assert [problem.suggestion for problem in caught.value.problems] == [ours]
+
+
+def test_a_key_that_a_backend_may_have_which_is_not_here_is_no_second_problem():
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": "TorchModule", "workers": 3})
+    assert [problem.code for problem in caught.value.problems] == ["missing_plugin"]
+
+
+def test_a_backend_may_have_such_an_option():
+    @headrace.register("Loader", replace=True)
+    class Loader(headrace.Backend):
+        class Options(headrace.Options):
+            workers: int = 1
+
+        def forward(self, batch):
+            """Load."""
+
+    found = headrace.explain({"backend": "Loader", "workers": 3})
+    assert found["nodes"]["main"]["tree"]["options"]["workers"] == {"value": 3, "origin": "node"}
+
+
+def test_a_key_of_the_node_among_args_is_told_its_place():
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": "Sized(batch_size=3)"})
+    assert caught.value.problems[0].hint == "'max' is a key of the node: max = ..."
+
+
+@pytest.mark.parametrize(
+    ("table", "keys", "meant"),
+    [("glbal", {"width": 2}, "global"), ("defin", {"Z": "Sized"}, "define")],
+)
+def test_a_misspelt_table_is_one_problem_that_names_the_right_one(table, keys, meant):
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({table: keys, "n": {"backend": "Sized"}})
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.suggestion) == (table, meant)
+    assert f"[{meant}]" in (problem.hint or "")
+
+
+def test_a_misspelt_table_beside_a_single_node():
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": "Sized", "golbal": {"width": 2}})
+    assert [problem.suggestion for problem in caught.value.problems] == ["global"]
+
+
+def test_a_node_may_have_nearly_the_name_of_a_table():
+    found = headrace.explain({"globe": {"backend": "Sized"}})
+    assert list(found["nodes"]) == ["globe"]

@@ -1,0 +1,284 @@
+"""Functions as backends: registered ones, and those that a configuration names."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import headrace
+from headrace.errors import (
+    BackendError,
+    ConfigError,
+    ContractError,
+    InputError,
+    MissingDependencyError,
+    PluginError,
+    RequestsFailed,
+    SetupError,
+)
+
+
+def answers(backend, items, **keys):
+    """Run all items in one batch; per item its result, or its error."""
+    requests = [dict(item) for item in items]
+    with headrace.pipe({"backend": backend, "max": 16, **keys}) as pipe:
+        try:
+            pipe(requests)
+        except RequestsFailed as failed:
+            pairs = zip(requests, failed.errors, strict=True)
+            return [request["result"] if error is None else error for request, error in pairs]
+    return [request["result"] for request in requests]
+
+
+def halve(number):
+    return 12 // number
+
+
+def test_a_function_is_called_per_item_and_what_it_raises_fails_its_item_alone():
+    headrace.register("HalveIt", halve)
+    one, zero, nothing, three = answers("HalveIt", [{"data": 1}, {"data": 0}, {}, {"data": 3}])
+    assert (one, three) == (12, 4)
+    assert type(zero) is BackendError
+    assert isinstance(zero.__cause__, ZeroDivisionError)
+    assert isinstance(nothing, InputError)
+    assert nothing.key == "data"
+
+
+def test_functions_compose_with_words_and_classes():
+    headrace.register("UpperFn", str.upper)
+    headrace.register("Tail", functools.partial(lambda start, text: text[start:], 1))
+    headrace.register("Add", collections.Counter("aab").__getitem__)
+    assert answers("S[UpperFn,(key=k)Tail]", [{"data": "abc", "k": 1}, {"data": "abc"}]) == [
+        "BC",
+        "ABC",
+    ]
+    assert answers("Add", [{"data": "a"}, {"data": "b"}]) == [2, 1]
+
+
+def test_a_function_that_is_decorated_keeps_being_a_function():
+    @headrace.register
+    def Doubled(text):  # noqa: N802 - the name in expressions
+        """Write a text twice."""
+        return text * 2
+
+    @headrace.register("BatchSizes", batched=True)
+    def sizes(texts):
+        return [len(texts)] * len(texts)
+
+    assert Doubled("ab") == "abab"
+    assert answers("S[Doubled,Doubled]", [{"data": "a"}]) == ["aaaa"]
+    assert answers("BatchSizes", [{"data": "a"}] * 3) == [3, 3, 3]
+    tree = headrace.explain({"backend": "Doubled"})["nodes"]["main"]["tree"]
+    assert tree["name"] == "Doubled"
+
+
+def test_a_function_for_batches_gets_all_data_at_once_and_an_error_fails_all_that_were_given():
+    calls = []
+
+    def total(numbers):
+        calls.append(list(numbers))
+        return [sum(numbers) // n for n in numbers]
+
+    headrace.register("TotalOver", total, batched=True)
+    first, nothing, second = answers("TotalOver", [{"data": 1}, {}, {"data": 3}])
+    assert (calls, first, second) == ([[1, 3]], 4, 1)
+    assert isinstance(nothing, InputError)
+    bad = answers("TotalOver", [{"data": 0}, {"data": 3}])
+    assert [type(error.__cause__) for error in bad] == [ZeroDivisionError] * 2
+    assert bad[0] is not bad[1]
+    assert len(calls) == 2, "it may have had effects, so it is not run again"
+
+
+@pytest.mark.parametrize(
+    ("results", "told"),
+    [([1], "1 results for 2 items"), ([1, 2, 3], "3 results"), ("ab", "a str"), (None, "NoneType")],
+)
+def test_a_wrong_number_of_results_is_a_contract_error_for_all(results, told):
+    headrace.register("WrongNumber", lambda batch: results, batched=True)
+    for error in answers("WrongNumber", [{"data": 1}, {"data": 2}]):
+        assert isinstance(error, ContractError)
+        assert told in str(error)
+
+
+def test_a_sequence_that_is_no_list_is_taken_row_by_row():
+    headrace.register("RowByRow", lambda batch: collections.deque(batch), batched=True)
+    assert answers("RowByRow", [{"data": 1}, {"data": 2}]) == [1, 2]
+
+
+def test_what_no_pipeline_can_call_is_refused():
+    async def slow(data):
+        return data
+
+    class Slow:
+        async def __call__(self, data):
+            return data
+
+    for function in (slow, Slow()):
+        with pytest.raises(PluginError, match="asynchronous"):
+            headrace.register("SlowOne", function)
+    with pytest.raises(PluginError, match="name"):
+        headrace.register(lambda data: data)
+    with pytest.raises(PluginError, match="for functions"):
+        headrace.register("Cls", type("Cls", (), {"forward": lambda self, b: None}), batched=True)
+
+
+CELL = """
+import headrace
+@headrace.register
+class CellWord:
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = {0}
+@headrace.register("cell")
+def function(data):
+    return {0}
+"""
+
+
+def test_a_cell_of_a_notebook_that_is_run_again_replaces_what_it_registered():
+    for value in (1, 2):
+        exec(CELL.format(value), {"__name__": "__main__"})
+        assert answers("CellWord", [{"data": 0}]) == [value]
+        assert answers("cell", [{"data": 0}]) == [value]
+
+
+def test_another_function_of_that_name_is_refused_unless_it_shall_replace():
+    first, second = (lambda data: 1), (lambda data: 2)
+    headrace.register("SomeLambda", first)
+    headrace.register("SomeLambda", first)
+    with pytest.raises(PluginError, match="registered already"):
+        headrace.register("SomeLambda", second)
+    headrace.register("SomeLambda", second, replace=True)
+    assert answers("SomeLambda", [{"data": 0}]) == [2]
+
+
+def test_an_imported_file_that_has_changed_is_read_again_by_the_next_pipeline(tmp_path):
+    path = tmp_path / "word.py"
+    config = {"import": [str(path)], "backend": "File"}
+    text = "import headrace\n{}\nheadrace.register('File', lambda data: {})\n"
+    path.write_text(text.format("", 1), encoding="utf-8")
+    with headrace.pipe(config) as first:
+        assert first({"data": 0})["result"] == 1
+        path.write_text(text.format("", 2), encoding="utf-8")  # as long, within the same second
+        with headrace.pipe(config) as second:
+            assert second({"data": 0})["result"] == 2
+        assert first({"data": 0})["result"] == 1
+        path.write_text(text.format("1 / 0", 3), encoding="utf-8")
+        with pytest.raises(ConfigError, match="line 2: ZeroDivisionError"):
+            headrace.pipe(config)
+        path.write_text(text.format("", 2), encoding="utf-8")
+        with headrace.pipe(config) as third:
+            assert third({"data": 0})["result"] == 2
+
+
+# Call.
+
+
+def test_call_composes_what_the_configuration_names():
+    assert answers("S[Call(textwrap:dedent),Call(builtins:len)]", [{"data": "  ab"}]) == [2]
+    assert answers("Call(datetime:timedelta.total_seconds)", [{"data": 1}])[0].code == "backend"
+    inline = """Call("builtins:sorted",batched=true,kwargs='{"reverse": true}')"""
+    assert answers(inline, [{"data": 1}, {"data": 2}]) == [2, 1]
+    table = answers("Call(textwrap:indent)", [{"data": "ab"}], kwargs={"prefix": "> "})
+    assert table == ["> ab"]
+    both = {"Call::kwargs": {"base": 2}}
+    assert answers("Call(builtins:int)", [{"data": "101"}], **both) == [5]
+
+
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [
+        ("Call(nowhere_to_be_found:f)", "'nowhere_to_be_found', which cannot be found"),
+        ("Call(json.nowhere:f)", "'json.nowhere'"),
+        ("Call(json.decoder.deeper:f)", "'json.decoder.deeper'"),
+        ("Call(textwrap:dedemt)", "Did you mean 'dedent'"),
+        ("Call(textwrap)", "package.module:name"),
+        ("Call('os:system; rm')", "package.module:name"),
+        ("Call", "needs the option 'function'"),
+        ("Call(builtins:len,kwargs='[1]')", "kwargs"),
+        ("Call(builtins:len,kwargs='{1}')", "no JSON object"),
+        ("Call(builtins:len)[Identity]", "takes nothing in brackets"),
+    ],
+)
+def test_a_call_that_cannot_be_is_told_before_anything_is_built(expression, told):
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": expression})
+    assert told in str(caught.value)
+    assert len(caught.value.problems) == 1
+
+
+def test_a_call_is_checked_without_importing_anything(tmp_path):
+    package = tmp_path / "heavy_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemError('imported')\n", encoding="utf-8")
+    (package / "inner.py").write_text("def work(data):\n    return data\n", encoding="utf-8")
+    program = textwrap.dedent("""
+        import sys, headrace
+        headrace.explain({"backend": "S[Call(heavy_package.inner:work),Call(colorsys:rgb_to_yiq)]"})
+        try:
+            headrace.explain({"backend": "Call(heavy_package.inner:wrok)"})
+        except headrace.errors.ConfigError as error:
+            print("Did you mean 'work'?" in str(error))
+        print("heavy_package" in sys.modules, "colorsys" in sys.modules)
+        try:
+            headrace.pipe({"backend": "Call(heavy_package.inner:work)"})
+        except headrace.errors.SetupError as error:
+            print(error.node, error.backend)
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.splitlines(), done.stderr) == (["True", "False False", "main Call"], "")
+
+
+def test_a_call_is_refused_where_imports_are(monkeypatch):
+    config = {"backend": "S[Identity,Call(builtins:len)]"}
+    with pytest.raises(ConfigError, match="not allowed") as caught:
+        headrace.pipe(config, allow_import=False)
+    assert [problem.code for problem in caught.value.problems] == ["import_refused"]
+    with pytest.raises(ConfigError, match="not allowed"):
+        headrace.explain({"backend": "Fallback[Call(os:system),Identity]"}, allow_import=False)
+    monkeypatch.setenv("HEADRACE_IMPORT", "0")
+    with pytest.raises(ConfigError, match="not allowed"):
+        headrace.pipe(config)
+    with pytest.raises(ConfigError, match="not allowed"):
+        headrace.pipe({"define": {"Hidden": "Call(os:system)"}, "main": {"backend": "Identity"}})
+
+
+def test_a_backend_that_builds_a_call_in_init_is_refused_as_well():
+    class Builds(headrace.Backend):
+        def init(self, options, context):
+            self.inner = context.build("Call(builtins:len)")
+
+        def forward(self, batch):
+            return self.inner(batch)
+
+    headrace.register("BuildsCall", Builds)
+    with headrace.pipe({"backend": "BuildsCall"}) as pipe:
+        assert pipe({"data": "abc"})["result"] == 3
+    with pytest.raises(SetupError, match="not allowed"):
+        headrace.pipe({"backend": "BuildsCall"}, allow_import=False)
+
+
+def test_a_call_that_is_nothing_to_call_is_told_when_it_is_built():
+    for path, told in (
+        ("math:pi", "a float, not callable"),
+        ("asyncio:sleep", "asynchronous"),
+        ("collections.abc:Mapping.nothing", "has no 'Mapping.nothing'"),
+    ):
+        with pytest.raises((SetupError, ConfigError), match=told):
+            headrace.pipe({"backend": f"Call({path})"})
+
+
+def test_a_fallback_goes_on_where_the_library_of_a_call_is_not_installed(tmp_path, monkeypatch):
+    expression = "Fallback[Call(nowhere_to_be_found:f),Identity]"
+    assert answers(expression, [{"data": 3}]) == [3]
+    (tmp_path / "lacks_something.py").write_text("import nowhere_to_be_found\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingDependencyError):
+        headrace.pipe({"backend": "Call(lacks_something:nowhere_to_be_found)"})

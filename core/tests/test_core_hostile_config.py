@@ -1,0 +1,424 @@
+"""Configurations as an enemy, or an accident, would write them: each is told, none hangs or crashes."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+
+import pytest
+from pydantic import Field, field_validator
+
+import headrace
+from headrace._registry import gate
+from headrace.errors import ConfigError
+
+BIG = "1" * 5000
+PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no such files")
+
+
+def problems(source, **arguments):
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load(source, **arguments)
+    assert len(str(caught.value)) < 20_000 or len(caught.value.problems) > 10
+    return caught.value.problems
+
+
+def write(path, text):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+# Numbers without end.
+
+
+@pytest.mark.parametrize(
+    "value", [10**5000, -(10**5000), [1, [10**640]], {"a": 10**5000}], ids=range(4)
+)
+def test_a_number_of_too_many_digits_is_told_by_its_key(value):
+    (found,) = problems({"node": {"backend": "Identity", "max": value}})
+    assert (found.code, found.path.partition(".a")[0]) == ("number", "node.max")
+    assert "640 digits" in found.message
+
+
+def test_the_longest_number_there_may_be_is_no_problem():
+    (found,) = problems({"backend": "Identity", "instance_num": 10**640 - 1})
+    assert found.path == "main.instance_num"
+
+
+def test_a_key_that_is_such_a_number_is_no_text():
+    (found,) = problems({"backend": "Identity", 10**5000: 1})
+    assert "keys are texts" in found.message
+
+
+@pytest.mark.parametrize(
+    "number",
+    [BIG, f"-{BIG}", "1_" * 5000 + "1", f"0x{'f' * 4000}"],
+    ids=["plain", "negative", "grouped", "hexadecimal"],
+)
+def test_such_a_number_in_toml_is_told_with_its_place(number, tmp_path):
+    path = write(tmp_path / "c.toml", f'backend = "Identity"\nmax = {number}\n')
+    (found,) = problems(path)
+    assert (found.code, found.file) == ("number", str(path))
+    assert found.path == "max" or "line 2" in found.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"HasKey({BIG})[Identity]", f"HasKey(key={BIG})[Identity]"],
+    ids=["positional", "named"],
+)
+def test_such_a_number_in_an_expression_is_told_with_its_place(text):
+    (found,) = problems({"backend": text})
+    assert found.text[slice(*found.span)] == BIG
+
+
+def test_such_a_number_in_the_environment_is_told(monkeypatch):
+    monkeypatch.setenv("BIG", BIG)
+    assert problems({"backend": "Identity", "max": "${BIG}"})[0].path == "main.max"
+    assert problems({"backend": "HasKey(k=${BIG})[Identity]"})[0].path == "main.backend"
+
+
+# Files that are none.
+
+
+@PIPES
+@pytest.mark.parametrize("how", ["itself", "extends"])
+def test_a_pipe_is_refused_without_waiting_for_who_writes_into_it(how, tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    path = tmp_path / "pipe.toml"
+    if how == "extends":
+        path = write(tmp_path / "c.toml", 'extends = "pipe.toml"\nbackend = "Identity"\n')
+    (found,) = problems(path)
+    assert found.code == "unreadable"
+    assert "pipe or a device" in found.message
+    assert found.path == ("extends" if how == "extends" else None)
+
+
+@PIPES
+def test_a_device_that_never_ends_is_refused():
+    assert "pipe or a device" in problems("/dev/zero")[0].message
+
+
+def test_a_picture_is_no_configuration(tmp_path):
+    path = write(tmp_path / "photo.jpg", b"\xff\xd8\xff\xe0" + b"\x00\x80" * 100)
+    assert "no text in UTF-8" in problems(path)[0].message
+    (found,) = problems({"extends": str(path), "backend": "Identity"})
+    assert found.path == "extends"
+
+
+# What classes of options raise.
+
+
+class Raises(headrace.Backend):
+    class Options(headrace.Options):
+        what: str = Field("", description="What to raise.")
+
+        @field_validator("what")
+        @classmethod
+        def _raise(cls, what):
+            errors = {
+                "runtime": RuntimeError("boom"),
+                "key": KeyError("boom"),
+                "exit": SystemExit("boom"),
+                "odd": OddTextError(),
+            }
+            if what in errors:
+                raise errors[what]
+            return what
+
+    def forward(self, batch):
+        """Never called."""
+
+
+class OddTextError(ValueError):
+    def __str__(self):
+        raise RuntimeError("boom")
+
+
+class DefaultRaises(headrace.Backend):
+    class Options(headrace.Options):
+        number: int = Field(default_factory=lambda: 1 // 0, description="A number.")
+
+    forward = Raises.forward
+
+
+@pytest.mark.parametrize("what", ["runtime", "key", "exit", "odd"])
+def test_what_a_validator_raises_is_a_problem_that_names_the_class(what):
+    headrace.register(Raises)
+    first, second = problems({"backend": f"S[Raises(what={what}),Raises]", "max": 0})
+    assert {first.code, second.code} == {"option", "key"}
+    found = first if first.code == "option" else second
+    assert "boom" in found.message
+    assert "Raises.Options" in found.hint
+    assert found.path == "main.backend"
+
+
+def test_what_a_default_raises_is_a_problem_that_names_the_class():
+    headrace.register(DefaultRaises)
+    (found,) = problems({"backend": "DefaultRaises"})
+    assert "ZeroDivisionError" in found.message
+    assert "DefaultRaises.Options" in found.hint
+
+
+def test_ctrl_c_in_a_validator_is_no_problem_of_the_configuration():
+    class Interrupted(headrace.Backend):
+        class Options(headrace.Options):
+            number: int = Field(default_factory=lambda: _interrupt(), description="A number.")
+
+        forward = Raises.forward
+
+    headrace.register(Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        headrace.PipelineConfig.load({"backend": "Interrupted"})
+
+
+def _interrupt():
+    raise KeyboardInterrupt
+
+
+# Growth.
+
+
+def doubled(levels):
+    more = {f"d{i}": f"S[d{i - 1},d{i - 1}]" for i in range(1, levels)}
+    return {"d0": "S[Identity,Identity]", **more}
+
+
+@pytest.mark.parametrize("order", [list, reversed])
+@pytest.mark.parametrize("backend", ["d79", "Identity"])
+def test_definitions_that_double_each_other_are_told_by_both_names(order, backend):
+    define = dict(order(list(doubled(80).items())))
+    (found,) = problems({"backend": backend, "define": define})
+    assert (found.code, found.path) == ("definition", "define.d12")
+    assert "'d12'" in found.message
+    assert "'d11'" in found.message
+    assert "10000 elements" in found.message
+
+
+def test_how_often_an_expression_uses_definitions_is_bounded_as_a_whole():
+    define = {"Z": f"S[{','.join(['Identity'] * 99)}]"}
+    headrace.PipelineConfig.load({"backend": f"S[{','.join(['Z'] * 99)}]", "define": define})
+    (found,) = problems({"backend": f"S[{','.join(['Z'] * 101)}]", "define": define})
+    assert (found.code, found.path) == ("definition", "main.backend")
+
+
+def test_what_is_written_out_is_not_bounded():
+    config = headrace.PipelineConfig.load({"backend": f"S[{','.join(['Identity'] * 10_001)}]"})
+    assert config.nodes == ("main",)
+
+
+def test_brackets_that_go_to_open_slots_count_once():
+    define = {"Z": f"S[{','.join(['Identity'] * 300)},S]"}
+    nested = "Z[" * 30 + "Identity" + "]" * 30
+    headrace.PipelineConfig.load({"backend": nested, "define": define})
+
+
+def test_parameters_that_double_each_other_are_told_by_both_names():
+    keys = {f"k{i}": f"S[Reflect[k{i - 1}],Reflect[k{i - 1}]]" for i in range(1, 40)}
+    (found,) = problems({"backend": "Reflect[k39]", "k0": "Identity", **keys})
+    assert re.match(r"the parameters 'k[0-9]+' and 'k[0-9]+' bring more than", found.message)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"backend": f"S[{','.join(f'Unknown{i}' for i in range(20_000))}]"},
+        {"backend": "Identity", **{f"unknown_{i}": i for i in range(20_000)}},
+        {"backend": f"Identity({','.join(f'k{i}=1' for i in range(20_000))})"},
+        {"a": {"backend": "Identity", "next": [f"n{i}" for i in range(20_000)]}},
+        {"a": {"backend": "Identity"}, "global": {f"unknown_{i}": i for i in range(20_000)}},
+    ],
+    ids=["backends", "keys", "args", "next", "global"],
+)
+def test_twenty_thousand_wrong_names_are_all_told(source, monkeypatch):
+    """How many are compared with known names is what takes the time."""
+    compared = []
+    monkeypatch.setattr(
+        "headrace._config.problems.nearest", lambda name, known: compared.append(name)
+    )
+    found = problems(source)
+    assert len(found) == 20_000
+    assert len(compared) <= 200
+
+
+def test_a_wrong_name_among_few_gets_its_suggestion():
+    assert problems({"backend": "Idntity"})[0].suggestion == "Identity"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: {"backend": name},
+        lambda name: {"backend": f"S[Identity,{name}]"},
+        lambda name: {"backend": "Identity", name: 1},
+        lambda name: {name: {"backend": "Nope"}},
+        lambda name: {"a": {"backend": "Identity", "next": name}},
+        lambda name: {"backend": f"Identity({name}=1)"},
+        lambda name: {"backend": "Identity", "queue_full": name},
+        lambda name: {"backend": f"Forward[{name}]"},
+        lambda name: {"backend": "Identity", "batch_policy": name},
+        lambda name: {"backend": "Identity", "define": {name: "Nope"}},
+        lambda name: {"backend": "${%s}" % name},  # noqa: UP031 - braces on both sides
+        lambda name: {"extends": name},
+        lambda name: {"backend": "Identity", "import": [name]},
+    ],
+)
+def test_a_name_of_a_million_characters_is_shortened(make):
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load(make("x" * 1_000_000))
+    assert len(str(caught.value)) < 3000
+    for problem in caught.value.problems:
+        assert len(problem.message) < 1000
+    assert "xx…" in str(caught.value) or "File name too long" in str(caught.value)
+
+
+# A placeholder as the whole value.
+
+
+@pytest.mark.parametrize("key", ["backend", "define", "definition"])
+def test_the_default_of_a_placeholder_that_is_all_may_be_any_expression(key, monkeypatch):
+    text = " ${HR_NONE:-S[Identity,HasKey(k)[Identity]]} "
+    source = {"backend": text}
+    if key != "backend":
+        source = {"backend": "Z", "define": {"Z": text}}
+    with headrace.pipe(source) as pipe:
+        assert pipe({"data": 3})["result"] == 3
+    monkeypatch.setenv("HR_NONE", "Nope")
+    assert problems(source)[0].message == "unknown backend 'Nope'"
+
+
+def test_what_is_wrong_in_such_a_default_is_told():
+    (found,) = problems({"backend": "${HR_NONE:-S[Identity,]}"})
+    assert "in the value of ${HR_NONE:-" in found.message
+    assert problems({"backend": "${HR_NONE}"})[0].code == "placeholder"
+
+
+# Several things at once.
+
+
+def test_a_ghost_in_a_map_is_told_beside_a_circle():
+    found = problems(
+        {
+            "a": {"backend": "Identity", "next": "b"},
+            "b": {"backend": "Identity", "next": "a", "map": "ghost[result:data]"},
+        }
+    )
+    assert ["ghost" in one.message for one in found].count(True) == 1
+    assert any("circle" in one.message for one in found)
+
+
+def test_a_misspelt_name_imports_nothing(site):
+    site.backend("headrace-far", "ResizeFar", "hrt_far")
+    (found,) = problems({"backend": "ResizeFr", "factor": 2})
+    assert found.suggestion == "ResizeFar"
+    assert "hrt_far" not in sys.modules
+
+
+# Imports.
+
+
+@pytest.mark.parametrize("value", ["1", "true", "YES", " on "])
+def test_a_clear_yes_lets_imports_run(value, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_IMPORT", value)
+    write(tmp_path / "code.py", "")
+    headrace.PipelineConfig.load({"backend": "Identity", "import": ["code.py"]}, base=tmp_path)
+
+
+@pytest.mark.parametrize("value", ["0", "false", "No", "off", " 0", "", "maybe", "2", "ja"])
+def test_what_is_no_clear_yes_refuses_imports(value, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_IMPORT", value)
+    write(tmp_path / "code.py", "raise AssertionError('it ran')")
+    (found,) = problems({"backend": "Identity", "import": ["code.py"]}, base=tmp_path)
+    assert found.code == "import_refused"
+    assert ("not known to mean yes" in found.message) == (value in {"maybe", "2", "ja"})
+    headrace.PipelineConfig.load({"backend": "Identity"})
+
+
+LOADS = "import headrace\nheadrace.PipelineConfig.load({!r})\n"
+WAITS = """
+import threading, headrace
+errors = []
+def load():
+    try:
+        headrace.PipelineConfig.load({!r})
+    except headrace.errors.ConfigError as error:
+        errors.append(error)
+thread = threading.Thread(target=load)
+thread.start()
+thread.join()
+raise errors[0]
+"""
+
+
+@pytest.mark.parametrize("code", [LOADS, WAITS], ids=["itself", "in a thread it waits for"])
+@pytest.mark.parametrize("kind", ["file", "module"])
+def test_code_that_loads_its_own_configuration_is_told_so(code, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(gate, "LOOK_S", 0.01)
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"own_loads_{kind}_{code is WAITS}"
+    item = f"{name}.py" if kind == "file" else name
+    path = write(tmp_path / "c.toml", f'import = ["{item}"]\nbackend = "Identity"\n')
+    write(tmp_path / f"{name}.py", code.format(str(path)))
+    (found,) = problems(path)
+    assert found.code == "import"
+    assert "is being imported already" in found.message
+    write(tmp_path / f"{name}.py", "")
+    headrace.PipelineConfig.load(path)  # nothing is left of the attempt
+
+
+def test_two_files_that_load_each_others_configuration_are_told_so(tmp_path):
+    both, met = threading.Barrier(2), set()
+
+    def meet(name):
+        if name not in met:
+            met.add(name)
+            both.wait(60)
+
+    sys.modules["hrt_both"] = type(sys)("hrt_both")
+    sys.modules["hrt_both"].meet = meet
+    found = {}
+    for name, other in (("a", "b"), ("b", "a")):
+        write(tmp_path / f"{name}.toml", f'import = ["{name}.py"]\nbackend = "Identity"\n')
+        code = f"import hrt_both\nhrt_both.meet({name!r})\n{LOADS}"
+        write(tmp_path / f"{name}.py", code.format(str(tmp_path / f"{other}.toml")))
+
+    def load(name):
+        found[name] = problems(tmp_path / f"{name}.toml")[0].message
+
+    threads = [threading.Thread(target=load, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    del sys.modules["hrt_both"]
+    assert all("is being imported already" in found[name] for name in "ab")
+
+
+def test_a_file_is_run_once_for_threads_that_ask_at_the_same_time(tmp_path):
+    module = sys.modules["hrt_count"] = type(sys)("hrt_count")
+    module.began, module.go, module.runs = threading.Event(), threading.Event(), []
+    write(
+        tmp_path / "slow.py",
+        "import hrt_count\nhrt_count.runs.append(1)\nhrt_count.began.set()\nhrt_count.go.wait(60)\n",
+    )
+    source = {"backend": "Identity", "import": ["slow.py"]}
+    loaded = []
+
+    def load():
+        loaded.append(headrace.PipelineConfig.load(source, base=tmp_path))
+
+    asked = threading.Event()
+    # The second thread is there before the import begins: it waits for as long as it takes.
+    late = threading.Thread(target=lambda: (asked.wait(60), load()))
+    late.start()
+    first = threading.Thread(target=load)
+    first.start()
+    assert module.began.wait(60)
+    asked.set()
+    module.go.set()
+    for thread in (first, late):
+        thread.join(60)
+    del sys.modules["hrt_count"]
+    assert (len(loaded), module.runs) == (2, [1])

@@ -1,0 +1,159 @@
+"""Requests that bring other keys than ``data``, where nothing reads ``data``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypedDict
+
+import pytest
+
+import headrace
+from headrace.errors import BackendError, InputError, RequestsFailed
+
+
+class Sides(TypedDict):
+    left: Any
+    right: Any
+
+
+@pytest.fixture(autouse=True)
+def words(registered):
+    class Join(headrace.Backend):
+        """Writes left and right together."""
+
+        reads = ("left", "right")
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["left"] + request["right"]
+
+    class Typed(Join):
+        reads = Sides
+
+    class Named(headrace.Backend):
+        """Reads the keys that its option names, which only init knows."""
+
+        class Options(headrace.Options):
+            keys: tuple[str, ...] = ("left", "right")
+
+        def init(self, options, context):
+            self.reads = options.keys
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = sum(request[key] for key in self.reads)
+
+    class Fails(Join):
+        def forward(self, batch):
+            raise ValueError("no")
+
+    for cls in (Join, Typed, Named, Fails):
+        headrace.register(cls.__name__, cls, replace=True)
+    headrace.register("Negative", lambda number: -number, replace=True)
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "S[Join,Negative]",
+        "Named",
+        "Typed",
+        "BackgroundThread[S[Join]]",
+        "IoC[Join;S[Join,Negative]]",
+        "Fallback[Call(nowhere_at_all:f),S[Named]]",
+        "HasKey(left)[Join,Named]",
+    ],
+)
+def test_a_request_without_data_is_right_and_comes_back_without(backend, shortcut):
+    with headrace.pipe({"backend": backend, "max": 4}) as pipe:
+        request = {"left": 1, "right": 2, "result": "of before"}
+        assert pipe(request) is request
+        assert request.keys() == {"left", "right", "result"}
+        assert abs(request["result"]) == 3
+        assert pipe({**request, "data": "mine"})["data"] == "mine"
+        later = pipe.submit({"left": 1, "right": 2}).result(60)
+        assert sorted(later) == ["left", "result", "right"]
+        assert sorted(asyncio.run(pipe.call_async({"left": 1, "right": 2}))) == sorted(later)
+        timed = pipe([{"left": 1, "right": 2}, {"left": 5, "right": 5}], timeout=60)
+        assert [abs(one["result"]) for one in timed] == [3, 10]
+
+
+def test_what_is_missing_is_named_by_key_for_its_request_alone(shortcut):
+    with headrace.pipe({"backend": "S[Join,Negative]", "max": 4}) as pipe:
+        with pytest.raises(InputError) as caught:
+            pipe({"data": 1, "left": 2})
+        assert (caught.value.key, caught.value.node) == ("right", "main")
+        with pytest.raises(RequestsFailed) as failed:
+            pipe([{"left": 1, "right": 1}, {"right": 1}])
+        assert failed.value.errors[0] is None
+        assert failed.value.errors[1].key == "left"
+        assert pipe.stats()["nodes"]["main"]["failed"] == {"input": 2}
+
+
+def test_a_failed_request_without_data_comes_back_without(shortcut):
+    with headrace.pipe({"backend": "S[Join,Fails]"}) as pipe:
+        request = {"left": 1, "right": 2}
+        with pytest.raises(BackendError):
+            pipe(request)
+        assert request == {"left": 1, "right": 2}
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "Identity",
+        "S[(key=left)Join,Negative]",
+        "S[Join,(or)Negative]",
+        "HasKey(left)[Join]",
+        "HasKey(left)[Join,Identity]",
+        "Random(0.5)[Join]",
+    ],
+)
+def test_data_is_asked_for_where_something_may_read_it(backend):
+    with headrace.pipe({"backend": backend}) as pipe:
+        with pytest.raises(InputError) as caught:
+            pipe({"left": 1, "right": 2})
+        assert caught.value.key == "data"
+
+
+def test_in_a_graph_the_node_where_it_enters_is_asked():
+    nodes = {
+        "join": {"backend": "Join", "next": "a,b"},
+        "a": {"backend": "Negative"},
+        "b": {"backend": "Identity"},
+    }
+    with headrace.pipe(nodes) as pipe:
+        for _ in range(2):
+            request = pipe({"left": 1, "right": 2})
+            assert request == {"left": 1, "right": 2, "result": {"a": -3, "b": 3}}
+        with pytest.raises(InputError) as caught:
+            pipe({"left": 1, "right": 2, "node_name": "a"})
+        assert (caught.value.key, caught.value.node) == ("data", "a")
+        with pytest.raises(InputError) as caught:
+            pipe({"left": 1})
+        assert caught.value.key == "right"
+    line = {"join": {"backend": "Join", "next": "a"}, "a": {"backend": "Negative"}}
+    with headrace.pipe(line) as pipe:
+        assert pipe({"left": 1, "right": 2}) == {"left": 1, "right": 2, "result": -3}
+
+
+def test_elements_of_a_list_may_be_the_data():
+    nodes = {
+        "all": {"backend": "Negative", "each": "numbers", "next": "sum"},
+        "sum": {"backend": "Call(builtins:sum)"},
+    }
+    with headrace.pipe(nodes) as pipe:
+        assert pipe({"numbers": [1, 2]}) == {"numbers": [1, 2], "result": -3}
+        with pytest.raises(InputError) as caught:
+            pipe({"data": 3})
+        assert caught.value.key == "numbers"
+
+
+def test_a_reload_may_change_what_is_needed():
+    with headrace.pipe({"backend": "Named", "keys": ["left", "right"]}) as pipe:
+        assert pipe({"left": 1, "right": 2})["result"] == 3
+        pipe.reload("main", {"keys": ["up"]})
+        assert pipe({"up": 4})["result"] == 4
+        with pytest.raises(InputError) as caught:
+            pipe({"left": 1, "right": 2})
+        assert caught.value.key == "up"

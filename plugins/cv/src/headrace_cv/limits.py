@@ -1,0 +1,49 @@
+"""How large what is read and made may be, so that no request can ask for all memory there is.
+
+An array of one byte can stand for one of any size (`numpy.broadcast_to`), and OpenCV copies what
+does not lie in memory as it wants it; where that fails the process ends. So sizes are bounded before
+anything is computed. Needs the standard library only.
+"""
+
+from __future__ import annotations
+
+from headrace.errors import InputError
+
+__all__ = ["MAX_NUMBERS", "MAX_PIXELS", "MAX_SIDE", "check_pixels"]
+
+MAX_PIXELS = 100_000_000
+"""Largest image unless said otherwise, in pixels (width x height)."""
+
+MAX_SIDE = 32_767
+"""Longest side of an image that is made here, in pixels: OpenCV counts some of them in 16 bits."""
+
+MAX_NUMBERS = 100_000_000
+"""Most numbers in what is read as boxes: rows times columns."""
+
+_SIDES = 1 << 31
+
+
+def check_pixels(
+    height: int, width: int, max_pixels: int, what: str = "the image", *, got: str = ""
+) -> None:
+    """Refuse an image that is too large.
+
+    Args:
+        height: Its height in pixels.
+        width: Its width in pixels.
+        max_pixels: Most pixels (width x height).
+        what: What it is, for the error.
+        got: How it came about, for the error; empty: its size says all.
+
+    Raises:
+        InputError: It has more pixels, or a side of 2147483648 pixels or more, which OpenCV cannot
+            count.
+    """
+    if height * width > max_pixels:
+        expected, hint = f"at most {max_pixels} pixels", "The option max_pixels sets this limit."
+    elif max(height, width) >= _SIDES:
+        expected, hint = f"no side of {_SIDES} pixels or more", None
+    else:
+        return
+    got = got or f"{width} x {height} = {height * width} pixels"
+    raise InputError(f"{what} is too large", expected=expected, got=got, hint=hint)

@@ -1,0 +1,401 @@
+"""Runs with inputs and results on a CUDA device: bound where they are, on the instance's stream."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime as ort
+
+from headrace.errors import BackendError, InstanceLostError, SetupError
+from headrace_ort import cuda
+from headrace_ort.collate import concatenate, split_outputs
+from headrace_ort.device_arrays import DeviceArray, DeviceView
+from headrace_ort.items import Item, numpy_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace_ort.signature import Port, Signature
+
+__all__ = ["DeviceRunner", "lost_device", "stream_options"]
+
+_NO_CAPTURE = "-1"
+_LOST = ("illegal memory access", "device-side assert", "unspecified launch failure")
+_UNFINISHED = "disable_synchronize_execution_providers"
+
+
+def stream_options(provider: str, handle: int) -> dict[str, str]:
+    """Give the options with which a CUDA or TensorRT provider computes on a stream of ours."""
+    options = {"user_compute_stream": str(handle)}
+    if provider == "TensorrtExecutionProvider":
+        options["has_user_compute_stream"] = "1"
+    return options
+
+
+def lost_device(error: Exception) -> InstanceLostError | None:
+    """Give the error of an instance whose device can run nothing more, if that is what is said."""
+    text = str(error).lower()
+    if isinstance(error, InstanceLostError) or not any(word in text for word in _LOST):
+        return None
+    return InstanceLostError(
+        f"the device can run nothing more in this process: {' '.join(str(error).split())[:300]}",
+        hint="Start the process again; CUDA_LAUNCH_BLOCKING=1 shows which call it was.",
+    )
+
+
+class DeviceRunner:
+    """Runs one session for one instance on one device.
+
+    Args:
+        session: The session, on a CUDA or TensorRT provider.
+        signature: What it takes and gives.
+        ordinal: The device.
+        stream: The stream that the session computes on.
+        to_cpu: Give results as numpy arrays; else as `DeviceArray`.
+        run_options: Makes the options of a run.
+        shared: The session belongs to several instances and computes on a stream of its own.
+        kind: What ONNX Runtime calls the device.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        signature: Signature,
+        ordinal: int,
+        stream: int,
+        *,
+        to_cpu: bool,
+        run_options: Any,
+        shared: bool = False,
+        kind: str = "cuda",
+    ) -> None:
+        self._session, self._signature = session, signature
+        self._kind = kind
+        self._ordinal, self._stream = ordinal, stream
+        self._to_cpu, self._shared = to_cpu, shared
+        self._make_options = run_options
+        self._options = run_options()
+        if not to_cpu and not shared:
+            self._options.add_run_config_entry(_UNFINISHED, "1")
+        ports = (*signature.inputs, *signature.outputs)
+        self._pinned = {id(port): cuda.PinnedBuffer(ordinal) for port in ports}
+        self._kept: list[Any] = []
+        self._given: list[DeviceArray] = []
+        self._graphs: dict[int, _Graph] = {}
+        self._captures = False
+
+    # One batch.
+
+    def run(
+        self, items: Sequence[Item], *, pad_value: float | None = None, pad_multiple: int = 1
+    ) -> list[Any]:
+        """Run items in one batch; give the result of each.
+
+        Args:
+            items: They are of one shape, or padded to one.
+            pad_value: What dynamic axes are filled with; None: there is nothing to fill.
+            pad_multiple: With ``pad_value``: up to a multiple of this.
+
+        Raises:
+            BackendError: ONNX Runtime or CUDA refused, or an output has not the rows of the batch.
+            InstanceLostError: The device can run nothing more.
+        """
+        if pad_value is not None:
+            items = self._padded(items, pad_value, pad_multiple)
+        try:
+            return self._run(items)
+        except Exception as error:
+            lost = lost_device(error)
+            if lost is None:
+                raise
+            raise lost from error
+
+    def _padded(self, items: Sequence[Item], value: float, multiple: int) -> Sequence[Item]:
+        """Give items whose arrays on the CPU are filled up to one shape."""
+        padded: list[dict[str, Any]] = [dict(item.arrays) for item in items]
+        for port in self._signature.inputs:
+            arrays = [item.arrays[port.name] for item in items]
+            if not port.batched or (len({one.shape[1:] for one in arrays}) == 1 and multiple == 1):
+                continue
+            if any(isinstance(one, DeviceView) for one in arrays):
+                raise BackendError(
+                    f"input {port.name!r}: arrays on the device cannot be padded",
+                    hint="ragged = 'group' runs those of one shape together.",
+                )
+            whole = concatenate(arrays, port, pad_value=value, pad_multiple=multiple)
+            start = 0
+            for item, own in zip(items, padded, strict=True):
+                own[port.name] = whole[start : start + item.rows]
+                start += item.rows
+        return [replace(item, arrays=own) for item, own in zip(items, padded, strict=True)]
+
+    def _run(self, items: Sequence[Item]) -> list[Any]:
+        rows = sum(item.rows for item in items)
+        graph = self._graph_for(items, rows)
+        if graph is not None:
+            for port in self._signature.inputs:
+                arrays = [item.arrays[port.name] for item in items]
+                self._fill(graph.inputs[port.name], arrays, port, graph.rows)
+            self._session.run_with_iobinding(graph.binding, graph.options)
+            outputs = graph.outputs
+        else:
+            outputs = self._run_bound(items, self._signature.rows or rows)
+        results = self._results(outputs, items, copied=graph is not None)
+        names = [port.name for port in self._signature.outputs]
+        if len(names) == 1:
+            return [result[0] for result in results]
+        return [dict(zip(names, result, strict=True)) for result in results]
+
+    def _run_bound(self, items: Sequence[Item], rows: int) -> list[Any]:
+        binding = self._session.io_binding()
+        for port in self._signature.inputs:
+            arrays = [item.arrays[port.name] for item in items]
+            if not port.batched:
+                binding.bind_cpu_input(port.name, np.ascontiguousarray(arrays[0]))
+                continue
+            there = self._in_place(arrays, rows)
+            if there is not None:
+                dtype = numpy_dtype(port)
+                binding.bind_input(
+                    port.name, self._kind, self._ordinal, dtype, there.shape, there.pointer
+                )
+                self._kept.append(there.owner)
+            else:
+                value = self._empty((rows, *arrays[0].shape[1:]), numpy_dtype(port))
+                self._fill(value, arrays, port, rows)
+                binding.bind_ortvalue_input(port.name, value)
+                self._kept.append(value)
+        for port in self._signature.outputs:
+            here = (port.name, self._kind, self._ordinal)
+            binding.bind_output(*(port.name, "cpu") if self._to_cpu else here)
+        if self._shared:
+            cuda.wait_for(self._stream)
+        self._session.run_with_iobinding(binding, self._options)
+        self._kept.append(binding)
+        if self._to_cpu:
+            found: list[Any] = binding.copy_outputs_to_cpu()
+            return found
+        return list(binding.get_outputs())
+
+    def _empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        return ort.OrtValue.ortvalue_from_shape_and_type(
+            list(shape), dtype, self._kind, self._ordinal
+        )
+
+    def _in_place(self, arrays: Sequence[Any], rows: int) -> DeviceView | None:
+        """Give the arrays as one where they lie one behind the other on the device, as they are."""
+        first = arrays[0]
+        if not all(isinstance(one, DeviceView) for one in arrays):
+            return None
+        end = first.pointer
+        for one in arrays:
+            if one.pointer != end or one.shape[1:] != first.shape[1:]:
+                return None
+            end += one.nbytes
+        if sum(map(len, arrays)) != rows:
+            return None
+        owners = [one.owner for one in arrays]
+        return DeviceView(first.pointer, (rows, *first.shape[1:]), first.dtype, owners)
+
+    def _fill(self, value: Any, arrays: Sequence[Any], port: Port, rows: int) -> None:
+        """Copy rows into memory on the device; what is missing is filled with the last one."""
+        target = value.data_ptr()
+        dtype = numpy_dtype(port)
+        on_cpu = [one for one in arrays if not isinstance(one, DeviceView)]
+        sample = int(np.prod(arrays[0].shape[1:], dtype=np.int64)) * dtype.itemsize
+        staged = self._pinned[id(port)]
+        if on_cpu:
+            host = staged.view((sum(map(len, on_cpu)), *arrays[0].shape[1:]), dtype)
+        start, at = 0, 0
+        for one in arrays:
+            place = target + start * sample
+            if isinstance(one, DeviceView):
+                cuda.copy_within_device(place, one.pointer, one.nbytes, self._stream)
+                self._kept.append(one.owner)
+            else:
+                part = host[at : at + len(one)]
+                part[...] = one
+                at += len(one)
+                if len(on_cpu) < len(arrays):
+                    cuda.copy_to_device(place, part, self._stream)
+            start += len(one)
+        if on_cpu and len(on_cpu) == len(arrays):
+            cuda.copy_to_device(target, host, self._stream)
+        staged.sent(self._stream)
+        for missing in range(start, rows):
+            last = target + (start - 1) * sample
+            cuda.copy_within_device(target + missing * sample, last, sample, self._stream)
+
+    # Results.
+
+    def _results(
+        self, outputs: Sequence[Any], items: Sequence[Item], *, copied: bool
+    ) -> list[list[Any]]:
+        if self._to_cpu and not copied:
+            return split_outputs(outputs, items, self._signature)
+        if self._to_cpu:  # a graph gives the rows that it was captured with
+            total = sum(item.rows for item in items)
+            arrays = self._copied_back(outputs, total)
+            return split_outputs(arrays, items, self._signature, rows=total)
+        results: list[list[Any]] = [[] for _ in items]
+        for port, output in zip(self._signature.outputs, outputs, strict=True):
+            self._split(port, output, items, results, copied=copied)
+        return results
+
+    def _copied_back(self, outputs: Sequence[Any], rows: int) -> list[np.ndarray[Any, Any]]:
+        """Give the first rows of values on the device as arrays, with one wait for all of them."""
+        staged = []
+        for port, output in zip(self._signature.outputs, outputs, strict=True):
+            buffer = self._pinned[id(port)]
+            host = buffer.view((rows, *output.shape()[1:]), numpy_dtype(port))
+            cuda.copy_to_host(host, output.data_ptr(), self._stream)
+            buffer.sent(self._stream)
+            staged.append((buffer, host))
+        for buffer, _ in staged:
+            buffer.wait()
+        return [host.copy() for _, host in staged]
+
+    def _split(
+        self,
+        port: Port,
+        output: Any,
+        items: Sequence[Item],
+        results: list[list[Any]],
+        *,
+        copied: bool,
+    ) -> None:
+        shape, dtype = tuple(output.shape()), numpy_dtype(port)
+        total = sum(item.rows for item in items)
+        if not port.batched:
+            results[0].append(self._given_as(output, shape, dtype))
+            for result in results[1:]:
+                result.append(results[0][-1])
+            return
+        if not shape or shape[0] < total:
+            raise BackendError(
+                f"output {port.name!r} is {list(shape)} for a batch of {total} rows",
+                hint="If it has no batch axis, name it in `unbatched`.",
+            )
+        if len(items) == 1 and not items[0].sample and shape[0] == total and not copied:
+            results[0].append(self._given_as(output, shape, dtype))
+            return
+        start, row = output.data_ptr(), int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+        for item, result in zip(items, results, strict=True):
+            own = shape[1:] if item.sample else (item.rows, *shape[1:])
+            value = self._empty(own, dtype)
+            cuda.copy_within_device(value.data_ptr(), start, row * item.rows, self._stream)
+            start += row * item.rows
+            result.append(self._given_as(value, own, dtype))
+        self._kept.append(output)
+
+    def _given_as(self, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
+        given = DeviceArray(value, shape, dtype, self._stream, self._ordinal)
+        self._given.append(given)
+        return given
+
+    def end(self) -> None:
+        """End the batch: results on the device are finished, and nothing is kept for it any more."""
+        if not self._kept and not self._given:
+            return
+        try:
+            cuda.wait_for(self._stream)
+        finally:
+            for given in self._given:
+                given.finished = True
+            self._given.clear()
+            self._kept.clear()
+
+    # Graphs.
+
+    def capture(self, sizes: Sequence[int]) -> None:
+        """Capture a graph per number of rows.
+
+        Raises:
+            SetupError: A shape is not fixed, or the model cannot be captured.
+        """
+        for port in (*self._signature.inputs, *self._signature.outputs):
+            if not port.batched or None in port.shape[1:]:
+                raise SetupError(
+                    f"cuda_graph needs one shape, and {port.name!r} is {port.text()}",
+                    hint="Export the model with fixed axes but for the batch.",
+                )
+        for number, rows in enumerate(sorted(sizes, reverse=True), 1):
+            self._graphs[rows] = self._captured(rows, number)
+
+    def _captured(self, rows: int, number: int) -> _Graph:
+        graph = _Graph(rows, self._session.io_binding(), self._make_options(), {}, [])
+        graph.options.add_run_config_entry("gpu_graph_id", str(number))
+        if not self._to_cpu:
+            graph.options.add_run_config_entry(_UNFINISHED, "1")
+        for port in self._signature.inputs:
+            shape = (rows, *(n or 1 for n in port.shape[1:]))
+            value = self._empty(shape, numpy_dtype(port))
+            self._fill(value, [np.zeros(shape, numpy_dtype(port))], port, rows)
+            cuda.wait_for(self._stream)
+            graph.inputs[port.name] = value
+            graph.binding.bind_ortvalue_input(port.name, value)
+        for port in self._signature.outputs:
+            value = self._empty((rows, *(n or 1 for n in port.shape[1:])), numpy_dtype(port))
+            graph.outputs.append(value)
+            graph.binding.bind_ortvalue_output(port.name, value)
+        try:
+            for _ in range(2):  # the first run of a size captures, later ones replay
+                self._session.run_with_iobinding(graph.binding, graph.options)
+            cuda.wait_for(self._stream)
+        except Exception as error:
+            raise SetupError(
+                f"the model cannot be captured in a CUDA graph (batch of {rows}): "
+                f"{' '.join(str(error).split())[:300]}",
+                hint="cuda_graph = false runs it as it is.",
+            ) from error
+        return graph
+
+    def warm_up(self, feeds: Mapping[str, Any] | None, sizes: Sequence[int]) -> list[int]:
+        """Run once on zeros where the shapes are known, and capture what was asked for.
+
+        Args:
+            feeds: Zeros for every input, or None.
+            sizes: The numbers of rows to capture; none: no graphs.
+
+        Returns:
+            The numbers of rows that were captured.
+        """
+        if sizes:  # a session with graphs would capture every run
+            self._options.add_run_config_entry("gpu_graph_id", _NO_CAPTURE)
+        if feeds is not None:
+            rows = max(len(array) for array in feeds.values())
+            self.run([Item(feeds, rows, sample=False)])
+        if sizes:
+            fixed = self._signature.rows
+            self.capture([fixed] if fixed is not None else sizes)
+        self.end()
+        return self.sizes
+
+    def _graph_for(self, items: Sequence[Item], rows: int) -> _Graph | None:
+        fitting = [size for size in self._graphs if size >= rows]
+        return self._graphs[min(fitting)] if fitting else None
+
+    @property
+    def sizes(self) -> list[int]:
+        """The numbers of rows that were captured, ascending."""
+        return sorted(self._graphs)
+
+    def close(self) -> None:
+        """Give back buffers and graphs."""
+        self._graphs.clear()
+        self._kept.clear()
+        self._given.clear()
+        for buffer in self._pinned.values():
+            buffer.close()
+
+
+class _Graph:
+    """A captured batch size: its binding, and the memory that it reads and writes."""
+
+    def __init__(
+        self, rows: int, binding: Any, options: Any, inputs: dict[str, Any], outputs: list[Any]
+    ) -> None:
+        self.rows, self.binding, self.options = rows, binding, options
+        self.inputs, self.outputs = inputs, outputs

@@ -1,0 +1,186 @@
+"""The few calls of CUDA's runtime that inputs and results on a device need: streams and copies."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import BackendError, InstanceLostError, MissingDependencyError
+
+__all__ = [
+    "CudaStream",
+    "PinnedBuffer",
+    "copy_to_device",
+    "copy_to_host",
+    "copy_within_device",
+    "order_behind",
+    "wait_for",
+]
+
+_NON_BLOCKING = 1
+_LOST = (
+    "cudaErrorIllegalAddress",
+    "cudaErrorLaunchFailure",
+    "cudaErrorHardwareStackError",
+    "cudaErrorIllegalInstruction",
+    "cudaErrorMisalignedAddress",
+    "cudaErrorInvalidAddressSpace",
+    "cudaErrorInvalidPc",
+    "cudaErrorAssert",
+    "cudaErrorECCUncorrectable",
+)
+"""Errors after which a CUDA context runs nothing any more."""
+
+
+def runtime() -> Any:
+    """Give ``cuda.bindings.runtime``.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    try:
+        from cuda.bindings import runtime as found
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"CUDA's runtime cannot be called from Python: {error}",
+            distribution="headrace-ort",
+            hint='`pip install "headrace-ort[gpu]"` brings cuda-bindings.',
+        ) from error
+    return found
+
+
+def call(function: str, *args: Any) -> Any:
+    """Call a function of CUDA's runtime.
+
+    Raises:
+        InstanceLostError: The device can run nothing more.
+        BackendError: Any other error.
+    """
+    error, *results = getattr(runtime(), function)(*args)
+    if int(error) != 0:
+        name = error.name
+        if name in _LOST:
+            raise InstanceLostError(
+                f"{function} says {name}: the device can run nothing more in this process",
+                hint="Start the process again; CUDA_LAUNCH_BLOCKING=1 shows which call it was.",
+            )
+        raise BackendError(f"{function} says {name}")
+    return results[0] if results else None
+
+
+class CudaStream:
+    """A CUDA stream of one instance, in the form that plugins share.
+
+    Args:
+        ordinal: Which device.
+
+    Attributes:
+        handle: The ``cudaStream_t`` as an int.
+    """
+
+    def __init__(self, ordinal: int) -> None:
+        with _On(ordinal):
+            self._stream = call("cudaStreamCreateWithFlags", _NON_BLOCKING)
+        self.handle = int(self._stream)
+
+    def close(self) -> None:
+        """Wait for the stream, and destroy it."""
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            cudart = runtime()
+            cudart.cudaStreamSynchronize(stream)  # of a device that is lost it may fail
+            cudart.cudaStreamDestroy(stream)
+
+
+class _On:
+    """Makes a device current in this thread, and the one before again."""
+
+    def __init__(self, ordinal: int) -> None:
+        self._ordinal = ordinal
+
+    def __enter__(self) -> None:
+        self._before = call("cudaGetDevice")
+        call("cudaSetDevice", self._ordinal)
+
+    def __exit__(self, *error: object) -> None:
+        call("cudaSetDevice", self._before)
+
+
+class PinnedBuffer:
+    """Pinned memory through which inputs go to the device; used again once the stream has passed."""
+
+    def __init__(self, ordinal: int) -> None:
+        self._ordinal = ordinal
+        self._pointer: Any = None
+        self._bytes = 0
+        self._stream: int | None = None  # has it been given a copy since the last wait
+
+    def sent(self, stream: int) -> None:
+        """Note that a copy from or to this memory was started on a stream."""
+        self._stream = stream
+
+    def wait(self) -> None:
+        """Wait until the copies from and to this memory have passed their stream."""
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            wait_for(stream)
+
+    def view(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """Give an array on the first bytes of the buffer, which grows as needed.
+
+        What was started on it before has passed.
+        """
+        self.wait()
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if size > self._bytes:
+            self.close()
+            with _On(self._ordinal):
+                self._pointer = call("cudaMallocHost", size)
+            self._bytes = size
+        if size == 0:
+            return np.empty(shape, dtype)
+        memory = (ctypes.c_uint8 * size).from_address(int(self._pointer))
+        return np.frombuffer(memoryview(memory), dtype).reshape(shape)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._pointer is not None:
+            pointer, self._pointer, self._bytes = self._pointer, None, 0
+            runtime().cudaFreeHost(pointer)
+
+
+def copy_to_device(target: int, source: np.ndarray[Any, Any], stream: int) -> None:
+    """Start a copy of contiguous pinned memory to the device, on a stream."""
+    kind = runtime().cudaMemcpyKind.cudaMemcpyHostToDevice
+    call("cudaMemcpyAsync", target, source.ctypes.data, source.nbytes, kind, stream)
+
+
+def copy_to_host(target: np.ndarray[Any, Any], source: int, stream: int) -> None:
+    """Start a copy from the device to contiguous pinned memory, on a stream."""
+    kind = runtime().cudaMemcpyKind.cudaMemcpyDeviceToHost
+    call("cudaMemcpyAsync", target.ctypes.data, source, target.nbytes, kind, stream)
+
+
+def copy_within_device(target: int, source: int, nbytes: int, stream: int) -> None:
+    """Start a copy from device memory to device memory, on a stream."""
+    kind = runtime().cudaMemcpyKind.cudaMemcpyDeviceToDevice
+    call("cudaMemcpyAsync", target, source, nbytes, kind, stream)
+
+
+def order_behind(stream: int, first: int) -> None:
+    """Let what is started on ``stream`` from now on wait for what was started on ``first``."""
+    if stream == first:
+        return
+    event = call("cudaEventCreateWithFlags", runtime().cudaEventDisableTiming)
+    try:
+        call("cudaEventRecord", event, first)
+        call("cudaStreamWaitEvent", stream, event, 0)
+    finally:
+        call("cudaEventDestroy", event)
+
+
+def wait_for(stream: int) -> None:
+    """Wait for all that was started on a stream."""
+    call("cudaStreamSynchronize", stream)

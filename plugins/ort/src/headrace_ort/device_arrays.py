@@ -1,0 +1,158 @@
+"""Arrays on a CUDA device: those that requests bring, looked at where they are, and those they get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import InputError
+from headrace_ort import cuda
+
+__all__ = ["DeviceArray", "DeviceView", "is_on_device", "view_of"]
+
+_DLPACK_CUDA = 2
+_PER_THREAD = 2
+"""The stream that DLPack and the array interface mean by this number."""
+
+
+def is_on_device(value: Any) -> bool:
+    """Tell whether ``value`` is an array on a CUDA device, of whatever library."""
+    if isinstance(value, (np.ndarray, DeviceView)):
+        return isinstance(value, DeviceView)
+    where = getattr(value, "__dlpack_device__", None)
+    if where is not None:
+        return int(where()[0]) == _DLPACK_CUDA
+    return hasattr(value, "__cuda_array_interface__")
+
+
+class DeviceView:
+    """Contiguous memory on a device, with the names that numpy's arrays have.
+
+    Attributes:
+        pointer: Address on the device.
+        shape, dtype: As of a numpy array.
+        owner: What keeps the memory alive.
+    """
+
+    def __init__(
+        self, pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Any
+    ) -> None:
+        self.pointer, self.shape, self.dtype, self.owner = pointer, shape, dtype, owner
+
+    @property
+    def ndim(self) -> int:
+        """How many axes it has."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: None) -> DeviceView:
+        """Give it with an axis more in front."""
+        return DeviceView(self.pointer, (1, *self.shape), self.dtype, self.owner)
+
+
+def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceView:
+    """Look at an array of another library on the device, in order behind what made it.
+
+    Args:
+        value: It has ``__cuda_array_interface__``, and ``__dlpack__`` if its library orders streams.
+        ordinal: The device of the model.
+        stream: The stream that will read it.
+        key: The key of the request it stands under, for the error.
+
+    Raises:
+        InputError: It is on another device, or not contiguous, or tells no dtype that numpy has.
+    """
+    where = getattr(value, "__dlpack_device__", None)
+    if where is not None and int(where()[1]) != ordinal:
+        raise InputError(
+            f"the array is on cuda:{int(where()[1])}, this instance computes on cuda:{ordinal}",
+            key=key,
+            expected=f"an array on cuda:{ordinal} or on the CPU",
+            got=f"an array on cuda:{int(where()[1])}",
+        )
+    try:
+        if hasattr(value, "__dlpack__"):
+            value.__dlpack__(stream=stream)  # its library lets this stream wait for what made it
+        about = value.__cuda_array_interface__
+        dtype, shape = np.dtype(about["typestr"]), tuple(about["shape"])
+    except Exception as error:  # noqa: BLE001 - a foreign array may raise anything
+        raise InputError(
+            f"this is no array that can be read on the device ({error})",
+            key=key,
+            expected="an array with __cuda_array_interface__",
+            got=type(value).__name__,
+        ) from None
+    steps = about.get("strides")
+    if steps is not None and tuple(steps) != _steps(shape, dtype.itemsize):
+        raise InputError(
+            "the array is not contiguous",
+            key=key,
+            expected="memory in the order of its axes",
+            got=f"{dtype} {list(shape)} with steps of {list(steps)} bytes",
+            hint="ContiguousTensor of headrace-torch puts it into that order.",
+        )
+    made_on = about.get("stream")
+    if made_on not in (None, _PER_THREAD) and not hasattr(value, "__dlpack__"):
+        cuda.order_behind(stream, int(made_on))
+    return DeviceView(int(about["data"][0] or 0), shape, dtype, value)
+
+
+def _steps(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    steps, step = [], itemsize
+    for length in reversed(shape):
+        steps.append(step)
+        step *= length
+    return tuple(reversed(steps))
+
+
+class DeviceArray:
+    """A result on a CUDA device, for any library that reads DLPack or the CUDA array interface.
+
+    It is finished at the end of the batch; earlier it is behind the stream, which ``__dlpack__``
+    orders.
+
+    Attributes:
+        shape, dtype: As of a numpy array.
+    """
+
+    def __init__(
+        self, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int, ordinal: int
+    ) -> None:
+        self._value, self.shape, self.dtype = value, shape, dtype
+        self._stream, self._ordinal = stream, ordinal
+        self.finished = False
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self._value.data_ptr(), False),
+            "strides": None,
+            "version": 3,
+            "stream": None if self.finished else self._stream,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _DLPACK_CUDA, self._ordinal
+
+    def __dlpack__(self, *, stream: int | None = None, **how: Any) -> Any:
+        if not self.finished and stream not in (None, -1):
+            cuda.order_behind(int(stream or 0), self._stream)
+        return getattr(self._value, "_ortvalue", self._value).__dlpack__()
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({self.dtype} {list(self.shape)} on cuda:{self._ordinal})"

@@ -1,0 +1,101 @@
+"""Where a session on a CUDA device computes: the instance's stream, and what runs on it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime as ort
+
+from headrace_ort import cuda
+from headrace_ort.binding import DeviceRunner, stream_options
+from headrace_ort.device_arrays import is_on_device, view_of
+from headrace_ort.providers import ON_CUDA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace import InitContext
+    from headrace_ort.signature import Signature
+
+__all__ = ["Place", "place_of", "sizes_to_capture"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device and a stream.
+
+    Attributes:
+        ordinal: Which CUDA device.
+        stream: The instance's stream, a ``cudaStream_t``.
+        providers: The providers with the options that let the session compute there.
+        shared: Whether the session is that of several instances, with a stream of its own.
+    """
+
+    ordinal: int
+    stream: int
+    providers: list[tuple[str, dict[str, str]]]
+    shared: bool
+
+    def runner(
+        self, session: Any, signature: Signature, *, to_cpu: bool, run_options: Callable[[], Any]
+    ) -> DeviceRunner:
+        """Make what runs a session here."""
+        return DeviceRunner(
+            session,
+            signature,
+            self.ordinal,
+            self.stream,
+            to_cpu=to_cpu,
+            run_options=run_options,
+            shared=self.shared,
+        )
+
+    def look(self, value: Any, key: str) -> Any:
+        """Give an array on the device as a view of it; everything else as it is."""
+        return view_of(value, self.ordinal, self.stream, key) if is_on_device(value) else value
+
+
+def place_of(
+    context: InitContext,
+    providers: Sequence[tuple[str, dict[str, str]]],
+    *,
+    shared: bool,
+    cuda_graph: bool,
+) -> Place | None:
+    """Give where a session on these providers computes; None where the first is none of CUDA's.
+
+    Raises:
+        MissingDependencyError: CUDA's runtime cannot be called from Python.
+    """
+    first, options = providers[0]
+    if first not in ON_CUDA:
+        return None
+    preload = getattr(ort, "preload_dlls", None)
+    if preload is not None and "torch" not in sys.modules:
+        preload()  # CUDA and cuDNN of the packages that are installed; torch has loaded its own
+    ordinal = int(options.get("device_id", "0"))
+    owner = context.instance.get_or_create(
+        ("cuda.stream", ordinal), lambda: cuda.CudaStream(ordinal)
+    )
+    chosen = []
+    for name, values in providers:
+        more: dict[str, str] = {}
+        if name in ON_CUDA and not shared:
+            more = stream_options(name, owner.handle)
+        if name == "CUDAExecutionProvider" and cuda_graph:
+            more["enable_cuda_graph"] = "1"
+        chosen.append((name, {**more, **values}))
+    return Place(ordinal, owner.handle, chosen, shared)
+
+
+def sizes_to_capture(batch_sizes: Sequence[int] | None, most: int | None) -> list[int]:
+    """Give the batch sizes to capture: those the node allows, else 1, 2, 4, ... and ``most``."""
+    if batch_sizes:
+        return sorted(set(batch_sizes))
+    sizes, size = {most or 1}, 1
+    while size < (most or 1):
+        sizes.add(size)
+        size *= 2
+    return sorted(sizes)

@@ -1,0 +1,448 @@
+"""Runs on a device: the whole of it over a device that is memory of this process, and on a real one
+where `scripts/check gpu` finds one."""
+
+import ctypes
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto
+
+import headrace
+from headrace.errors import (
+    BackendError,
+    InputError,
+    InstanceLostError,
+    MissingDependencyError,
+    SetupError,
+)
+from headrace_ort import cuda, on_device, provider_library, providers
+from headrace_ort.binding import DeviceRunner, lost_device, stream_options
+from headrace_ort.device_arrays import DeviceArray, DeviceView, is_on_device, view_of
+
+
+class Stream:
+    """A stream of the device that is memory of this process; copies are done at once."""
+
+    waits = 0
+
+    def __init__(self, ordinal):
+        self.handle = 77
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """Let the calls of CUDA's runtime move memory of this process; give what was called."""
+    calls = []
+
+    def copy(target, source, nbytes, stream):
+        assert stream == 77
+        ctypes.memmove(target, source, nbytes)
+
+    def to_device(target, source, stream):
+        calls.append("to device")
+        copy(target, source.ctypes.data, source.nbytes, stream)
+
+    def to_host(target, source, stream):
+        calls.append("to host")
+        copy(target.ctypes.data, source, target.nbytes, stream)
+
+    def within(target, source, nbytes, stream):
+        calls.append("within")
+        copy(target, source, nbytes, stream)
+
+    class Pinned(cuda.PinnedBuffer):
+        def view(self, shape, dtype):
+            self.wait()
+            self.array = np.empty(shape, dtype)
+            return self.array
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(cuda, "copy_to_device", to_device)
+    monkeypatch.setattr(cuda, "copy_to_host", to_host)
+    monkeypatch.setattr(cuda, "copy_within_device", within)
+    monkeypatch.setattr(cuda, "order_behind", lambda *streams: calls.append(("behind", *streams)))
+    monkeypatch.setattr(cuda, "wait_for", lambda stream: calls.append("wait"))
+    monkeypatch.setattr(cuda, "PinnedBuffer", Pinned)
+    monkeypatch.setattr(cuda, "CudaStream", Stream)
+    monkeypatch.setattr(providers, "ON_CUDA", ("CPUExecutionProvider",))
+    monkeypatch.setattr(on_device, "ON_CUDA", ("CPUExecutionProvider",))
+    monkeypatch.setattr(on_device, "stream_options", lambda name, handle: {})
+
+    def runner(place, session, signature, *, to_cpu, run_options):
+        return DeviceRunner(
+            session, signature, 0, 77, to_cpu=to_cpu, run_options=run_options, kind="cpu"
+        )
+
+    monkeypatch.setattr(on_device.Place, "runner", runner)
+    return calls
+
+
+class OnDevice:
+    """An array on the device, as another library has it."""
+
+    def __init__(self, values, ordinal=0, **about):
+        self.values = values
+        self.asked = []
+        self.ordinal = ordinal
+        self.__cuda_array_interface__ = {**values.__array_interface__, "version": 3, **about}
+
+    def __dlpack_device__(self):
+        return 2, self.ordinal
+
+    def __dlpack__(self, *, stream=None):
+        self.asked.append(stream)
+
+
+def back(result):
+    """Read a result that lies on the device that is memory of this process."""
+    assert isinstance(result, DeviceArray)
+    about = result.__cuda_array_interface__
+    size = result.nbytes
+    memory = (ctypes.c_uint8 * size).from_address(about["data"][0])
+    return np.frombuffer(bytes(memory), about["typestr"]).reshape(about["shape"])
+
+
+ROWS = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+
+
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_rows_from_the_cpu_and_the_device_share_a_batch(device, start, one_to_one, where):
+    backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device=where)
+    device.clear()
+    batch = [
+        {"data": ROWS[0]},
+        {"data": OnDevice(ROWS[1])},
+        {"data": ROWS[2:], "request_size": 2},
+    ]
+    assert backend(batch) is None
+    results = [request["result"] for request in batch]
+    if where == "device":
+        backend._runner.end()
+        results = [back(result) for result in results]
+    assert [r.shape for r in results] == [(2, 3), (2, 3), (2, 2, 3)]
+    assert np.array_equal(results[0], -ROWS[0])
+    assert np.array_equal(results[1], -ROWS[1])
+    assert np.array_equal(results[2], -ROWS[2:])
+    assert batch[1]["data"].asked == [77]  # it was ordered before the stream that reads it
+
+
+def test_what_lies_on_the_device_is_bound_where_it_is(device, start, one_to_one):
+    backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
+    device.clear()
+    alone = {"data": OnDevice(ROWS), "request_size": 4}
+    behind = [{"data": OnDevice(row)} for row in ROWS]  # one behind the other in memory
+    assert backend([alone]) is None
+    assert "within" not in device
+    assert "to device" not in device
+    assert np.array_equal(back(alone["result"]), -ROWS)
+    assert backend(behind) is None
+    assert "to device" not in device
+    assert device.count("within") == 4  # each result on its own memory
+    assert [np.array_equal(back(r["result"]), -row) for r, row in zip(behind, ROWS, strict=True)]
+    backwards = behind[::-1]
+    device.clear()
+    assert backend(backwards) is None
+    assert device.count("within") == 8
+    assert all(
+        np.array_equal(back(r["result"]), -row)
+        for r, row in zip(backwards, ROWS[::-1], strict=True)
+    )
+
+
+def test_inputs_on_the_cpu_are_copied_once(device, start, one_to_one):
+    backend = start(one_to_one(["n", 2, 3]))
+    device.clear()
+    backend([{"data": row} for row in ROWS])
+    assert device.count("to device") == 1
+
+
+def test_a_batch_is_waited_for_once_and_results_say_when_they_are_finished(
+    device, start, one_to_one
+):
+    ends = []
+    backend = start(
+        one_to_one(["n", 2, 3]), context={"at_batch_end": ends.append}, output_device="device"
+    )
+    device.clear()
+    request = {"data": OnDevice(ROWS[0])}
+    backend([request])
+    result = request["result"]
+    assert result.__cuda_array_interface__["stream"] == 77
+    assert result.__dlpack_device__() == (2, 0)
+    result.__dlpack__(stream=5)
+    assert ("behind", 5, 77) in device
+    for end in ends:
+        end()
+    assert device.count("wait") == 1
+    assert result.__cuda_array_interface__["stream"] is None
+
+
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_graphs_run_the_next_size_and_give_new_memory(
+    device, start, one_to_one, where, monkeypatch
+):
+    runs = []
+    real = onnxruntime.InferenceSession.run_with_iobinding
+
+    def noted(session, binding, options=None):
+        runs.append(binding)
+        return real(session, binding, options)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", noted)
+    model = one_to_one(["n", 2, 3], op="Neg")
+    backend = start(model, context={"max": 4}, cuda_graph=True, output_device=where)
+    assert backend.describe()["cuda_graphs"] == [1, 2, 4]
+    graphs = backend._runner._graphs
+    kept = []
+    for rows in (1, 2, 3, 4):
+        request = {"data": ROWS[:rows] + rows, "request_size": rows}
+        assert backend([request]) is None
+        assert runs[-1] is graphs[{1: 1, 2: 2, 3: 4, 4: 4}[rows]].binding
+        kept.append(request["result"])
+    for rows, result in enumerate(kept, 1):
+        values = back(result) if where == "device" else result
+        assert np.array_equal(values, -(ROWS[:rows] + rows))
+    only = start(model, context={"max": 4, "batch_sizes": (3,)}, cuda_graph=True)
+    assert only.describe()["cuda_graphs"] == [3]
+    with pytest.raises(SetupError, match="one shape"):
+        start(one_to_one(["n", None]), cuda_graph=True)
+
+
+def test_a_fixed_batch_is_filled_up_on_the_device(device, start, one_to_one):
+    backend = start(one_to_one([4, 2, 3], op="Neg"), output_device="device")
+    batch = [{"data": OnDevice(ROWS[0])}, {"data": ROWS[1]}, {"data": ROWS[2]}, {"data": ROWS[3]}]
+    assert backend(batch) is None
+    assert all(np.array_equal(back(r["result"]), -row) for r, row in zip(batch, ROWS, strict=True))
+
+
+def test_ragged_rows_on_the_device_run_apart_and_are_not_padded(device, start, one_to_one):
+    model = one_to_one(["n", "length"], op="Neg")
+    rows = [ROWS[0, 0], ROWS[0, 1, :2].copy(), ROWS[1, 0]]
+    grouped = start(model, ragged="group")
+    batch = [{"data": OnDevice(row)} for row in rows]
+    assert grouped(batch) is None
+    assert all(np.array_equal(r["result"], -row) for r, row in zip(batch, rows, strict=True))
+    padded = start(model, ragged="pad")
+    batch = [{"data": row} for row in rows]
+    assert padded(batch) is None
+    assert [r["result"].tolist() for r in batch] == [[0, -1, -2], [-3, -4, 0], [-6, -7, -8]]
+    batch = [{"data": OnDevice(row)} for row in rows[:2]]
+    with pytest.raises(BackendError, match="group"):
+        padded.forward(batch)
+    padded(batch)  # so each is run alone
+    assert all(np.array_equal(r["result"], -row) for r, row in zip(batch, rows, strict=False))
+
+
+def test_arrays_on_the_device_are_checked_as_others_are(device, start, one_to_one):
+    backend = start(one_to_one(["n", 2, 3]))
+    good = {"data": OnDevice(ROWS[0])}
+    for wrong, word in (
+        (OnDevice(ROWS[0].astype(np.float64)), "dtype"),
+        (OnDevice(ROWS[0, :, :2].copy()), "shape"),
+        (OnDevice(ROWS), "request_size"),
+        (OnDevice(ROWS[0].T), "contiguous"),
+        (OnDevice(ROWS[0], ordinal=1), "cuda:1"),
+    ):
+        bad, fine = backend([{"data": wrong}, dict(good)])
+        assert fine is None
+        assert isinstance(bad, InputError)
+        assert bad.key == "data"
+        assert word in str(bad)
+
+
+def test_libraries_without_dlpack_are_ordered_by_their_stream(device):
+    class Plain:
+        __cuda_array_interface__ = {**ROWS.__array_interface__, "version": 3, "stream": 9}  # noqa: RUF012
+
+    view = view_of(Plain(), 0, 77)
+    assert isinstance(view, DeviceView)
+    assert (view.shape, view.pointer) == (ROWS.shape, ROWS.ctypes.data)
+    assert device == [("behind", 77, 9)]
+    assert is_on_device(Plain())
+    assert not is_on_device(ROWS)
+    assert not is_on_device([1])
+
+
+def test_a_device_that_is_lost_takes_the_instance_out(device, start, one_to_one, monkeypatch):
+    backend = start(one_to_one(["n", 2, 3]))
+
+    def fails(*args):
+        raise RuntimeError("CUDA failure 700: an illegal memory access was encountered")
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", fails)
+    (error,) = backend([{"data": ROWS[0]}])
+    assert isinstance(error, InstanceLostError)
+    assert lost_device(RuntimeError("CUDA failure 2: out of memory")) is None
+
+
+def test_where_a_session_computes(device, monkeypatch):
+    monkeypatch.setattr(on_device, "stream_options", stream_options)
+    monkeypatch.setattr(
+        on_device, "ON_CUDA", ("CUDAExecutionProvider", "TensorrtExecutionProvider")
+    )
+    context = headrace.InitContext()
+    chosen = [
+        ("TensorrtExecutionProvider", {"device_id": "1"}),
+        ("CUDAExecutionProvider", {"device_id": "1", "user_compute_stream": "3"}),
+        ("CPUExecutionProvider", {}),
+    ]
+    place = on_device.place_of(context, chosen, shared=False, cuda_graph=True)
+    assert (place.ordinal, place.stream) == (1, 77)
+    assert isinstance(context.instance.get(("cuda.stream", 1)), Stream)
+    tensorrt, own, cpu = (options for _, options in place.providers)
+    assert (tensorrt["user_compute_stream"], tensorrt["has_user_compute_stream"]) == ("77", "1")
+    assert (own["user_compute_stream"], own["enable_cuda_graph"]) == ("3", "1")  # what is said wins
+    assert cpu == {}
+    shared = on_device.place_of(context, chosen[:1], shared=True, cuda_graph=False)
+    assert shared.providers == chosen[:1]
+    assert on_device.place_of(context, chosen[2:], shared=False, cuda_graph=False) is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "expected"),
+    [(None, 6, [1, 2, 4, 6]), (None, None, [1]), ((8, 2), 8, [2, 8]), (None, 8, [1, 2, 4, 8])],
+)
+def test_sizes_of_graphs(sizes, most, expected):
+    assert on_device.sizes_to_capture(sizes, most) == expected
+
+
+def test_on_the_cpu_the_options_for_a_device_change_nothing(start, one_to_one):
+    backend = start(one_to_one(["n", 2, 3]), output_device="device", cuda_graph=True)
+    request = {"data": ROWS[0]}
+    assert backend([request]) is None
+    assert isinstance(request["result"], np.ndarray)
+    assert backend.describe()["cuda_graphs"] == []
+
+
+def test_two_builds_in_one_folder_are_told(monkeypatch):
+    monkeypatch.setattr(providers.metadata, "version", lambda name: "1.31")
+    with pytest.raises(MissingDependencyError) as caught:
+        providers.choose_providers(["cuda"])
+    assert "two builds" in str(caught.value)
+    assert "pip uninstall -y onnxruntime onnxruntime-gpu" in caught.value.hint
+
+
+class Library:
+    """What ONNX Runtime says of a plugin provider library."""
+
+    def __init__(self, name, ordinal=0):
+        self.ep_name, self.ordinal = name, ordinal
+
+
+def test_a_provider_library_is_registered_once(monkeypatch, tmp_path):
+    (tmp_path / "lib.so").write_bytes(b"")
+    (tmp_path / "other.so").write_bytes(b"")
+    known, calls = [Library("CPUExecutionProvider")], []
+
+    def register(name, path):
+        calls.append((name, path))
+        known.append(Library("MineExecutionProvider"))
+
+    monkeypatch.setattr(provider_library, "_registered", {})
+    monkeypatch.setattr(provider_library.ort, "get_ep_devices", lambda: known)
+    monkeypatch.setattr(
+        provider_library.ort, "register_execution_provider_library", register, raising=False
+    )
+    for _ in range(2):
+        found = provider_library.register_libraries({"mine": tmp_path / "lib.so"})
+        assert [one.ep_name for one in found["mine"]] == ["MineExecutionProvider"]
+    assert calls == [("mine", str(tmp_path / "lib.so"))]
+    with pytest.raises(SetupError, match="another provider library"):
+        provider_library.register_libraries({"mine": tmp_path / "other.so"})
+
+    class Options:
+        def add_provider_for_devices(self, devices, values):
+            self.given = devices, values
+
+    options = Options()
+    provider_library.add_plugin_provider(options, found["mine"], {"a": "1"})
+    assert options.given == (found["mine"], {"a": "1"})
+    with pytest.raises(SetupError, match="no device 3"):
+        provider_library.add_plugin_provider(options, found["mine"], {}, "3")
+    assert providers.choose_providers(["mine", "cpu"], libraries=["mine"])[0] == ("mine", {})
+
+
+def test_a_file_that_is_no_provider_library_is_named(one_to_one, start, tmp_path):
+    (tmp_path / "lib.so").write_bytes(b"not a library")
+    with pytest.raises(SetupError, match=r"lib\.so"):
+        start(
+            one_to_one(["n", 3]),
+            providers=["mine"],
+            provider_libraries={"mine": str(tmp_path / "lib.so")},
+        )
+    config = {
+        "backend": "OnnxTensor",
+        "model": str(one_to_one(["n", 3])),
+        "provider_libraries": {"mine": str(tmp_path / "lib.so")},
+    }
+    with pytest.raises(SetupError, match="imports are refused"):
+        headrace.pipe(headrace.PipelineConfig.load(config, allow_import=False))
+
+
+def has_cuda():
+    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_cuda(), reason="this build of ONNX Runtime has no CUDA provider")
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_on_a_gpu(one_to_one, where, graph):
+    torch = pytest.importorskip("torch")
+    config = {
+        "backend": "OnnxTensor",
+        "model": str(one_to_one(["n", 2, 3], op="Neg", dtype=TensorProto.FLOAT)),
+        "device": "cuda:0",
+        "output_device": where,
+        "cuda_graph": graph,
+        "instance_num": 2,
+        "max": 4,
+    }
+    with headrace.pipe(config) as pipe:
+        built = pipe.describe()["nodes"]["main"]["tree"]["built"]
+        assert built["cuda_graphs"] == ([1, 2, 4] if graph else [])
+        for turn in range(50):
+            rows = [ROWS[k % 4] + turn for k in range(8)]
+            given = [torch.from_numpy(row).cuda() if k % 2 else row for k, row in enumerate(rows)]
+            futures = [pipe.submit({"data": one}) for one in given]
+            for row, future in zip(rows, futures, strict=True):
+                result = future.result(60)["result"]
+                if where == "device":
+                    result = torch.from_dlpack(result).cpu().numpy()
+                assert np.array_equal(result, -row)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_cuda(), reason="this build of ONNX Runtime has no CUDA provider")
+def test_it_computes_on_the_stream_of_its_instance_on_a_gpu(one_to_one):
+    torch = pytest.importorskip("torch")
+    streams = []
+
+    @headrace.register("OrtStreamSpy", replace=True)
+    class Spy(headrace.Backend):
+        owns_thread = True
+
+        def init(self, options, context):
+            self.instance = context.instance
+
+        def forward(self, batch):
+            streams.append(self.instance.get(("cuda.stream", 0)).handle)
+            for request in batch:
+                request["result"] = request["data"]
+
+    config = {
+        "backend": "S[OnnxTensor,OrtStreamSpy]",
+        "model": str(one_to_one(["n", 2, 3], op="Neg")),
+        "device": "cuda:0",
+        "output_device": "device",
+    }
+    with headrace.pipe(config) as pipe:
+        result = torch.from_dlpack(pipe({"data": torch.from_numpy(ROWS[0]).cuda()})["result"])
+    assert streams[0] != 0
+    assert np.array_equal(result.cpu().numpy(), -ROWS[0])

@@ -1,0 +1,36 @@
+"""Type checkers know what the public names are: those of users find what is wrong in their code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("typed_consumer.py")
+
+
+def test_mypy_finds_in_a_program_what_is_wrong_and_nothing_else(tmp_path):
+    check = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path}"]
+    done = subprocess.run([*check, PROGRAM], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (
+        0,
+        "Success: no issues found in 1 source file",
+    )
+
+
+def test_pyright_finds_in_a_program_what_is_wrong_and_nothing_else(tmp_path):
+    pytest.importorskip("pyright")
+    settings = {
+        "include": [str(PROGRAM)],
+        "typeCheckingMode": "strict",
+        "enableTypeIgnoreComments": False,  # those are for mypy
+        "reportUnnecessaryTypeIgnoreComment": True,
+    }
+    project = tmp_path / "pyrightconfig.json"
+    project.write_text(json.dumps(settings), encoding="utf-8")
+    check = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "-p", project]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
