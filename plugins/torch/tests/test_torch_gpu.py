@@ -3,7 +3,6 @@
 import gc
 import io
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -424,25 +423,3 @@ def test_reading_results_from_threads_that_know_no_stream():
         for thread in threads:
             thread.join()
     assert wrong == []
-
-
-def test_the_backend_in_cupy_of_the_documents_shares_the_stream():
-    pytest.importorskip("cupy")
-    page = pathlib.Path(__file__).resolve().parents[3] / "docs" / "threads_and_streams.md"
-    (program,) = re.findall(r"```python gpu\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    assert len(program.strip().splitlines()) <= 40
-    exec(compile(program, str(page), "exec"), {})
-    seen = spy("StreamSpy3")
-    config = {
-        "backend": "S[GpuTensor,Gamma,StreamSpy3,NormalizeTensor(0.01),CpuTensor]",
-        "device": DEVICE,
-        "instance_num": 2,
-        "max": 4,
-    }
-    images = [np.full((3, 64, 64), k, np.float32) for k in range(200)]
-    with headrace.pipe(config) as pipe:
-        futures = [pipe.submit({"data": image}) for image in images]
-        for image, future in zip(images, futures, strict=True):
-            expected = 255 * (image / 255) ** 0.5 * 0.01
-            assert np.allclose(future.result(60)["result"].numpy(), expected, atol=1e-4)
-    assert all(current == shared != 0 for current, shared, _ in seen)
