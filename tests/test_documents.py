@@ -36,7 +36,6 @@ DOCUMENTS = [
     ROOT / "docs" / "production.md",
     ROOT / "docs" / "instances_and_cores.md",
     ROOT / "examples" / "functions" / "README.md",
-    ROOT / "examples" / "classify" / "README.md",
 ]
 # Not here: first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
 # test_followed_pages, streams.md by test_streams_page; words.md and catalogue.md are made from the code.
