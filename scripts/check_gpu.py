@@ -41,7 +41,10 @@ LEFT_OUT = "not imports-lazily and not missing-library"
 
 
 def chosen() -> list[str]:
-    """Give the folders and files of the tests that can run here, and say which cannot."""
+    """Give the files with tests for a GPU that can run here, and say which plugins cannot.
+
+    Other files are not even looked at: they may need tools that are not there.
+    """
     found = []
     for name, library in LIBRARIES.items():
         folder = ROOT / "plugins" / name / "tests"
@@ -50,14 +53,16 @@ def chosen() -> list[str]:
         if importlib.util.find_spec(library) is None:
             print(f"plugins/{name}: not run, {library} is not installed here", flush=True)
         else:
-            found += [str(folder), *(str(ROOT / file) for file in MORE.get(name, ()))]
+            files = sorted(folder.glob("test_*.py"))
+            found += [str(one) for one in files if "mark.gpu" in one.read_text(encoding="utf-8")]
+            found += [str(ROOT / file) for file in MORE.get(name, ())]
     return found
 
 
 def main(arguments: list[str]) -> int:
     """Run pytest on them; give its exit status."""
-    folders = chosen()
-    if not folders:
+    files = chosen()
+    if not files:
         print("nothing to run", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as temporary:
@@ -74,7 +79,7 @@ def main(arguments: list[str]) -> int:
         command += ["--confcutdir", str(ROOT / "plugins"), "-p", "no:cacheprovider", "-m", "gpu"]
         if "-k" not in arguments:
             command += ["-k", LEFT_OUT]
-        done = subprocess.run([*command, *folders, *arguments], env=environ, cwd=ROOT, check=False)
+        done = subprocess.run([*command, *files, *arguments], env=environ, cwd=ROOT, check=False)
         return done.returncode
 
 

@@ -26,6 +26,7 @@ DOCUMENTS = [
     ROOT / "benchmarks" / "README.md",
     ROOT / "examples" / "ocr" / "README.md",
     ROOT / "examples" / "detect" / "README.md",
+    ROOT / "examples" / "classify" / "README.md",
     ROOT / "examples" / "third_party" / "README.md",
     ROOT / "templates" / "README.md",
     ROOT / "docs" / "README.md",
@@ -48,6 +49,8 @@ RUN_ELSEWHERE = {
     "./dev wheels": "test_packaging",
     'export PIP_FIND_LINKS="$PWD/dist"': "it is of the shell; the pages are followed with it",
     "scripts/check": "it is what ./dev test runs",
+    "scripts/check gpu": "it needs a GPU",
+    "./dev test torch": "it is what .ci/run runs beside this test",
     ". .venv/bin/activate": "it is of the shell",
     "headrace run examples/ocr/line.toml examples/ocr/made/lines": "test_example_ocr",
     "headrace run examples/ocr/line.toml examples/ocr/made/broken": "test_example_ocr",
@@ -74,6 +77,9 @@ RUN_ELSEWHERE = {
     "examples/ocr/page.toml": BY_DETECT,
     "python examples/functions/prepare.py": "test_example_functions",
     "headrace run examples/functions/digits.toml examples/functions/made": "test_example_functions",
+    "python examples/classify/prepare.py": "plugins/torch: test_torch_example",
+    "headrace run examples/classify/classify.toml examples/classify/made/digits": "the same",
+    "headrace run examples/classify/torchvision.toml PICTURES": "the same",
     "headrace new backend Scale": "test_packaging",
     "headrace conformance OnnxTensor": "test_conformance, with all of its distribution",
     "headrace conformance Denoise FileType": "test_third_party",
@@ -97,11 +103,14 @@ def commands() -> list[str]:
     return sorted({line.strip()[2:].strip() for line in lines if line.strip().startswith("$ ")})
 
 
+# A program whose first line is the path of a file is that file, and is run where its library is.
+SHOWN_FILE = re.compile(r"# (docs/\S+\.py)\n(.*)", re.DOTALL)
 PROGRAMS = [
     pytest.param(body, id=f"{document.parent.name}-{document.name}-{index}")
     for document in DOCUMENTS
     if "examples" not in document.parts
     for index, body in enumerate(blocks(document, "python"))
+    if not SHOWN_FILE.match(body)
 ]
 
 
@@ -118,6 +127,18 @@ def test_a_program_of_a_document_runs_as_printed(program, tmp_path):
     said = re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
     if said:
         assert done.stdout.splitlines() == said
+
+
+def test_a_file_that_a_document_shows_is_shown_as_it_is():
+    shown = [
+        found.groups()
+        for document in DOCUMENTS
+        for body in blocks(document, "python")
+        if (found := SHOWN_FILE.match(body))
+    ]
+    assert [path for path, _ in shown] == ["docs/scale_cupy.py"]
+    for path, text in shown:
+        assert (ROOT / path).read_text(encoding="utf-8") == text
 
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -234,6 +255,7 @@ def test_the_table_of_plugins_lists_their_backends():
         if point.dist is not None and point.dist.name in (
             "headrace-cv",
             "headrace-ort",
+            "headrace-torch",
             "headrace-trt",
         ):
             (row,) = [line for line in text.splitlines() if f"[`{point.dist.name}`]" in line]

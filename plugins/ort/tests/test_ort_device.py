@@ -17,8 +17,10 @@ from headrace.errors import (
     SetupError,
 )
 from headrace_ort import cuda, on_device, provider_library, providers
-from headrace_ort.binding import DeviceRunner, lost_device, stream_options
+from headrace_ort.binding import DeviceRunner
 from headrace_ort.device_arrays import DeviceArray, DeviceView, is_on_device, view_of
+
+STREAM_OPTIONS = on_device.stream_options
 
 
 class Stream:
@@ -278,11 +280,11 @@ def test_a_device_that_is_lost_takes_the_instance_out(device, start, one_to_one,
     monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", fails)
     (error,) = backend([{"data": ROWS[0]}])
     assert isinstance(error, InstanceLostError)
-    assert lost_device(RuntimeError("CUDA failure 2: out of memory")) is None
+    assert cuda.lost_device(RuntimeError("CUDA failure 2: out of memory")) is None
 
 
 def test_where_a_session_computes(device, monkeypatch):
-    monkeypatch.setattr(on_device, "stream_options", stream_options)
+    monkeypatch.setattr(on_device, "stream_options", STREAM_OPTIONS)
     monkeypatch.setattr(
         on_device, "ON_CUDA", ("CUDAExecutionProvider", "TensorrtExecutionProvider")
     )

@@ -2,6 +2,7 @@
 
 import gc
 import io
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -333,7 +334,7 @@ def test_the_gpu_decodes_what_the_cpu_does(decoder):
 def test_a_lost_device_takes_the_instance_out():
     program = f"""
 import sys, torch, numpy as np, headrace
-sys.path.insert(0, {str(__import__("pathlib").Path(__file__).parent)!r})
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
 config = {{"backend": "S[GpuTensor,TorchModule]", "module": {__file__ + ":Indexed"!r}, "device": "cuda:0"}}
 pipe = headrace.pipe(config)
 good = pipe({{"data": np.array([0, 3])}})["result"]

@@ -127,11 +127,7 @@ class OnnxTensor(headrace.Backend):
             collate.check_padding(self._signature.inputs, options.pad_value)
         self._set_range()
         self._find_short_way()
-        if self._place is not None:
-            self._bind(options, lambda: session.run_options(log_level))
-        if self._runner is not None:
-            context.at_batch_end(self._runner.end)
-        self._sizes = context.batch_sizes, context.max
+        self._bind(options, context, lambda: session.run_options(log_level))
         context.scope.get_or_create("inputs", self._told)
         self._built = {
             "onnxruntime": onnxruntime.__version__,
@@ -144,8 +140,16 @@ class OnnxTensor(headrace.Backend):
             "cuda_graphs": [],
         }
 
-    def _bind(self, options: OnnxOptions, run_options: Callable[[], Any]) -> None:
-        """Make what runs the session on arrays that lie on the device."""
+    def _bind(
+        self,
+        options: OnnxOptions,
+        context: headrace.InitContext,
+        run_options: Callable[[], Any],
+    ) -> None:
+        """Make what runs the session on arrays that lie on the device, if it is on one."""
+        self._sizes = context.batch_sizes, context.max
+        if self._place is None:
+            return
         if any(port.axis for port in (*self._signature.inputs, *self._signature.outputs)):
             if options.output_device == "device" or options.cuda_graph:
                 raise SetupError(
@@ -160,6 +164,7 @@ class OnnxTensor(headrace.Backend):
             to_cpu=options.output_device == "cpu",
             run_options=run_options,
         )
+        context.at_batch_end(self._runner.end)
 
     def _told(self) -> dict[str, dict[str, Any]]:
         """Give what the model takes, for elements before this one."""

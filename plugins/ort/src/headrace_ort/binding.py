@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime as ort
 
-from headrace.errors import BackendError, InstanceLostError, SetupError
+from headrace.errors import BackendError, SetupError
 from headrace_ort import cuda
 from headrace_ort.collate import concatenate, split_outputs
 from headrace_ort.device_arrays import DeviceArray, DeviceView
@@ -19,30 +19,10 @@ if TYPE_CHECKING:
 
     from headrace_ort.signature import Port, Signature
 
-__all__ = ["DeviceRunner", "lost_device", "stream_options"]
+__all__ = ["DeviceRunner"]
 
 _NO_CAPTURE = "-1"
-_LOST = ("illegal memory access", "device-side assert", "unspecified launch failure")
 _UNFINISHED = "disable_synchronize_execution_providers"
-
-
-def stream_options(provider: str, handle: int) -> dict[str, str]:
-    """Give the options with which a CUDA or TensorRT provider computes on a stream of ours."""
-    options = {"user_compute_stream": str(handle)}
-    if provider == "TensorrtExecutionProvider":
-        options["has_user_compute_stream"] = "1"
-    return options
-
-
-def lost_device(error: Exception) -> InstanceLostError | None:
-    """Give the error of an instance whose device can run nothing more, if that is what is said."""
-    text = str(error).lower()
-    if isinstance(error, InstanceLostError) or not any(word in text for word in _LOST):
-        return None
-    return InstanceLostError(
-        f"the device can run nothing more in this process: {' '.join(str(error).split())[:300]}",
-        hint="Start the process again; CUDA_LAUNCH_BLOCKING=1 shows which call it was.",
-    )
 
 
 class DeviceRunner:
@@ -107,7 +87,7 @@ class DeviceRunner:
         try:
             return self._run(items)
         except Exception as error:
-            lost = lost_device(error)
+            lost = cuda.lost_device(error)
             if lost is None:
                 raise
             raise lost from error

@@ -15,6 +15,7 @@ __all__ = [
     "copy_to_device",
     "copy_to_host",
     "copy_within_device",
+    "lost_device",
     "order_behind",
     "wait_for",
 ]
@@ -32,6 +33,9 @@ _LOST = (
     "cudaErrorECCUncorrectable",
 )
 """Errors after which a CUDA context runs nothing any more."""
+
+_SAID = ("illegal memory access", "device-side assert", "unspecified launch failure")
+"""The same in the words of ONNX Runtime's errors."""
 
 
 def runtime() -> Any:
@@ -184,3 +188,14 @@ def order_behind(stream: int, first: int) -> None:
 def wait_for(stream: int) -> None:
     """Wait for all that was started on a stream."""
     call("cudaStreamSynchronize", stream)
+
+
+def lost_device(error: Exception) -> InstanceLostError | None:
+    """Give the error of an instance whose device can run nothing more, if that is what is said."""
+    text = str(error).lower()
+    if isinstance(error, InstanceLostError) or not any(word in text for word in _SAID):
+        return None
+    return InstanceLostError(
+        f"the device can run nothing more in this process: {' '.join(str(error).split())[:300]}",
+        hint="Start the process again; CUDA_LAUNCH_BLOCKING=1 shows which call it was.",
+    )

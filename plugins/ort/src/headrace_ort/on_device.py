@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime as ort
 
 from headrace_ort import cuda
-from headrace_ort.binding import DeviceRunner, stream_options
+from headrace_ort.binding import DeviceRunner
 from headrace_ort.device_arrays import is_on_device, view_of
 from headrace_ort.providers import ON_CUDA
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace import InitContext
     from headrace_ort.signature import Signature
 
-__all__ = ["Place", "place_of", "sizes_to_capture"]
+__all__ = ["Place", "place_of", "sizes_to_capture", "stream_options"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,14 @@ def place_of(
             more["enable_cuda_graph"] = "1"
         chosen.append((name, {**more, **values}))
     return Place(ordinal, owner.handle, chosen, shared)
+
+
+def stream_options(provider: str, handle: int) -> dict[str, str]:
+    """Give the options with which a CUDA or TensorRT provider computes on a stream of ours."""
+    options = {"user_compute_stream": str(handle)}
+    if provider == "TensorrtExecutionProvider":
+        options["has_user_compute_stream"] = "1"
+    return options
 
 
 def sizes_to_capture(batch_sizes: Sequence[int] | None, most: int | None) -> list[int]:

@@ -129,8 +129,8 @@ def _refuse_missing(chosen: Sequence[str]) -> None:
     install = "Install the build of ONNX Runtime that has it; only one may be installed at a time."
     if any(name in ON_CUDA for name in missing):
         install = (
-            "Type: pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu"
-            " cuda-bindings. Or name a plugin provider in `provider_libraries`."
+            'Type: pip install "headrace-ort[gpu]" && pip uninstall -y onnxruntime onnxruntime-gpu'
+            " && pip install onnxruntime-gpu. Or name a plugin provider in `provider_libraries`."
         )
     raise MissingDependencyError(what, distribution="headrace-ort", hint=install)
 
