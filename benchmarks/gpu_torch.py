@@ -427,6 +427,7 @@ def main() -> None:
         about["gpu"] = torch.cuda.get_device_name(given.device)
         print(about["gpu"])
     print_environment(about)
+    cv2.setNumThreads(1)  # as headrace-cv has it: the threads are those of the requests
     bench = Bench(given.device, seconds, 1 if given.quick else 2, quick=given.quick)
     parts = {
         "model": part_model,
