@@ -2,6 +2,7 @@
 where `scripts/check gpu` finds one."""
 
 import ctypes
+import threading
 
 import numpy as np
 import onnxruntime
@@ -68,6 +69,7 @@ def device(monkeypatch):
     monkeypatch.setattr(cuda, "copy_within_device", within)
     monkeypatch.setattr(cuda, "order_behind", lambda *streams: calls.append(("behind", *streams)))
     monkeypatch.setattr(cuda, "wait_for", lambda stream: calls.append("wait"))
+    monkeypatch.setattr(cuda, "check_ordinal", lambda ordinal: None)
     monkeypatch.setattr(cuda, "PinnedBuffer", Pinned)
     monkeypatch.setattr(cuda, "CudaStream", Stream)
     monkeypatch.setattr(providers, "ON_CUDA", ("CPUExecutionProvider",))
@@ -302,6 +304,30 @@ def test_where_a_session_computes(device, monkeypatch):
     shared = on_device.place_of(context, chosen[:1], shared=True, cuda_graph=False)
     assert shared.providers == chosen[:1]
     assert on_device.place_of(context, chosen[2:], shared=False, cuda_graph=False) is None
+
+
+def test_graphs_are_captured_and_replayed_in_one_thread(device, start, one_to_one, monkeypatch):
+    threads = []
+    run = onnxruntime.InferenceSession.run_with_iobinding
+
+    def noted(session, binding, options=None):
+        if options.get_run_config_entry("gpu_graph_id") != "-1":
+            threads.append(threading.get_ident())
+        run(session, binding, options)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", noted)
+    backend = start(one_to_one(["n", 2, 3]), {"max": 2}, cuda_graph=True)
+    outcomes = []
+    for row in ROWS:
+        request = {"data": row}
+        caller = threading.Thread(target=lambda r=request: outcomes.append(backend([r])))
+        caller.start()
+        caller.join()
+        assert np.array_equal(request["result"], row)
+    assert outcomes == [None] * 4
+    assert len(threads) == 2 * 2 + 4
+    assert len(set(threads)) == 1
+    assert threading.get_ident() not in threads
 
 
 @pytest.mark.parametrize(
