@@ -258,6 +258,31 @@ def test_arrays_on_the_device_are_checked_as_others_are(device, start, one_to_on
         assert word in str(bad)
 
 
+class CapsuleAlone:
+    """An array on the device of a library that has DLPack and nothing else."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, *, stream=None):
+        return self.values.__dlpack__()
+
+
+def test_arrays_with_dlpack_alone_are_bound_where_they_are(device, start, one_to_one):
+    backend = start(one_to_one(["n", 2, 3]))
+    device.clear()
+    batch = [{"data": CapsuleAlone(row)} for row in ROWS]
+    assert backend(batch) is None
+    assert not {"to device", "within"} & set(map(str, device))
+    assert [request["result"].tolist() for request in batch] == ROWS.tolist()
+    for wrong in (ROWS[:, :, ::2][0], ROWS[0].astype(np.complex64)):
+        (error,) = backend([{"data": CapsuleAlone(wrong)}])
+        assert isinstance(error, InputError)
+
+
 def test_libraries_without_dlpack_are_ordered_by_their_stream(device):
     class Plain:
         __cuda_array_interface__ = {**ROWS.__array_interface__, "version": 3, "stream": 9}  # noqa: RUF012
