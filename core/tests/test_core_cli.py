@@ -689,6 +689,40 @@ def test_list_compares_versions_without_opening_metadata(site, monkeypatch):
     assert row["remedy"] == 'Install it: pip install "some_library[fast]>=2"'
 
 
+def add_build(folder, name, package):
+    """Lay out an installed distribution that brings a package."""
+    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "top_level.txt").write_text(f"{package}\n")
+
+
+def test_another_build_may_take_the_place_of_a_library_but_two_are_told(site, monkeypatch):
+    for package in ("hrt_runtime", "hrt_namespace"):
+        (site / package).mkdir()
+    (site / "hrt_runtime" / "__init__.py").write_text("")
+    needs = ("headrace>=0.1", "hrt-runtime", "hrt-space")
+    add_plugin(site, "headrace-dep", backends={"D": "hrt_dep:D"}, requires=needs)
+    (site / "hrt_dep.py").write_text(
+        "import headrace\nclass D(headrace.Backend):\n    def forward(self, batch):\n        pass\n"
+    )
+    add_build(site, "hrt-runtime-gpu", "hrt_runtime")
+    add_build(site, "hrt-space", "hrt_namespace")
+    add_build(site, "hrt-space-more", "hrt_namespace")
+    only(monkeypatch, "dep")
+
+    def found():
+        doctor = json.loads(headrace_says("plugins", "doctor", "--json").stdout)
+        return [one for one in doctor["findings"] if one["plugin"] == "dep"]
+
+    assert found() == []
+    add_build(site, "hrt-runtime", "hrt_runtime")
+    (overlap,) = found()
+    assert overlap["kind"] == "overlap"
+    assert "hrt-runtime and hrt-runtime-gpu" in overlap["reason"]
+    assert "`pip uninstall -y hrt-runtime hrt-runtime-gpu`" in overlap["remedy"]
+
+
 def test_a_module_of_its_own_that_is_not_there_is_no_missing_library(site, monkeypatch):
     add_plugin(site, "headrace-bare", backends={"C": "hrt_none.part:C"})
     only(monkeypatch, "bare")

@@ -1,11 +1,26 @@
 """Small models made on the spot, and ready backends that are closed at the end."""
 
+import importlib.util
+
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 import headrace
 from headrace_ort import OnnxTensor
+
+# A machine with a GPU need not have all that the other tests use.
+_NEEDS = {
+    "test_ort_forward.py": ("hypothesis", "rapidocr"),
+    "test_ort_setup.py": ("rapidocr",),
+    "test_ort_conformance.py": ("hypothesis",),
+    "test_ort_gpu_conformance.py": ("hypothesis",),
+}
+collect_ignore = [
+    file
+    for file, libraries in _NEEDS.items()
+    if not all(importlib.util.find_spec(library) for library in libraries)
+]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 where `scripts/check gpu` finds one."""
 
 import ctypes
+import threading
 
 import numpy as np
 import onnxruntime
@@ -70,6 +71,7 @@ def device(monkeypatch):
     monkeypatch.setattr(cuda, "copy_within_device", within)
     monkeypatch.setattr(cuda, "order_behind", lambda *streams: calls.append(("behind", *streams)))
     monkeypatch.setattr(cuda, "wait_for", lambda stream: calls.append("wait"))
+    monkeypatch.setattr(cuda, "check_ordinal", lambda ordinal: None)
     monkeypatch.setattr(cuda, "PinnedBuffer", Pinned)
     monkeypatch.setattr(cuda, "CudaStream", Stream)
     monkeypatch.setattr(providers, "ON_CUDA", ("CPUExecutionProvider",))
@@ -258,6 +260,31 @@ def test_arrays_on_the_device_are_checked_as_others_are(device, start, one_to_on
         assert word in str(bad)
 
 
+class CapsuleAlone:
+    """An array on the device of a library that has DLPack and nothing else."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, *, stream=None):
+        return self.values.__dlpack__()
+
+
+def test_arrays_with_dlpack_alone_are_bound_where_they_are(device, start, one_to_one):
+    backend = start(one_to_one(["n", 2, 3]))
+    device.clear()
+    batch = [{"data": CapsuleAlone(row)} for row in ROWS]
+    assert backend(batch) is None
+    assert not {"to device", "within"} & set(map(str, device))
+    assert [request["result"].tolist() for request in batch] == ROWS.tolist()
+    for wrong in (ROWS[:, :, ::2][0], ROWS[0].astype(np.complex64)):
+        (error,) = backend([{"data": CapsuleAlone(wrong)}])
+        assert isinstance(error, InputError)
+
+
 def test_libraries_without_dlpack_are_ordered_by_their_stream(device):
     class Plain:
         __cuda_array_interface__ = {**ROWS.__array_interface__, "version": 3, "stream": 9}  # noqa: RUF012
@@ -304,6 +331,30 @@ def test_where_a_session_computes(device, monkeypatch):
     shared = on_device.place_of(context, chosen[:1], shared=True, cuda_graph=False)
     assert shared.providers == chosen[:1]
     assert on_device.place_of(context, chosen[2:], shared=False, cuda_graph=False) is None
+
+
+def test_graphs_are_captured_and_replayed_in_one_thread(device, start, one_to_one, monkeypatch):
+    threads = []
+    run = onnxruntime.InferenceSession.run_with_iobinding
+
+    def noted(session, binding, options=None):
+        if options.get_run_config_entry("gpu_graph_id") != "-1":
+            threads.append(threading.get_ident())
+        run(session, binding, options)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", noted)
+    backend = start(one_to_one(["n", 2, 3]), {"max": 2}, cuda_graph=True)
+    outcomes = []
+    for row in ROWS:
+        request = {"data": row}
+        caller = threading.Thread(target=lambda r=request: outcomes.append(backend([r])))
+        caller.start()
+        caller.join()
+        assert np.array_equal(request["result"], row)
+    assert outcomes == [None] * 4
+    assert len(threads) == 2 * 2 + 4
+    assert len(set(threads)) == 1
+    assert threading.get_ident() not in threads
 
 
 @pytest.mark.parametrize(

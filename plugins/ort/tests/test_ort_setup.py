@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -123,7 +124,7 @@ def test_a_provider_that_is_not_installed_is_an_error_that_says_what_is(start, o
     with pytest.raises(MissingDependencyError) as caught:
         start(one_to_one(["n", 2]), **how)
     assert CPU in caught.value.what
-    assert "headrace-ort[gpu]" in caught.value.hint
+    assert "pip install onnxruntime-gpu cuda-bindings" in caught.value.hint
 
 
 @pytest.mark.skipif(CUDA in onnxruntime.get_available_providers(), reason="CUDA is there")
@@ -269,3 +270,35 @@ def test_describe_tells_what_was_built(start, one_to_one):
     assert built["outputs"]["y"]["dtype"] == "float32"
     assert built["batch"] is None
     assert built["onnxruntime"] == onnxruntime.__version__
+
+
+@pytest.fixture
+def two_builds(tmp_path, monkeypatch):
+    """Let the metadata of a second build be found beside the first."""
+    folder = tmp_path / "onnxruntime_gpu-1.31.1.dist-info"
+    folder.mkdir()
+    text = "Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 1.31.1\n"
+    (folder / "METADATA").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("two_builds", "has_cuda")
+def test_two_builds_in_one_folder_are_told_with_the_lines_to_type(start, one_to_one):
+    with pytest.raises(SetupError, match=r"onnxruntime 1\.\S+ and onnxruntime-gpu 1\.31") as caught:
+        start(one_to_one(["n", 2]), {"device": "cuda"})
+    assert "`pip uninstall -y onnxruntime onnxruntime-gpu`" in caught.value.hint
+
+
+@pytest.mark.usefixtures("two_builds")
+def test_on_the_cpu_two_builds_are_a_warning(start, one_to_one, caplog):
+    request = {"data": np.zeros(2, np.float32)}
+    assert start(one_to_one(["n", 2]))([request]) is None
+    assert "pip uninstall -y onnxruntime onnxruntime-gpu" in caplog.text
+
+
+def test_without_onnx_runtime_the_line_to_type_is_told(start, one_to_one, monkeypatch):
+    path = one_to_one(["n", 2])
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingDependencyError) as caught:
+        start(path)
+    assert "`pip install onnxruntime`" in caught.value.hint

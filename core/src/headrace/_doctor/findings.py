@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from headrace._doctor.importable import Lookup
+from headrace._doctor.owners import Owners, is_there
 from headrace._registry.hooks import given
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError, Problem
 
@@ -128,13 +129,14 @@ def listed(
 
 
 def _findings(records: Sequence[PluginRecord], *, load: bool) -> Iterator[dict[str, Any]]:
-    lookup = Lookup()
+    lookup, owners = Lookup(), Owners()
     for record in records:
         if record.state != "ok":
             yield _finding(record, record.state, record.reason, record.remedy)
         if record.state in ("disabled", "incompatible"):
             continue
         yield from _missing(record, opened=load)
+        yield from _overlaps(record, owners) if load else ()
         yield from _not_importable(record) if load else _lacking(record, lookup)
 
 
@@ -173,6 +175,8 @@ def _missing(record: PluginRecord, *, opened: bool) -> Iterator[dict[str, Any]]:
         plain = f"{wanted.name}{wanted.specifier}"
         found = next(iter(distributions(name=wanted.name)), None)
         if found is None:
+            if is_there(wanted.name):
+                continue  # another build of that library has taken its place
             reason = f"it requires {plain}, which is not installed"
             yield _finding(record, "missing_dependency", reason, remedy)
             continue
@@ -194,6 +198,15 @@ def _contains(wanted: Requirement, installed: str) -> bool:
         return wanted.specifier.contains(installed, prereleases=True)
     except InvalidVersion:
         return True  # a version from before there were rules for them cannot be compared
+
+
+def _overlaps(record: PluginRecord, owners: Owners) -> Iterator[dict[str, Any]]:
+    """Report libraries of which two builds are installed, one written over the other."""
+    for wanted in filter(None, map(_parsed, record.dependencies)):
+        for package, names in owners.rivals(wanted.name):
+            reason = f"{' and '.join(names)} install {package!r} into one folder"
+            remedy = f"Type `pip uninstall -y {' '.join(names)}`, then install one of them."
+            yield _finding(record, "overlap", reason, remedy)
 
 
 def _version_of_folder(found: Distribution) -> str | None:

@@ -63,21 +63,12 @@ class OnnxTensor(headrace.Backend):
             raise
 
     def _build(self, options: OnnxOptions, context: headrace.InitContext) -> None:
-        import onnxruntime
+        from headrace_ort import builds
 
+        onnxruntime = builds.import_runtime()
         from headrace_ort import collate, providers, session, signature
 
-        if options.provider_libraries and not context.allow_import:
-            raise SetupError(
-                "provider_libraries bring in code, and imports are refused here",
-                hint="Load the configuration with imports allowed.",
-            )
-        chosen = providers.choose_providers(
-            options.providers,
-            context.device,
-            options.provider_options,
-            libraries=options.provider_libraries,
-        )
+        chosen = self._choose(options, context)
         on_cpu = [name for name, _ in chosen] == [providers.CPU]
         threads = options.intra_op_threads or context.threads
         spinning = context.instance_num == 1 if options.spinning is None else options.spinning
@@ -139,6 +130,30 @@ class OnnxTensor(headrace.Backend):
             "output_device": options.output_device,
             "cuda_graphs": [],
         }
+
+    def _choose(
+        self, options: OnnxOptions, context: headrace.InitContext
+    ) -> list[tuple[str, dict[str, str]]]:
+        """Give the providers, each with its options, of a build that stands alone."""
+        from headrace_ort import builds, providers
+
+        if options.provider_libraries and not context.allow_import:
+            raise SetupError(
+                "provider_libraries bring in code, and imports are refused here",
+                hint="Load the configuration with imports allowed.",
+            )
+        chosen = providers.choose_providers(
+            options.providers,
+            context.device,
+            options.provider_options,
+            libraries=options.provider_libraries,
+        )
+        twice = builds.two_builds()
+        if twice is not None:
+            if any(name != providers.CPU for name, _ in chosen):
+                raise twice
+            context.logger.warning("%s. %s", twice.what, twice.hint)
+        return chosen
 
     def _bind(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ class DeviceRunner:
         self._kept: list[Any] = []
         self._given: list[DeviceArray] = []
         self._graphs: dict[int, _Graph] = {}
-        self._captures = False
+        self._thread: ThreadPoolExecutor | None = None
 
     # One batch.
 
@@ -118,7 +119,7 @@ class DeviceRunner:
             for port in self._signature.inputs:
                 arrays = [item.arrays[port.name] for item in items]
                 self._fill(graph.inputs[port.name], arrays, port, graph.rows)
-            self._session.run_with_iobinding(graph.binding, graph.options)
+            self._replay(graph)
             outputs = graph.outputs
         else:
             outputs = self._run_bound(items, self._signature.rows or rows)
@@ -322,7 +323,7 @@ class DeviceRunner:
             graph.binding.bind_ortvalue_output(port.name, value)
         try:
             for _ in range(2):  # the first run of a size captures, later ones replay
-                self._session.run_with_iobinding(graph.binding, graph.options)
+                self._replay(graph)
             cuda.wait_for(self._stream)
         except Exception as error:
             raise SetupError(
@@ -331,6 +332,21 @@ class DeviceRunner:
                 hint="cuda_graph = false runs it as it is.",
             ) from error
         return graph
+
+    def _replay(self, graph: _Graph) -> None:
+        """Run a captured size, in the one thread that captures and replays.
+
+        ONNX Runtime keeps what it has captured per thread, and a batch is run by any: each would
+        capture anew. The caller waits, also when Ctrl-C meets it: what has begun ends first.
+        """
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-ort-graphs")
+        job = self._thread.submit(self._session.run_with_iobinding, graph.binding, graph.options)
+        try:
+            job.result()
+        except BaseException:
+            wait([job])
+            raise
 
     def warm_up(self, feeds: Mapping[str, Any] | None, sizes: Sequence[int]) -> list[int]:
         """Run once on zeros where the shapes are known, and capture what was asked for.
@@ -364,6 +380,8 @@ class DeviceRunner:
 
     def close(self) -> None:
         """Give back buffers and graphs."""
+        if self._thread is not None:
+            self._thread.shutdown()
         self._graphs.clear()
         self._kept.clear()
         self._given.clear()

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from headrace.errors import BackendError, InstanceLostError, MissingDependencyError
+from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
 
 __all__ = [
     "CudaStream",
     "PinnedBuffer",
+    "check_ordinal",
     "copy_to_device",
     "copy_to_host",
     "copy_within_device",
@@ -186,8 +187,32 @@ def order_behind(stream: int, first: int) -> None:
 
 
 def wait_for(stream: int) -> None:
-    """Wait for all that was started on a stream."""
-    call("cudaStreamSynchronize", stream)
+    """Wait for all that was started on a stream; the thread sleeps meanwhile."""
+    cudart = runtime()
+    flags = cudart.cudaEventDisableTiming | cudart.cudaEventBlockingSync
+    event = call("cudaEventCreateWithFlags", flags)
+    try:
+        call("cudaEventRecord", event, stream)
+        call("cudaEventSynchronize", event)
+    finally:
+        cudart.cudaEventDestroy(event)
+
+
+def check_ordinal(ordinal: int) -> None:
+    """Refuse a device that is not there.
+
+    Raises:
+        SetupError: There are fewer devices, or none.
+    """
+    error, count = runtime().cudaGetDeviceCount()
+    count = 0 if int(error) else count
+    if ordinal >= count:
+        there = ", ".join(f"cuda:{number}" for number in range(count)) or "none"
+        raise SetupError(
+            f"device 'cuda:{ordinal}' is not there",
+            hint=f"There are: {there}. Is the driver installed, and the device visible "
+            "(CUDA_VISIBLE_DEVICES)?",
+        )
 
 
 def lost_device(error: Exception) -> InstanceLostError | None:

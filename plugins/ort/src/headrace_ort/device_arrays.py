@@ -8,6 +8,7 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_ort import cuda
+from headrace_ort.dlpack import read_capsule
 
 __all__ = ["DeviceArray", "DeviceView", "is_on_device", "view_of"]
 
@@ -62,7 +63,7 @@ def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceV
     """Look at an array of another library on the device, in order behind what made it.
 
     Args:
-        value: It has ``__cuda_array_interface__``, and ``__dlpack__`` if its library orders streams.
+        value: It has ``__cuda_array_interface__`` or ``__dlpack__``, whose library orders streams.
         ordinal: The device of the model.
         stream: The stream that will read it.
         key: The key of the request it stands under, for the error.
@@ -80,14 +81,19 @@ def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceV
         )
     try:
         if hasattr(value, "__dlpack__"):
-            value.__dlpack__(stream=stream)  # its library lets this stream wait for what made it
+            # Its library lets this stream wait for what made it.
+            capsule = value.__dlpack__(stream=stream)
+            if not hasattr(value, "__cuda_array_interface__"):
+                return _view_of_capsule(capsule, value, key)
         about = value.__cuda_array_interface__
         dtype, shape = np.dtype(about["typestr"]), tuple(about["shape"])
+    except InputError:
+        raise
     except Exception as error:  # noqa: BLE001 - a foreign array may raise anything
         raise InputError(
             f"this is no array that can be read on the device ({error})",
             key=key,
-            expected="an array with __cuda_array_interface__",
+            expected="an array with __cuda_array_interface__ or __dlpack__",
             got=type(value).__name__,
         ) from None
     steps = about.get("strides")
@@ -103,6 +109,20 @@ def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceV
     if made_on not in (None, _PER_THREAD) and not hasattr(value, "__dlpack__"):
         cuda.order_behind(stream, int(made_on))
     return DeviceView(int(about["data"][0] or 0), shape, dtype, value)
+
+
+def _view_of_capsule(capsule: Any, value: Any, key: str) -> DeviceView:
+    found = read_capsule(capsule)
+    if not found.dtype or not found.contiguous:
+        what = "is not contiguous" if found.dtype else "has a dtype that numpy lacks"
+        raise InputError(
+            f"the array {what}",
+            key=key,
+            expected="memory in the order of its axes, of a dtype of numpy's",
+            got=f"{found.dtype or type(value).__name__} {list(found.shape)}",
+            hint="ContiguousTensor of headrace-torch puts it into that order.",
+        )
+    return DeviceView(found.pointer, found.shape, np.dtype(found.dtype), (value, capsule))
 
 
 def _steps(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
+import logging
 import sys
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +25,22 @@ if TYPE_CHECKING:
     from headrace_ort.signature import Signature
 
 __all__ = ["Place", "place_of", "sizes_to_capture", "stream_options"]
+
+
+_preloading = threading.Lock()
+
+
+@functools.cache
+def _preload() -> None:
+    """Load CUDA and cuDNN of the packages that are installed; torch has loaded its own."""
+    load = getattr(ort, "preload_dlls", None)
+    if load is None or "torch" in sys.modules:
+        return
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):  # it prints what it does not find
+        load()
+    if told.getvalue():
+        logging.getLogger("headrace.ort").debug("%s", told.getvalue().strip())
 
 
 @dataclass(frozen=True)
@@ -68,14 +89,15 @@ def place_of(
 
     Raises:
         MissingDependencyError: CUDA's runtime cannot be called from Python.
+        SetupError: There is no such device.
     """
     first, options = providers[0]
     if first not in ON_CUDA:
         return None
-    preload = getattr(ort, "preload_dlls", None)
-    if preload is not None and "torch" not in sys.modules:
-        preload()  # CUDA and cuDNN of the packages that are installed; torch has loaded its own
     ordinal = int(options.get("device_id", "0"))
+    cuda.check_ordinal(ordinal)
+    with _preloading:
+        _preload()
     owner = context.instance.get_or_create(
         ("cuda.stream", ordinal), lambda: cuda.CudaStream(ordinal)
     )

@@ -1,0 +1,75 @@
+"""Which builds of ONNX Runtime are installed: they share one folder, so there may be one."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any, Final
+
+from headrace.errors import MissingDependencyError, SetupError
+
+__all__ = [
+    "BUILDS",
+    "INSTALL_CPU",
+    "INSTALL_GPU",
+    "import_runtime",
+    "installed_builds",
+    "two_builds",
+]
+
+BUILDS: Final = (
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-directml",
+    "onnxruntime-openvino",
+    "onnxruntime-qnn",
+    "onnxruntime-training",
+    "onnxruntime-rocm",
+    "onnxruntime-migraphx",
+)
+"""Distributions that bring the package ``onnxruntime``."""
+
+INSTALL_CPU: Final = "pip install onnxruntime"
+INSTALL_GPU: Final = "pip install onnxruntime-gpu cuda-bindings"
+"""The lines to type."""
+
+
+def installed_builds() -> list[str]:
+    """Give the builds whose metadata are installed, each with its version."""
+    found = []
+    for name in BUILDS:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def import_runtime() -> Any:
+    """Import ONNX Runtime.
+
+    Raises:
+        MissingDependencyError: It is not installed, or cannot be imported.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        found = installed_builds()
+        what = f"({found[0]}) cannot be imported: {error}" if found else "is not installed"
+        raise MissingDependencyError(
+            f"ONNX Runtime {what}",
+            distribution="headrace-ort",
+            hint=f"Type `{INSTALL_CPU}`, or `{INSTALL_GPU}` for a GPU.",
+        ) from error
+    return onnxruntime
+
+
+def two_builds() -> SetupError | None:
+    """Give what is wrong where several builds are installed, one written over the other."""
+    found = installed_builds()
+    if len(found) < 2:
+        return None
+    names = " ".join(one.split()[0] for one in found)
+    return SetupError(
+        f"{' and '.join(found)} are installed in one folder, one written over the other",
+        hint=f"Type `pip uninstall -y {names}`, then `{INSTALL_GPU}` for a GPU, or `{INSTALL_CPU}`.",
+    )

@@ -1,0 +1,103 @@
+"""DLPack capsules read with ctypes: where an array of another library lies, and how."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["Tensor", "read_capsule"]
+
+_CODES: Final = {
+    (0, 8): "int8",
+    (0, 16): "int16",
+    (0, 32): "int32",
+    (0, 64): "int64",
+    (1, 8): "uint8",
+    (1, 16): "uint16",
+    (1, 32): "uint32",
+    (1, 64): "uint64",
+    (2, 16): "float16",
+    (2, 32): "float32",
+    (2, 64): "float64",
+    (6, 8): "bool",
+}
+
+
+class _Device(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
+
+
+class _Type(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", _Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _Type),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    """``DLManagedTensor``."""
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
+_Managed._fields_ = (
+    ("tensor", _Tensor),
+    ("manager", ctypes.c_void_p),
+    ("deleter", _Deleter),
+)
+
+_api = ctypes.pythonapi
+_get_pointer = _api.PyCapsule_GetPointer
+_get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+_NAME = b"dltensor"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a capsule tells.
+
+    Attributes:
+        pointer: Address of the first element.
+        shape: Its lengths.
+        dtype: Name of its type; ``""`` for one that has no name here.
+        device: Type and number of the device.
+        contiguous: Whether its elements lie one after the other in C order.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: str
+    device: tuple[int, int]
+    contiguous: bool
+
+
+def read_capsule(capsule: Any) -> Tensor:
+    """Read a capsule; it stays the owner of the memory and must be kept while that is used."""
+    managed = ctypes.cast(_get_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents
+    tensor = managed.tensor
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    contiguous = True
+    if tensor.strides:
+        step = 1
+        for i in reversed(range(tensor.ndim)):
+            if shape[i] != 1 and tensor.strides[i] != step:
+                contiguous = False
+            step *= shape[i]
+    kind = (tensor.dtype.code, tensor.dtype.bits)
+    name = _CODES.get(kind, "") if tensor.dtype.lanes == 1 else ""
+    return Tensor(
+        (tensor.data or 0) + tensor.byte_offset,
+        shape,
+        name,
+        (tensor.device.type, tensor.device.id),
+        contiguous or 0 in shape,
+    )

@@ -1,0 +1,276 @@
+"""OnnxTensor on a CUDA device, with tensors of torch as what other backends bring."""
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from onnx import TensorProto as T
+
+import headrace
+from headrace.errors import InputError, SetupError
+from headrace_ort import cuda
+from headrace_ort.device_arrays import DeviceArray
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def torch():
+    found = pytest.importorskip("torch")
+    if not found.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    return found
+
+
+@pytest.fixture
+def matmul(save):
+    """``y = x W``: small whole numbers, so that sums are exact in any order and precision."""
+    weights = np.random.default_rng(5).integers(-4, 5, (64, 32)).astype(np.float32)
+    path = save(
+        [("MatMul", ["x", "w"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 64])],
+        [("y", T.FLOAT, ["n", 32])],
+        [("w", weights)],
+    )
+    return path, weights
+
+
+@pytest.fixture
+def deep(save):
+    """Forty layers of a convolution: long enough that a result read too early is wrong."""
+    rng = np.random.default_rng(2)
+    nodes, weights, before = [], [], "x"
+    for k in range(40):
+        after = "y" if k == 39 else f"t{k}"
+        weights.append((f"w{k}", (rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float32)))
+        nodes.append(("Conv", [before, f"w{k}"], [f"c{k}"], {"pads": [1, 1, 1, 1]}))
+        nodes.append(("Tanh", [f"c{k}"], [after], {}))
+        before = after
+    port = ["n", 16, 32, 32]
+    return save(nodes, [("x", T.FLOAT, port)], [("y", T.FLOAT, port)], weights)
+
+
+def samples_of(count, seed=0):
+    return np.random.default_rng(seed).integers(-8, 9, (count, 64)).astype(np.float32)
+
+
+def on_host(array):
+    if not isinstance(array, DeviceArray):
+        return array
+    import torch
+
+    return torch.from_dlpack(array).cpu().numpy()
+
+
+@pytest.mark.parametrize("to", ["cpu", "device"])
+@pytest.mark.parametrize("graph", [False, True])
+def test_any_mixture_of_places_gives_the_same(torch, start, matmul, to, graph):
+    path, weights = matmul
+    backend = start(path, {"device": "cuda", "max": 8}, output_device=to, cuda_graph=graph)
+    for resident in ((), (0,), (1, 3), (0, 1, 2, 3)):
+        arrays = [samples_of(1)[0], samples_of(2, 1), samples_of(1, 2)[0], samples_of(3, 3)]
+        batch = []
+        for place, array in enumerate(arrays):
+            value = torch.from_numpy(array).cuda() if place in resident else array
+            batch.append(
+                {"data": value, **({"request_size": len(array)} if array.ndim == 2 else {})}
+            )
+        assert backend(batch) is None
+        for array, request in zip(arrays, batch, strict=True):
+            result = request["result"]
+            assert isinstance(result, DeviceArray if to == "device" else np.ndarray)
+            np.testing.assert_array_equal(on_host(result), array @ weights)
+
+
+def test_no_copy_where_the_device_is_the_same(torch, start, matmul):
+    path, weights = matmul
+    backend = start(path, {"device": "cuda:0"}, output_device="device")
+    runner = backend._runner
+    found, look = [], runner._in_place
+
+    def seen(arrays, rows):
+        found.append(look(arrays, rows))
+        return found[-1]
+
+    runner._in_place = seen
+    whole = torch.from_numpy(samples_of(4)).cuda()
+    batch = [{"data": row} for row in whole]
+    assert backend(batch) is None
+    assert [view.pointer for view in found] == [whole.data_ptr()]
+    tensors = [torch.from_dlpack(request["result"]) for request in batch]
+    for request, tensor in zip(batch, tensors, strict=True):
+        about = request["result"].__cuda_array_interface__
+        assert tensor.data_ptr() == about["data"][0]
+    expected = whole.cpu().numpy() @ weights
+    np.testing.assert_array_equal(torch.stack(tensors).cpu().numpy(), expected)
+    cupy = pytest.importorskip("cupy")
+    assert cupy.from_dlpack(batch[0]["result"]).data.ptr == tensors[0].data_ptr()
+    np.testing.assert_array_equal(cupy.asnumpy(cupy.asarray(batch[1]["result"])), expected[1])
+    request = {"data": cupy.asarray(samples_of(1, 9)[0])}
+    assert backend([request]) is None
+    np.testing.assert_array_equal(on_host(request["result"]), samples_of(1, 9)[0] @ weights)
+
+
+def test_graphs_change_no_bit(torch, start, deep):
+    x = torch.randn(5, 16, 32, 32).cuda()
+    got = []
+    for graph in (False, True):
+        backend = start(
+            deep,
+            {"device": "cuda", "batch_sizes": (5,)},
+            cuda_graph=graph,
+            provider_options={"cuda": {"cudnn_conv_algo_search": "DEFAULT"}},
+        )
+        for _ in range(3):
+            request = {"data": x, "request_size": 5}
+            assert backend([request]) is None
+        got.append(request["result"])
+    np.testing.assert_array_equal(got[0], got[1])
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("to", ["cpu", "device"])
+def test_no_result_is_read_early_and_no_input_late(torch, deep, graph, to):
+    config = {
+        "backend": "OnnxTensor",
+        "model": str(deep),
+        "device": "cuda:0",
+        "instance_num": 4,
+        "max": 4,
+        "output_device": to,
+        "cuda_graph": graph,
+    }
+    reference = {**config, "device": "cpu", "instance_num": 1, "output_device": "cpu"}
+    reference["cuda_graph"] = False
+    rng = np.random.default_rng(11)
+    inputs = rng.standard_normal((64, 16, 32, 32)).astype(np.float32)
+    with headrace.pipe({**reference, "max": 64}) as pipe:
+        expected = pipe({"data": inputs, "request_size": 64})["result"]
+    wrong = []
+
+    def client(number):
+        stream = torch.cuda.Stream()
+        order = np.random.default_rng(number).integers(0, 64, 300)
+        with torch.cuda.stream(stream):
+            for k in order:
+                value = torch.from_numpy(inputs[k]).cuda() if k % 2 else inputs[k].copy()
+                try:
+                    result = pipe({"data": value})["result"]
+                except Exception as error:
+                    wrong.append(error)
+                    return
+                # At once after the answer the input is overwritten, and freed.
+                value.fill_(99) if k % 2 else value.fill(99)
+                del value
+                if to == "device":
+                    result = torch.from_dlpack(result).cpu().numpy()
+                if not np.allclose(result, expected[k], atol=2e-2):
+                    wrong.append((int(k), float(np.abs(result - expected[k]).max())))
+
+    with headrace.pipe(config) as pipe:
+        threads = [threading.Thread(target=client, args=(number,)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        stats = pipe.stats()["nodes"]["main"]
+    assert wrong == []
+    assert stats["ok"] == 16 * 300
+
+
+def test_one_wait_per_batch(torch, matmul, monkeypatch):
+    path, _ = matmul
+    waits, wait = [], cuda.wait_for
+
+    def counted(stream):
+        waits.append(stream)
+        wait(stream)
+
+    for to in ("cpu", "device"):
+        config = {"backend": "OnnxTensor", "model": str(path), "device": "cuda", "max": 4}
+        with headrace.pipe({**config, "output_device": to}) as pipe, monkeypatch.context() as patch:
+            patch.setattr(cuda, "wait_for", counted)
+            waits.clear()
+            for _ in range(5):
+                pipe({"data": samples_of(1)[0]})
+            assert len(waits) <= 5
+
+
+def test_devices_change_by_reload_and_memory_comes_back(torch, deep):
+    config = {"backend": "OnnxTensor", "model": str(deep), "device": "cuda", "max": 4}
+    x = np.random.default_rng(1).standard_normal((16, 32, 32)).astype(np.float32)
+    free = []
+    with headrace.pipe(config) as pipe:
+        first = pipe({"data": x})["result"]
+        for _ in range(10):
+            pipe.reload("main", {"device": "cpu"})
+            np.testing.assert_allclose(pipe({"data": x})["result"], first, atol=2e-2)
+            torch.cuda.synchronize()
+            free.append(torch.cuda.mem_get_info()[0])
+            pipe.reload("main", {"device": "cuda"})
+            np.testing.assert_allclose(pipe({"data": x})["result"], first, atol=2e-2)
+    assert free[-1] >= free[2] - (8 << 20)
+
+
+def test_what_is_not_there_or_elsewhere_is_told(torch, start, matmul):
+    path, _ = matmul
+    with pytest.raises(SetupError, match="cuda:99"):
+        start(path, {"device": "cuda:99"})
+    backend = start(path, {"device": "cuda:0"})
+    gaps = torch.zeros(64, 2).cuda()[:, 0]
+    (error,) = backend([{"data": gaps}])
+    assert isinstance(error, InputError)
+    (error,) = start(path, {"device": "cpu"})([{"data": torch.zeros(64).cuda()}])
+    assert isinstance(error, InputError)
+    assert "cuda:0" in error.got
+
+
+def test_a_device_without_torch_in_the_process(matmul):
+    path, weights = matmul
+    program = f"""
+import sys, numpy as np, headrace
+config = {{"backend": "OnnxTensor", "model": {str(path)!r}, "device": "cuda:0", "cuda_graph": True}}
+with headrace.pipe(config) as pipe:
+    print(pipe({{"data": np.ones(64, np.float32)}})["result"].tolist())
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(weights.sum(0).tolist())
+
+
+def test_memory_that_runs_out_fails_that_batch_alone(torch, start, save):
+    path = save(
+        [("Expand", ["x", "shape"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 1])],
+        [("y", T.FLOAT, ["n", "m"])],
+        [("shape", np.int64([1, 1 << 33]))],
+    )
+    backend = start(path, {"device": "cuda"}, providers=["cuda", "cpu"], output_device="device")
+    free = torch.cuda.mem_get_info()[0]
+    rows = int(free // (4 << 33)) + 2
+    outcomes = backend([{"data": np.ones((rows, 1), np.float32), "request_size": rows}])
+    assert outcomes is not None
+    request = {"data": np.ones((1, 1), np.float32), "request_size": 1}
+    assert backend([request]) is None
+    assert request["result"].shape == (1, 1 << 33)
+
+
+def test_a_chain_with_torch_copies_nothing(torch, matmul):
+    pytest.importorskip("headrace_torch")
+    path, weights = matmul
+    config = {
+        "backend": "S[GpuTensor,FixTensor,OnnxTensor,CpuTensor(numpy=true)]",
+        "model": str(path),
+        "device": "cuda:0",
+        "output_device": "device",
+        "max": 4,
+    }
+    with headrace.pipe(config) as pipe:
+        for seed in range(20):
+            x = samples_of(1, seed)[0]
+            np.testing.assert_array_equal(pipe({"data": x})["result"], x @ weights)
+            there = torch.from_numpy(x).cuda()
+            np.testing.assert_array_equal(pipe({"data": there})["result"], x @ weights)

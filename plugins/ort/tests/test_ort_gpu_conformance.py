@@ -1,0 +1,15 @@
+"""OnnxTensor keeps every rule of the contract on a CUDA device, too."""
+
+import pytest
+
+from headrace.testing import BackendConformance
+from headrace_ort.conformance import OnnxTensorConformance
+
+
+@pytest.mark.gpu
+class OnnxTensorOnCuda(BackendConformance):
+    """Samples for a model with one input, in batches of any size."""
+
+    expression = OnnxTensorConformance.expression
+    options = {**OnnxTensorConformance.options, "providers": ["cuda"]}  # noqa: RUF012
+    make_item = OnnxTensorConformance.make_item
