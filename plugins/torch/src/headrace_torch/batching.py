@@ -35,7 +35,8 @@ class CatTensor(TensorBackend):
         cat_rows: ``(begin, end, sample)``: the request's rows, and whether it brought one sample.
 
     Batch:
-        1 or more; a request that does not fit the first one fails alone.
+        1 or more, 1 where the node's ``max`` is 1; a request that does not fit the first one fails
+        alone.
 
     Raises:
         InputError: ``data`` is missing, no tensor, on another device, or unlike the first one's.
