@@ -14,7 +14,6 @@ from headrace.errors import (
     BackendError,
     InputError,
     InstanceLostError,
-    MissingDependencyError,
     SetupError,
 )
 from headrace_ort import cuda, on_device, provider_library, providers
@@ -371,14 +370,6 @@ def test_on_the_cpu_the_options_for_a_device_change_nothing(start, one_to_one):
     assert backend([request]) is None
     assert isinstance(request["result"], np.ndarray)
     assert backend.describe()["cuda_graphs"] == []
-
-
-def test_two_builds_in_one_folder_are_told(monkeypatch):
-    monkeypatch.setattr(providers.metadata, "version", lambda name: "1.31")
-    with pytest.raises(MissingDependencyError) as caught:
-        providers.choose_providers(["cuda"])
-    assert "two builds" in str(caught.value)
-    assert "pip uninstall -y onnxruntime onnxruntime-gpu" in caught.value.hint
 
 
 class Library:

@@ -11,7 +11,7 @@ from onnx import TensorProto as T
 
 import headrace
 from headrace.errors import ConfigError, MissingDependencyError, SetupError
-from headrace_ort import OnnxTensor, check_providers, choose_providers, make_session
+from headrace_ort import OnnxTensor, builds, check_providers, choose_providers, make_session
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 OCR_MODEL = Path(rapidocr.__file__).parent / "models" / "ch_ppocr_mobile_v2.0_cls_mobile.onnx"
@@ -274,12 +274,23 @@ def test_describe_tells_what_was_built(start, one_to_one):
 
 @pytest.fixture
 def two_builds(tmp_path, monkeypatch):
-    """Let the metadata of a second build be found beside the first."""
+    """Let the metadata of two builds be found in one folder."""
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        folder = tmp_path / f"{name.replace('-', '_')}-1.31.1.dist-info"
+        folder.mkdir()
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.31.1\n"
+        (folder / "METADATA").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_a_build_that_is_only_hidden_by_another_folder_harms_nothing(tmp_path, monkeypatch):
     folder = tmp_path / "onnxruntime_gpu-1.31.1.dist-info"
     folder.mkdir()
     text = "Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 1.31.1\n"
     (folder / "METADATA").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
+    assert len(builds.installed_builds()) == 2
+    assert builds.two_builds() is None
 
 
 @pytest.mark.usefixtures("two_builds", "has_cuda")

@@ -11,6 +11,7 @@ __all__ = [
     "BUILDS",
     "INSTALL_CPU",
     "INSTALL_GPU",
+    "TO_GPU",
     "import_runtime",
     "installed_builds",
     "two_builds",
@@ -30,17 +31,20 @@ BUILDS: Final = (
 
 INSTALL_CPU: Final = "pip install onnxruntime"
 INSTALL_GPU: Final = "pip install onnxruntime-gpu cuda-bindings"
-"""The lines to type."""
+"""The lines to type, where no build is installed."""
+TO_GPU: Final = f"pip uninstall -y onnxruntime && {INSTALL_GPU}"
+"""The line to type where the CPU build is installed."""
 
 
-def installed_builds() -> list[str]:
-    """Give the builds whose metadata are installed, each with its version."""
-    found = []
+def installed_builds() -> dict[str, str]:
+    """Give the builds whose metadata are installed, each with its version, and the folder of each."""
+    found = {}
     for name in BUILDS:
         try:
-            found.append(f"{name} {metadata.version(name)}")
+            one = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue
+        found[f"{name} {one.version}"] = str(one.locate_file(""))
     return found
 
 
@@ -54,7 +58,7 @@ def import_runtime() -> Any:
         import onnxruntime
     except ImportError as error:
         found = installed_builds()
-        what = f"({found[0]}) cannot be imported: {error}" if found else "is not installed"
+        what = f"({next(iter(found))}) cannot be imported: {error}" if found else "is not installed"
         raise MissingDependencyError(
             f"ONNX Runtime {what}",
             distribution="headrace-ort",
@@ -64,9 +68,13 @@ def import_runtime() -> Any:
 
 
 def two_builds() -> SetupError | None:
-    """Give what is wrong where several builds are installed, one written over the other."""
-    found = installed_builds()
-    if len(found) < 2:
+    """Give what is wrong where several builds are installed, one written over the other.
+
+    A build in another folder of ``sys.path`` is only hidden by the first, and harms nothing.
+    """
+    folders = installed_builds()
+    found = [one for one in folders if list(folders.values()).count(folders[one]) > 1]
+    if not found:
         return None
     names = " ".join(one.split()[0] for one in found)
     return SetupError(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 import onnxruntime as ort
 
 from headrace.errors import MissingDependencyError, SetupError
+from headrace_ort.builds import TO_GPU
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -123,24 +123,10 @@ def _refuse_missing(chosen: Sequence[str]) -> None:
         f"{', '.join(missing)} is not in the installed ONNX Runtime {ort.__version__},"
         f" which has {', '.join(available)}"
     )
-    both = [name for name in ("onnxruntime", "onnxruntime-gpu") if _is_installed(name)]
-    if len(both) > 1:
-        what += "; two builds of it, onnxruntime and onnxruntime-gpu, are installed into one folder"
     install = "Install the build of ONNX Runtime that has it; only one may be installed at a time."
     if any(name in ON_CUDA for name in missing):
-        install = (
-            'Type: pip install "headrace-ort[gpu]" && pip uninstall -y onnxruntime onnxruntime-gpu'
-            " && pip install onnxruntime-gpu. Or name a plugin provider in `provider_libraries`."
-        )
+        install = f"Type: {TO_GPU}. Or name a plugin provider in `provider_libraries`."
     raise MissingDependencyError(what, distribution="headrace-ort", hint=install)
-
-
-def _is_installed(distribution: str) -> bool:
-    try:
-        metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _text(value: str | float | bool) -> str:
