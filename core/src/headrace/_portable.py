@@ -155,5 +155,5 @@ def _lent_frame() -> FrameType:
     while frame is None:
         _mark = mark = _raised_before()
         next(mark)
-        frame = mark.gi_frame
+        frame = mark.gi_frame  # type: ignore[attr-defined]
     return frame  # type: ignore[no-any-return]
