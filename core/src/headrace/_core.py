@@ -16,7 +16,7 @@ from headrace._process import close_at_exit
 from headrace._retirement import Retirement
 from headrace._scheduling.entry import unreadable
 from headrace._scheduling.helpers import errands
-from headrace._scheduling.reentrant import new_lock, reentrant
+from headrace._scheduling.reentrant import reentrant, taking
 from headrace._scheduling.signal import Signal
 from headrace._teardown import Teardown
 from headrace.errors import ClosedError, DeadlineExceededError, InputError, SetupError
@@ -53,7 +53,7 @@ class Core:
         self._building = False
         self.only: Scheduler | None = None
         self.graph: Graph | None = None
-        self._lock = new_lock(self)
+        self._lock = threading.RLock()
         self._teardown = Teardown()
         self._closing: ClosedError | None = None
         self._closed = threading.Event()
@@ -269,7 +269,7 @@ class Core:
             )
             raise DeadlineExceededError(what, node=name)
         settled: Sequence[Entry] = ()
-        with self._lock:
+        with taking(self._lock):
             try:
                 self.check_open()
                 commit()
@@ -314,7 +314,7 @@ class Core:
         if self._forked:
             return
         until = time.monotonic() + timeout
-        with self._lock:
+        with taking(self._lock):
             if self._closing is None:
                 self._closing = ClosedError()
             closing = self._closing

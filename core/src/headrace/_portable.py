@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import pickle
 import sys
-import traceback
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,7 +43,7 @@ def without_locals(error: Error) -> Error:
         one = left.pop()
         if one is not None and id(one) not in seen and (one is error or _is_over(one)):
             seen.add(id(one))
-            traceback.clear_frames(one.__traceback__)  # passes over frames that still run
+            _clear(one.__traceback__)
             left += [one.__cause__, one.__context__]
             left += one.exceptions if isinstance(one, group) else ()
     return error
@@ -52,11 +52,19 @@ def without_locals(error: Error) -> Error:
 def _is_over(error: BaseException) -> bool:
     """Tell whether the function that caught an error has ended; else it is that of a caller."""
     try:
-        if error.__traceback__ is not None:
+        if error.__traceback__ is not None and not _is_mark(error.__traceback__):
             error.__traceback__.tb_frame.clear()
     except RuntimeError:
         return False
     return True
+
+
+def _clear(last: TracebackType | None) -> None:
+    while last is not None:
+        if not _is_mark(last):
+            with suppress(RuntimeError):  # it still runs
+                last.tb_frame.clear()
+        last = last.tb_next
 
 
 def rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
@@ -118,8 +126,8 @@ def forget_earlier(error: BaseException, catchers: Collection[CodeType]) -> None
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
-        if last.tb_frame is _FRAME or last.tb_frame.f_code in catchers:
-            error.__traceback__ = TracebackType(None, _FRAME, 0, 1)
+        if _is_mark(last) or last.tb_frame.f_code in catchers:
+            error.__traceback__ = TracebackType(None, _lent_frame(), 0, 1)
             return
 
 
@@ -129,6 +137,23 @@ def _raised_before() -> Generator[None, None, None]:
         yield
 
 
-_mark = _raised_before()
-next(_mark)
-_FRAME: FrameType = _mark.gi_frame  # type: ignore[attr-defined]
+def _is_mark(last: TracebackType) -> bool:
+    return last.tb_frame.f_code is _raised_before.__code__
+
+
+_mark: Any = None
+
+
+def _lent_frame() -> FrameType:
+    """Give the frame of a generator that waits.
+
+    Whoever clears such a frame ends its generator, and in Python 3.12 the frame then keeps the whole
+    stack of whoever cleared it. So nothing here clears it, and after anybody else there is a new one.
+    """
+    global _mark
+    frame = None if _mark is None else _mark.gi_frame
+    while frame is None:
+        _mark = mark = _raised_before()
+        next(mark)
+        frame = mark.gi_frame  # type: ignore[attr-defined]
+    return frame  # type: ignore[no-any-return]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.helpers import errands
-from headrace._scheduling.reentrant import new_lock
+from headrace._scheduling.reentrant import taking
 from headrace._scheduling.signal import Signal
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Teardown:
     """The passes of one pipeline, one at a time; each in a thread where it may hang."""
 
     def __init__(self) -> None:
-        self._lock = new_lock(self)
+        self._lock = threading.RLock()
         self._pass: _Pass | None = None
 
     @property
@@ -103,7 +104,7 @@ class Teardown:
         own: _Pass | None = None
         while own is None:
             wanted = _Pass(steps())
-            with self._lock:
+            with taking(self._lock):
                 before = self._pass
                 if before is None or before.over or before.left_behind:
                     own = self._pass = wanted

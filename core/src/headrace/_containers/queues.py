@@ -12,7 +12,7 @@ from pydantic import Field
 from headrace._backend import Backend
 from headrace._options import Options as _Options
 from headrace._scheduling.batch import Filler, entries_running_here
-from headrace._scheduling.reentrant import new_lock
+from headrace._scheduling.reentrant import taking
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class NamedQueue:
         self.max = most
         self.dropped = 0
         self._items: deque[Request] = deque()
-        self._changed = threading.Condition(new_lock(self))
+        self._changed = threading.Condition(threading.RLock())
         self._closed = False
 
     def put(self, item: Request, deadline: float | None) -> None:
@@ -50,14 +50,14 @@ class NamedQueue:
             DeadlineExceededError: ``deadline`` (seconds of `time.monotonic`) came first.
             ClosedError: The pipeline was closed.
         """
-        with self._changed:
+        with taking(self._changed):
             self._wait(lambda: len(self._items) < self.max, deadline, "full")
             self._items.append(item)
             self._changed.notify_all()
 
     def put_newest(self, item: Request) -> None:
         """Append ``item``; drop the oldest when the queue is full, and count it."""
-        with self._changed:
+        with taking(self._changed):
             if len(self._items) >= self.max:
                 self._items.popleft()
                 self.dropped += 1
@@ -71,7 +71,7 @@ class NamedQueue:
             DeadlineExceededError: ``deadline`` came first.
             ClosedError: The pipeline was closed and the queue is empty.
         """
-        with self._changed:
+        with taking(self._changed):
             self._wait(lambda: bool(self._items), deadline, "empty")
             item = self._items.popleft()
             self._changed.notify_all()
@@ -79,7 +79,7 @@ class NamedQueue:
 
     def close(self) -> None:
         """Let nobody wait any more; what is in the queue can still be taken."""
-        with self._changed:
+        with taking(self._changed):
             self._closed = True
             self._changed.notify_all()
 
@@ -96,7 +96,7 @@ class NamedQueue:
 
     def statistics(self) -> dict[str, int]:
         """Give how many wait, how many may, and how many were dropped."""
-        with self._changed:
+        with taking(self._changed):
             return {"waiting": len(self._items), "max": self.max, "dropped": self.dropped}
 
 
@@ -104,7 +104,7 @@ class Queues:
     """The queues of one pipeline, by name."""
 
     def __init__(self) -> None:
-        self._lock = new_lock(self)
+        self._lock = threading.RLock()
         self._queues: dict[str, NamedQueue] = {}
         self._closed = False
 
@@ -114,7 +114,7 @@ class Queues:
         Raises:
             ContractError: There is one of another size.
         """
-        with self._lock:
+        with taking(self._lock):
             queue = self._queues.get(name)
             if queue is None:
                 queue = self._queues[name] = NamedQueue(name, most)
@@ -127,13 +127,13 @@ class Queues:
 
     def expect(self, sizes: Mapping[str, int]) -> None:
         """Make the queues that some node will declare, so that its users find them as declared."""
-        with self._lock:
+        with taking(self._lock):
             for name, most in sizes.items():
                 self._queues.setdefault(name, NamedQueue(name, most))
 
     def use(self, name: str) -> NamedQueue:
         """Give a queue; the first user of one that nobody declared makes it."""
-        with self._lock:
+        with taking(self._lock):
             queue = self._queues.get(name)
             if queue is None:
                 queue = self._queues[name] = NamedQueue(name, DEFAULT_MAX)
@@ -141,25 +141,25 @@ class Queues:
 
     def names(self) -> set[str]:
         """Give the names of all queues."""
-        with self._lock:
+        with taking(self._lock):
             return set(self._queues)
 
     def forget(self, names: set[str]) -> None:
         """Drop queues that nobody uses."""
-        with self._lock:
+        with taking(self._lock):
             for name in names:
                 del self._queues[name]
 
     def close(self) -> None:
         """Let nobody wait any more."""
-        with self._lock:
+        with taking(self._lock):
             queues = list(self._queues.values())
         for queue in queues:
             queue.close()
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """Give the statistics of each queue."""
-        with self._lock:
+        with taking(self._lock):
             queues = dict(self._queues)
         return {name: queue.statistics() for name, queue in queues.items()}
 

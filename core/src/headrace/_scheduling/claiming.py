@@ -48,7 +48,6 @@ class Claiming:
     _recovered: Callable[..., None]
     _node: Node
     _dispatcher: Dispatcher
-    _lock: Any
     _line: WaitingLine
     _elsewhere: Elsewhere
     _rack: Rack
@@ -72,7 +71,7 @@ class Claiming:
             error = self._run_alone(instance, request)
             request["data"] = data
             code = "" if error is None else code_of(error)
-            with self._lock:
+            with node.lock:
                 if error is not None:
                     instance.failed(code)
                 idle = not node.line.count and not node.refusing and not instance.retired
@@ -99,7 +98,7 @@ class Claiming:
     def _claim(self, request: Request, weight: int, home: Scheduler | None) -> Instance | None:
         """Claim an instance for a caller's own request, if it may skip the queue."""
         node = self._node
-        with self._lock:
+        with node.lock:
             node.collect()
             free = node.free
             if (

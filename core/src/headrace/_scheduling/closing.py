@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import RUNNING
 from headrace._scheduling.node import new_racks, own
-from headrace._scheduling.reentrant import new_lock, reentrant
+from headrace._scheduling.reentrant import reentrant
 from headrace._scheduling.signal import Signal
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ class Ending:
     _crew: Crew
     _direct_max: int
     _rack: Rack
-    _lock: Any
 
     @reentrant()
     def refuse(self, error: ClosedError, *, drain: bool) -> None:
@@ -97,8 +96,8 @@ class Ending:
             self._crew.stop()
 
     def after_fork(self, error: ClosedError) -> None:
-        """Refuse everything in a child process; the lock may have been held by another thread."""
-        self._lock = self._node.lock = new_lock(self._node)
+        """Refuse everything in a child process."""
+        self._node.after_fork()
         self._node.racks = new_racks()
         self._rack = self._node.racks[0]
         self._node.refusing, self._node.dead, self._direct_max = error, True, 0

@@ -262,10 +262,11 @@ class Direct(Claiming):
         return max([instance.mean_s for instance in list(rack[0])], default=0.0) < SWIFT_S
 
     def _rest(self, instance: Instance, code: str) -> None:
-        with self._lock:
+        node = self._node
+        with node.lock:
             if code:
                 instance.failed(code)
-            self._node.rest(instance)
+            node.rest(instance)
 
     def _look(self, instance: Instance, rack: Rack) -> None:
         """See to those who have come meanwhile, after an instance was put on a rack."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace._scheduling.admission import unfit
 from headrace._scheduling.node import new_racks
@@ -29,7 +29,6 @@ class Exchange:
     _node: Node
     _dispatcher: Dispatcher
     _crew: Crew
-    _lock: Any
     _rack: Rack
     _direct_max: int
     _linger: bool

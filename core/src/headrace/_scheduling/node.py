@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.elsewhere import Elsewhere
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, Entry
@@ -13,7 +14,7 @@ from headrace._scheduling.executors import Caller, CallerOfGroups
 from headrace._scheduling.helpers import errands
 from headrace._scheduling.instance import SWIFT_S
 from headrace._scheduling.line import WaitingLine
-from headrace._scheduling.reentrant import new_lock
+from headrace._scheduling.reentrant import taking
 from headrace._scheduling.statistics import Past
 from headrace.errors import ClosedError, InstanceLostError, OverloadedError, code_of
 
@@ -105,7 +106,7 @@ class Node:
         self.name = name
         self.limits = limits
         self.clock = clock
-        self.lock = new_lock(self)
+        self._lock = threading.RLock()
         self.instances = list(instances)
         self.retiring: list[Instance] = []
         self.every = self.instances
@@ -144,6 +145,15 @@ class Node:
         ]
         self.max = max(maxima) if living and len(maxima) == len(living) else None
         self.min = min((i.min for i in living), default=1)
+
+    @property
+    def lock(self) -> Any:
+        """The lock of the node, for a ``with`` statement."""
+        return taking(self._lock)
+
+    def after_fork(self) -> None:
+        """Take another lock in a child process: this one may have been held by another thread."""
+        self._lock = threading.RLock()
 
     # Entries.
 

@@ -14,9 +14,9 @@ A thread that is near the end of its stack is refused before anything has begun.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
-import weakref
 from functools import partial, wraps
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,9 +35,9 @@ __all__ = [
     "in_main_thread",
     "main_thread",
     "near_stack_end",
-    "new_lock",
     "no_room",
     "reentrant",
+    "taking",
 ]
 
 _ROOM = 100
@@ -60,36 +60,41 @@ def in_main_thread() -> bool:
 
 # Locks.
 
-_owned_by_me: dict[int, Callable[[], bool]] = {}
-_looks: tuple[Callable[[], bool], ...] = ()
+_outermost: dict[int, Any] = {}
+"""Per thread the lock that it took last while it held none, or is about to take."""
+
+_kept: list[Any] = []
+"""What `_outermost` told of the thread that runs the garbage collector, before it ran it."""
 
 
-def new_lock(owner: object) -> Any:
-    """Make a lock of which `holds_a_lock` knows as long as ``owner`` lives."""
-    lock: Any = threading.RLock()
-    key = id(lock)
-    _owned_by_me[key] = lock._is_owned
-    weakref.finalize(owner, _forget, key).atexit = False
-    _look_anew()
+def taking(lock: Any) -> Any:
+    """Give a lock to the ``with`` statement that takes it, and take note of it for `holds_a_lock`.
+
+    Args:
+        lock: A `threading.RLock`, or a condition of one.
+    """
+    me = get_ident()
+    outermost = _outermost.get(me)
+    if outermost is None or not outermost._is_owned():
+        _outermost[me] = lock
     return lock
-
-
-def _forget(key: int) -> None:
-    _owned_by_me.pop(key, None)
-    _look_anew()
-
-
-def _look_anew() -> None:
-    global _looks
-    _looks = tuple(_owned_by_me.copy().values())  # what is dropped meanwhile changes no copy
 
 
 def holds_a_lock() -> bool:
     """Tell whether the calling thread holds a lock of a scheduler: it runs a destructor inside."""
-    for owned in _looks:  # noqa: SIM110 - any() with a generator costs thrice as much
-        if owned():
-            return True
-    return False
+    outermost = _outermost.get(get_ident())
+    return outermost is not None and outermost._is_owned()
+
+
+def _around_collection(phase: str, _: object) -> None:
+    """Put the note of a thread back that was about to take a lock when destructors took others."""
+    if phase == "start":
+        _kept[:] = [_outermost.get(get_ident())]
+    elif _kept and (outermost := _kept.pop()) is not None:
+        _outermost[get_ident()] = outermost
+
+
+gc.callbacks.append(_around_collection)  # one thread at a time collects
 
 
 # Errands.
@@ -157,3 +162,4 @@ def reentrant(later: Callable[..., Any] | None = None) -> Callable[[Function], F
 
 def _after_fork() -> None:
     main_thread.ident = threading.main_thread().ident
+    _outermost.clear()  # another thread may get the identifier of one that is gone

@@ -96,7 +96,6 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
         )
         driver.attach(self._dispatcher, self._crew)
         # What `call` needs, one attribute away.
-        self._lock = node.lock
         self._rack = node.racks[0]
         self._line = node.line
         self._elsewhere = node.elsewhere

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.helpers import errands
-from headrace._scheduling.reentrant import new_lock
+from headrace._scheduling.reentrant import taking
 from headrace._scheduling.signal import Signal
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Timer:
     """
 
     def __init__(self) -> None:
-        self._lock = new_lock(self)
+        self._lock = threading.RLock()
         self._changed = Signal()
         self._heap: list[tuple[float, int, Alarm]] = []
         self._order = itertools.count()
@@ -55,7 +55,7 @@ class Timer:
     def call_at(self, at: float, action: Callable[[], None]) -> Alarm:
         """Call ``action()`` at ``at`` seconds of `time.monotonic`."""
         alarm = Alarm(self, at, action)
-        with self._lock:
+        with taking(self._lock):
             heapq.heappush(self._heap, (at, next(self._order), alarm))
             first = self._heap[0][2] is alarm
             starts, self._starts = not self._starts, True
@@ -72,7 +72,7 @@ class Timer:
 
     def forgotten(self) -> None:
         """Count an alarm that was taken back; drop such alarms when they are the greater part."""
-        with self._lock:
+        with taking(self._lock):
             self._dead += 1
             if self._dead > 64 and self._dead * 2 > len(self._heap):
                 self._heap = [item for item in self._heap if item[2].action is not None]
@@ -107,7 +107,7 @@ class Timer:
 
     def _next(self) -> tuple[Callable[[], None] | None, float | None]:
         """Give what is due now, or how long nothing will be: None for ever."""
-        with self._lock:
+        with taking(self._lock):
             while self._heap:
                 at, _, alarm = self._heap[0]
                 left = at - time.monotonic()

@@ -1,0 +1,65 @@
+"""What a request costs beside many other nodes of the process: microseconds for 1 and for 1000.
+
+- ``submit``: one future and waiting for it, in a thread that is not the main thread.
+- ``queue``: a call that passes the queue, since its node has a ``timeout_ms``.
+
+The two numbers of nodes are measured in turn, in several rounds; the figures are the medians.
+
+    python -m benchmarks.scheduling.many_nodes [--quick] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.load import arguments, environment, print_environment, save
+from benchmarks.scheduling.main_thread import Nothing, future, in_thread, one, timed
+
+import headrace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CASES: dict[str, tuple[dict[str, Any], Callable[[headrace.Pipeline], None]]] = {
+    "submit": ({"backend": "Nothing"}, future),
+    "queue": ({"backend": "Nothing", "timeout_ms": 60000}, one),
+}
+
+
+def measure(nodes: int, times: int) -> dict[str, float]:
+    """Give the microseconds per request of each case while so many nodes exist."""
+    with ExitStack() as stack:
+        for _ in range(nodes - 1):
+            stack.enter_context(headrace.pipe({"backend": "Nothing"}))
+        found = {}
+        for name, (config, call) in CASES.items():
+            with headrace.pipe(config) as pipe:
+                in_thread(lambda: timed(call, pipe, max(1, times // 10)))  # noqa: B023
+                found[name] = in_thread(lambda: timed(call, pipe, times))  # noqa: B023
+        return found
+
+
+def main() -> None:
+    """Measure and print."""
+    args = arguments(__doc__).parse_args()
+    many, times, rounds = (20, 20, 1) if args.quick else (1000, 3000, 5)
+    about = environment(["headrace"])
+    headrace.register("Nothing", Nothing, replace=True)
+    print_environment(about)
+    begun = time.perf_counter()
+    runs = [(measure(1, times), measure(many, times)) for _ in range(rounds)]
+    print(f"{'case':10} {'1 node µs':>10} {f'{many} nodes µs':>14} {'ratio':>6}")
+    figures = {}
+    for name in CASES:
+        few_us, many_us = (statistics.median(run[k][name] for run in runs) for k in (0, 1))
+        figures[name] = {"one_us": few_us, "many_us": many_us}
+        print(f"{name:10} {few_us:10.1f} {many_us:14.1f} {many_us / few_us:6.2f}")
+    print(f"{rounds} rounds, {time.perf_counter() - begun:.0f} s")
+    save(args.json, about, {"cases": figures})
+
+
+if __name__ == "__main__":
+    main()
