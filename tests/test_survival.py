@@ -66,8 +66,8 @@ def test_an_unknown_option_gets_the_nearest_name():
 
 
 def test_a_missing_plugin_says_what_to_install():
-    (problem,) = problems_of({"backend": "TensorrtTensor"})
-    assert "headrace-trt" in problem.render()
+    (problem,) = problems_of({"backend": "Benchmark"})
+    assert "headrace-observe" in problem.render()
     assert "pip install" in problem.render()
 
 

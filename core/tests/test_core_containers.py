@@ -391,16 +391,14 @@ def test_a_model_loader_that_cannot_choose_is_an_error(text, keys, code):
 
 
 def test_a_branch_that_is_not_chosen_need_not_be_installed():
-    text = "ModelLoader[(.onnx)NeedsA,(.trt)TensorrtInferTensor]"
+    text = "ModelLoader[(.onnx)NeedsA,(.trt)Benchmark]"
     assert outcomes(text, [1], model="x.onnx", precision="fp16") == ["x.onnx"]
 
 
 # Fallback.
 
 
-@pytest.mark.parametrize(
-    "first", ["Broken", "Cold", "NoLibrary", "TensorrtTensor", "Nope", "S[Broken]"]
-)
+@pytest.mark.parametrize("first", ["Broken", "Cold", "NoLibrary", "Benchmark", "Nope", "S[Broken]"])
 def test_fallback_takes_the_first_that_can_be_built_here(first):
     with headrace.pipe({"backend": f"Fallback[{first},Str]"}) as pipe:
         assert pipe({"data": 1})["result"] == "<1>"
@@ -424,7 +422,7 @@ def test_wrong_options_do_not_mean_next():
 
 def test_options_of_branches_that_are_not_taken_count_as_known():
     assert outcomes("Fallback[Str,Broken]", [1], level=3) == ["<1>"]
-    assert outcomes("Fallback[TensorrtTensor,Str]", [1], precision="fp16") == ["<1>"]
+    assert outcomes("Fallback[Benchmark,Str]", [1], precision="fp16") == ["<1>"]
 
 
 def test_the_range_of_a_fallback_is_open_until_it_has_chosen():
@@ -462,7 +460,7 @@ def test_when_all_fail_every_reason_is_given():
     assert "no device" in str(caught.value)
     assert "too cold" in str(caught.value)
     with pytest.raises(ConfigError) as wrong:
-        headrace.PipelineConfig.load({"backend": "Fallback[Nope,TensorrtTensor]"})
+        headrace.PipelineConfig.load({"backend": "Fallback[Nope,Benchmark]"})
     (problem,) = wrong.value.problems
     assert problem.code == "fallback"
     assert "Nope" in problem.message

@@ -168,7 +168,7 @@ def test_a_missing_library_is_a_problem_that_says_what_to_install(site):
 
 @pytest.mark.parametrize(
     ("name", "distribution"),
-    [("TorchModule", "headrace-torch"), ("TensorrtTensor", "headrace-trt")],
+    [("Benchmark", "headrace-observe")],
 )
 def test_a_well_known_backend_says_which_distribution_to_install(site, name, distribution):
     found = problem({"backend": name, "some_option": 1})

@@ -15,7 +15,7 @@ from headrace._graph import Graph
 from headrace._process import close_at_exit
 from headrace._retirement import Retirement
 from headrace._scheduling.entry import unreadable
-from headrace._scheduling.helpers import errands
+from headrace._scheduling.errands import errands
 from headrace._scheduling.reentrant import reentrant, taking
 from headrace._scheduling.signal import Signal
 from headrace._teardown import Teardown

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._scheduling.admission import inside
 from headrace._scheduling.circles import circle_of, waiting
 from headrace._scheduling.entry import RUNNING, Entry
-from headrace._scheduling.helpers import callbacks, errands
+from headrace._scheduling.errands import callbacks, errands
 from headrace._scheduling.reentrant import reentrant
 from headrace._scheduling.signal import Signal
 

@@ -10,7 +10,7 @@ import time
 import weakref
 from typing import Any, Protocol
 
-from headrace._scheduling import helpers, reentrant, timer
+from headrace._scheduling import errands, reentrant, timer
 
 __all__ = ["EXIT_S", "Closable", "close_at_exit", "usable_cpus"]
 
@@ -94,7 +94,7 @@ def _skip_destructors() -> None:
 
 
 def _in_child() -> None:
-    helpers._after_fork()
+    errands._after_fork()
     reentrant._after_fork()
     timer._after_fork()
     for closable in list(_open):

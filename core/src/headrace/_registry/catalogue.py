@@ -78,7 +78,7 @@ _BY_DISTRIBUTION = {
     ),
 }
 
-_FOLDERS = {name: name.replace("headrace-", "plugins/", 1) for name in _BY_DISTRIBUTION}
+_FOLDERS = {f"headrace-{name}": f"plugins/{name}" for name in ("cv", "ort", "torch", "trt")}
 
 KNOWN_ELSEWHERE = {
     name: distribution for distribution, names in _BY_DISTRIBUTION.items() for name in names.split()

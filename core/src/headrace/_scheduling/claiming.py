@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling import batch as _batch
 from headrace._scheduling.entry import MISSING
-from headrace._scheduling.helpers import errands
+from headrace._scheduling.errands import errands
 from headrace._scheduling.instance import BARGE_S, SWIFT_S
 from headrace.errors import ContractError, code_of
 

@@ -58,7 +58,7 @@ class Owner(Protocol):
         """Take note of the outcome, without any lock held; a second time changes nothing.
 
         Whoever hands the request on gives the dict back first, see `Entry.give_back`. It must be
-        short: code of the user is run by `headrace._scheduling.helpers.callbacks`.
+        short: code of the user is run by `headrace._scheduling.errands.callbacks`.
         """
 
 

@@ -22,7 +22,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace._scheduling.calls import Call
-from headrace._scheduling.helpers import errands
+from headrace._scheduling.errands import errands
 
 if TYPE_CHECKING:
     from collections.abc import Callable

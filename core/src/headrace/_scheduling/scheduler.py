@@ -10,7 +10,7 @@ instances on a rack are taken without it. The main thread never takes it. The pa
 - `driving`, `crew`: those threads;
 - `exchange`: new instances in place of the old ones;
 - `closing`: the end;
-- `reentrant`, `helpers`: what is asked for in the main thread, or where a lock is held;
+- `reentrant`, `errands`: what is asked for in the main thread, or where a lock is held;
 - `node`: what they share, and the one outcome of every request.
 """
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import enter, held_here, inside
 from headrace._scheduling.entry import DONE, ENTERED, NEW, NOBODY, OUTSIDE, QUEUED, RUNNING
-from headrace._scheduling.helpers import errands
+from headrace._scheduling.errands import errands
 from headrace._scheduling.reentrant import reentrant
 from headrace._scheduling.signal import Signal
 

@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headrace._scheduling.calls import Call
-from headrace._scheduling.helpers import errands
+from headrace._scheduling.errands import errands
 from headrace._scheduling.signal import Signal
 
 if TYPE_CHECKING:

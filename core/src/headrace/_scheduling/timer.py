@@ -9,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from headrace._scheduling.helpers import errands
+from headrace._scheduling.errands import errands
 from headrace._scheduling.reentrant import taking
 from headrace._scheduling.signal import Signal
 
