@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 from headrace._scheduling import batch as _batch
 from headrace._scheduling.claiming import Claiming, fail, refuse_inside, restore
 from headrace._scheduling.entry import MISSING, refuses_change
-from headrace._scheduling.executors import Caller
 from headrace._scheduling.errands import errands
+from headrace._scheduling.executors import Caller
 from headrace._scheduling.instance import RESTING, SWIFT_S
 from headrace._scheduling.reentrant import (
     errand,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from headrace._scheduling import batch as _batch
 from headrace._scheduling.admission import deadline_error, interrupted
 from headrace._scheduling.entry import DONE, RUNNING
-from headrace._scheduling.executors import Runner, Work
 from headrace._scheduling.errands import errands
+from headrace._scheduling.executors import Runner, Work
 from headrace.errors import BackendError, code_of
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.elsewhere import Elsewhere
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, Entry
-from headrace._scheduling.executors import Caller, CallerOfGroups
 from headrace._scheduling.errands import errands
+from headrace._scheduling.executors import Caller, CallerOfGroups
 from headrace._scheduling.instance import SWIFT_S
 from headrace._scheduling.line import WaitingLine
 from headrace._scheduling.reentrant import taking
