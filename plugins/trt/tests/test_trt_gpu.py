@@ -419,7 +419,7 @@ def test_two_processes_one_cache(small_net, tmp_path):
         import sys
         import numpy as np, headrace
         config = {"backend": sys.argv[2], "model": sys.argv[1], "max": 4, "optimization_level": 0,
-                  "profiles": [{"max": "x:4x3x16x16"}]}
+                  "profiles": [{"min": "x:1x3x16x16", "max": "x:4x3x16x16"}]}
         with headrace.pipe(config) as p:
             print(p({"data": np.ones((3, 16, 16), np.float32)})["result"].shape)
             print('"cache_hit": true' in __import__("json").dumps(p.describe()))
@@ -566,6 +566,9 @@ class Double(trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPl
         pass
 
     def on_shape_change(self, inputs, outputs):
+        pass
+
+    def set_tactic(self, tactic):
         pass
 
     def supports_format_combination(self, place, described, inputs):

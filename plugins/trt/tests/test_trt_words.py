@@ -18,6 +18,10 @@ GATHERED = (
 
 onnxruntime = pytest.importorskip("onnxruntime")
 ALONE = "IoC[LoadTensorrtEngine,TensorrtInferTensor;TensorrtInferTensor]"
+PLAIN = (
+    "IoC[LoadTensorrtEngine,TensorrtInferTensor;"
+    "CatSplit[TensorrtCat,TensorrtInferTensor,TensorrtSplit]]"
+)
 SHORT = "TensorrtInferTensor[LoadTensorrtEngine]"
 BOTH = pytest.mark.parametrize("backend", [SHORT, GATHERED], ids=["alone", "gathered"])
 
@@ -110,6 +114,19 @@ def test_one_engine_for_all_instances_a_context_for_each(device, plan, pipe, lin
     assert [r["result"].shape for r in p([{"data": s} for s in samples(20)])] == [(2,)] * 20
 
 
+@pytest.mark.parametrize("backend", [SHORT, PLAIN], ids=["alone", "gathered"])
+def test_a_profile_of_one_size_beside_another(device, plan, pipe, linear, backend):
+    """The library may tell the batch axis as the length that the first profile fixes it to."""
+    model, expected = linear
+    profiles = [{"x": ((1, 3), (1, 3), (1, 3))}, {"x": ((2, 3), (8, 3), (8, 3))}]
+    made = plan(model, *profiles, narrowed=True)
+    p = pipe(backend=backend, model=str(made), max=8, instance_num=2)
+    assert p.describe()["nodes"]["main"]["range"] == [1, 8]
+    rows = np.stack(samples(8))
+    assert np.allclose(p({"data": rows, "request_size": 8})["result"], expected(rows))
+    assert np.allclose(p({"data": rows[0]})["result"], expected(rows[0]))
+
+
 @BOTH
 def test_many_threads_each_get_their_own_answer(device, plan, pipe, linear, backend):
     model, expected = linear
@@ -156,6 +173,30 @@ def test_ragged_batches(device, plan, pipe, image, backend, ragged):
             wanted = np.full((3, 9, 9), 0.5, np.float32)
             wanted[:, : image.shape[1], : image.shape[2]] = image
         assert np.allclose(request["result"], expected(wanted), atol=1e-4)
+
+
+@BOTH
+def test_an_array_on_the_device_is_never_padded(device, plan, pipe, image, backend):
+    from fake_device import OnDevice
+
+    model, expected = image
+    made = plan(model, {"x": ((1, 3, 4, 4), (2, 3, 6, 6), (8, 3, 9, 9))})
+    p = pipe(backend=backend, model=str(made), max=8, ragged="pad", pad_value=0.5)
+    random = np.random.default_rng(3)
+    small, large = (random.standard_normal((3, n, n)).astype(np.float32) for n in (5, 8))
+    requests = [{"data": OnDevice(device, a)} for a in (small, large)] + [{"data": small}]
+    with pytest.raises(RequestsFailed) as caught:
+        p(requests)
+    first, second, third = caught.value.errors
+    assert (second, third) == (None, None)
+    assert "not padded" in str(first)
+    assert "[3, 5, 5] on the device" in str(first)
+    padded = np.full((3, 8, 8), 0.5, np.float32)
+    padded[:, :5, :5] = small
+    assert np.allclose(requests[1]["result"], expected(large), atol=1e-4)
+    assert np.allclose(requests[2]["result"], expected(padded), atol=1e-4)
+    alone = p({"data": OnDevice(device, small)})["result"]
+    assert np.allclose(alone, expected(small), atol=1e-4)
 
 
 @BOTH
