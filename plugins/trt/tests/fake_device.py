@@ -95,6 +95,9 @@ class FakeCuda:
         self.copies.append((target, source, nbytes))
         self.queue(stream, lambda: ctypes.memmove(target, source, nbytes))
 
+    def queue_copy(self, target, source, nbytes, stream):
+        self.copy(target, source, nbytes, stream)
+
     def stream_synchronize(self, stream):
         self.waits += 1
         work, self.streams[stream] = self.streams.get(stream, []), []

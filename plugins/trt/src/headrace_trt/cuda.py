@@ -120,11 +120,22 @@ class Cuda:
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy between any two memories, in order on ``stream``."""
-        if self._driver_copy is not None and not self._driver_copy(target, source, nbytes, stream):
-            return
         (error,) = self._copy(target, source, nbytes, self._any, stream)
         if int(error):
             self._check((error,), "cudaMemcpyAsync")
+
+    def queue_copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Queue a copy between device and pinned memory: `copy` for what never waits.
+
+        A batch has a copy per request. The driver's own call costs the host a fourth of what the
+        binding of the runtime costs, and it keeps the interpreter's lock, which would take longer to
+        get back from other threads than such a copy takes to be queued. (Memory that is not pinned
+        is copied before the call returns: that is for `copy`, which releases the lock.)
+        """
+        queue = self._driver_copy
+        # Where the driver gives an error the runtime is called, which tells it in its own words.
+        if queue is None or queue(target, source, nbytes, stream):
+            self.copy(target, source, nbytes, stream)
 
     def stream_create(self) -> int:
         """Make a stream that does not wait for the default one."""
@@ -191,13 +202,7 @@ class Cuda:
 
 
 def _driver_copy() -> Callable[[int, int, int, int], int] | None:
-    """Give the driver's ``cuMemcpyAsync``, which does what ``cudaMemcpyAsync`` does; None without.
-
-    A batch has a copy per request. Called by ctypes it costs the host a fourth of what the binding
-    of the runtime costs, and it keeps the interpreter's lock: a copy that is only queued takes less
-    time than to get the lock back from other threads. Where it gives an error, the runtime is
-    called, which tells the error in its own words.
-    """
+    """Give the driver's ``cuMemcpyAsync``, called with the interpreter's lock; None without one."""
     try:
         found = ctypes.PyDLL("libcuda.so.1").cuMemcpyAsync
     except (OSError, AttributeError):

@@ -121,7 +121,7 @@ class Outputs:
             else:
                 pointer, view = self._arena.take(nbytes)
                 if nbytes:
-                    self._cuda.copy(pointer, raw.pointer, nbytes, self._stream.handle)
+                    self._cuda.queue_copy(pointer, raw.pointer, nbytes, self._stream.handle)
                 if raw.owner is not None:
                     kept.append(raw.owner)
                 fetched.append(view.view(numpy_dtype(raw.port.dtype)).reshape(raw.shape))

@@ -107,14 +107,14 @@ class InputBuffers:
             for row, value in enumerate(values):
                 whole[row] = value
             if row_bytes:
-                self._cuda.copy(target, pointer, count * row_bytes, stream)
+                self._cuda.queue_copy(target, pointer, count * row_bytes, stream)
             return target
         pieces = _pieces(values, row_bytes)
         if self._in_place and len(pieces) == 1 and first.pointer % ALIGNMENT == 0 < first.pointer:
             return int(first.pointer)
         target = place = self.pointer(port.name, count * row_bytes)
         if row_bytes:
-            copy = self._cuda.copy
+            copy = self._cuda.queue_copy
             for pointer, nbytes in pieces:
                 copy(place, pointer, nbytes, stream)
                 place += nbytes
@@ -157,7 +157,7 @@ class InputBuffers:
                 waiting = []
                 count = tensor.shape[0] if port.batched else 1
                 place = target + first * row_bytes
-                self._cuda.copy(place, tensor.pointer, count * row_bytes, stream)
+                self._cuda.queue_copy(place, tensor.pointer, count * row_bytes, stream)
                 first += count
             else:
                 waiting.append(tensor)
@@ -166,7 +166,7 @@ class InputBuffers:
         for row in range(
             first, rows
         ):  # what the engine takes at least: repeated, and dropped later
-            self._cuda.copy(target + row * row_bytes, last, row_bytes, stream)
+            self._cuda.queue_copy(target + row * row_bytes, last, row_bytes, stream)
         return target
 
     def _from_host(
@@ -190,7 +190,7 @@ class InputBuffers:
             whole[...] = arrays[0]
         else:
             self._fill(whole, arrays)
-        self._cuda.copy(target + first * row_bytes, pointer, count * row_bytes, stream)
+        self._cuda.queue_copy(target + first * row_bytes, pointer, count * row_bytes, stream)
         return first + count
 
     def _fill(self, whole: NDArray[Any], arrays: Sequence[NDArray[Any]]) -> None:
