@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import headrace
+from headrace.errors import HeadraceError
 from headrace_trt import engine as engine_module
 
 HERE = Path(__file__).parent
@@ -27,12 +28,8 @@ def _load(name):
 
 
 fakes = _load("fake_device")
-
-GATHERED = (
-    "IoC[LoadTensorrtEngine,TensorrtInferTensor;CatSplit[TensorrtCat,S[Reflect[pre_processor,"
-    "Identity],TensorrtInferTensor,Reflect[post_processor,Identity]],TensorrtSplit]]"
-)
-ALONE = "IoC[LoadTensorrtEngine,TensorrtInferTensor;TensorrtInferTensor]"
+_load("gpu_helpers")
+_load("trt_expressions")
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +98,9 @@ def device(monkeypatch):
             {name: tuple(map(tuple, shapes)) for name, shapes in profile.items()}
             for profile in told["profiles"]
         ]
-        found = fakes.FakeEngine(cuda, told["model"], profiles, told["data_dependent"])
+        found = fakes.FakeEngine(
+            cuda, told["model"], profiles, told["data_dependent"], told["narrowed"]
+        )
         cuda.engines.append(found)
         return engine_module.Engine(library, None, found, label=label, ordinal=ordinal)
 
@@ -118,9 +117,10 @@ def device(monkeypatch):
 def plan(tmp_path):
     """Write a plan for the fake device: ``plan(model, {"x": (min, opt, max)}, ...)``."""
 
-    def write(model, *profiles, data_dependent=(), name="model.plan"):
+    def write(model, *profiles, data_dependent=(), narrowed=False, name="model.plan"):
         path = tmp_path / name
         told = {"model": str(model), "profiles": profiles, "data_dependent": data_dependent}
+        told["narrowed"] = narrowed
         path.write_text(json.dumps(told))
         return path
 
@@ -149,3 +149,74 @@ def rtx():
     from headrace_trt.library import load_library
 
     return load_library(("tensorrt_rtx",), importlib.import_module)
+
+
+@pytest.fixture(scope="module")
+def cuda():
+    """The CUDA runtime and TensorRT; the tests are skipped with the reason where they are not."""
+    from headrace_trt.cuda import load_cuda
+    from headrace_trt.library import find_library
+
+    try:
+        library = find_library()
+        found = load_cuda()
+    except HeadraceError as error:
+        pytest.skip(str(error).splitlines()[0])
+    if not found.device_count():
+        pytest.skip("no CUDA device")
+    if library.is_rtx and found.describe(0)["compute_capability"] == "9.0":
+        pytest.skip("TensorRT for RTX does not run on compute capability 9.0")
+    found.set_device(0)
+    return found
+
+
+@pytest.fixture(scope="module")
+def one_cache(tmp_path_factory):
+    """One engine cache for the module: what is built twice is built once."""
+    return tmp_path_factory.mktemp("engines")
+
+
+@pytest.fixture
+def gpu_cache(own_cache, one_cache, monkeypatch, cuda):
+    """Tests on a device share the engines of their module."""
+    monkeypatch.setenv("HEADRACE_TRT_CACHE", str(one_cache))
+
+
+@pytest.fixture
+def rtx_or_full():
+    """Skip where the library lets no tactics be chosen."""
+    from headrace_trt.library import find_library
+
+    library = find_library()
+    if library.is_rtx:
+        pytest.skip("TensorRT for RTX has no choice of tactics")
+    return library
+
+
+@pytest.fixture
+def linear(save):
+    """``y = relu(x W)`` with ``x float32 [n, 3]``; gives the path and the function."""
+    weights = np.float32([[1, -1], [0.5, 2], [0.25, 0.75]])
+    path = save(
+        [("MatMul", ["x", "w"], ["h"], {}), ("Relu", ["h"], ["y"], {})],
+        [("x", TensorProto.FLOAT, ["n", 3])],
+        [("y", TensorProto.FLOAT, ["n", 2])],
+        [("w", weights)],
+    )
+    return path, lambda x: np.maximum(np.asarray(x, np.float32) @ weights, 0)
+
+
+@pytest.fixture
+def image(save):
+    """A convolution with dynamic height and width; gives the path and the function."""
+    kernel = np.random.default_rng(0).standard_normal((2, 3, 3, 3)).astype(np.float32)
+    path = save(
+        [("Conv", ["x", "w"], ["y"], {"pads": [1, 1, 1, 1]})],
+        [("x", TensorProto.FLOAT, ["n", 3, "h", "w"])],
+        [("y", TensorProto.FLOAT, ["n", 2, "h", "w"])],
+        [("w", kernel)],
+    )
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path))
+    return path, lambda x: session.run(None, {"x": x[None]})[0][0]

@@ -95,6 +95,9 @@ class FakeCuda:
         self.copies.append((target, source, nbytes))
         self.queue(stream, lambda: ctypes.memmove(target, source, nbytes))
 
+    def queue_copy(self, target, source, nbytes, stream):
+        self.copy(target, source, nbytes, stream)
+
     def stream_synchronize(self, stream):
         self.waits += 1
         work, self.streams[stream] = self.streams.get(stream, []), []
@@ -172,10 +175,10 @@ class FakeEngine:
     """An ``ICudaEngine`` over an ONNX Runtime session.
 
     ``profiles``: per profile ``{input: (min, opt, max)}``. ``data_dependent``: outputs whose shapes
-    are told only by the run.
+    are told only by the run. ``narrowed``: lengths that the first profile fixes are told as such.
     """
 
-    def __init__(self, cuda, model, profiles=({},), data_dependent=()):
+    def __init__(self, cuda, model, profiles=({},), data_dependent=(), narrowed=False):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -187,6 +190,7 @@ class FakeEngine:
         self.gives = {port.name: port for port in self.session.get_outputs()}
         self.profiles = profiles
         self.data_dependent = data_dependent
+        self.narrowed = narrowed
         self.names = [*self.takes, *self.gives]
         self.num_io_tensors = len(self.names)
         self.num_optimization_profiles = len(profiles)
@@ -206,13 +210,21 @@ class FakeEngine:
         return SimpleNamespace(name=_KINDS[self.port(name).type][0])
 
     def get_tensor_shape(self, name):
-        return tuple(n if isinstance(n, int) else -1 for n in self.port(name).shape)
+        shape = tuple(n if isinstance(n, int) else -1 for n in self.port(name).shape)
+        if not self.narrowed:
+            return shape
+        (low, _, high), *_ = self.profiles[0].values()
+        known = [a if a == b else -1 for a, b in zip(low, high, strict=True)]
+        if name in self.takes:
+            return tuple(known)
+        return (known[0] if shape[0] == -1 else shape[0], *shape[1:])
 
     def get_tensor_location(self, name):
         return _Location.DEVICE
 
     def get_tensor_profile_shape(self, name, profile):
-        return self.profiles[profile][name]
+        fixed = self.get_tensor_shape(name)
+        return self.profiles[profile].get(name, (fixed, fixed, fixed))
 
     def create_execution_context(self, strategy):
         made = FakeContext(self, strategy)

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -216,3 +217,33 @@ def test_the_real_runtime_takes_our_arguments_and_says_that_there_is_no_driver()
     for call in calls:
         with pytest.raises(CudaError, match="driver"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("answer", "called"),
+    [
+        (None, [("runtime", 1, 2, 3, 4, 5)]),
+        (0, [("driver", 1, 2, 3, 5)]),
+        (1, [("driver", 1, 2, 3, 5), ("runtime", 1, 2, 3, 4, 5)]),
+    ],
+    ids=["no driver", "queued", "error"],
+)
+def test_a_queued_copy_is_the_driver_s_and_the_runtime_tells_its_errors(
+    monkeypatch, answer, called
+):
+    from headrace_trt import cuda as module
+
+    calls = []
+
+    def driver(*args):
+        calls.append(("driver", *args))
+        return answer
+
+    runtime = SimpleNamespace(
+        cudaEventDisableTiming=2,
+        cudaMemcpyKind=SimpleNamespace(cudaMemcpyDefault=4),
+        cudaMemcpyAsync=lambda *args: calls.append(("runtime", *args)) or (0,),
+    )
+    monkeypatch.setattr(module, "_driver_copy", lambda: None if answer is None else driver)
+    module.Cuda(runtime).queue_copy(1, 2, 3, 5)
+    assert calls == called

@@ -36,8 +36,8 @@ def test_a_plan_is_built_once_and_its_bytes_are_untouched(tmp_path):
     second = get_or_build(plan, {"a": 1}, never)
     assert (second.hit, second.plan, second.sidecar["seconds"]) == (True, b"plan", 1.5)
     assert sorted(p.name for p in plan.parent.iterdir() if not p.name.startswith(".")) == [
-        "it.json",
         "it.plan",
+        "it.plan.json",
     ]
 
 
@@ -156,6 +156,45 @@ def test_everything_that_makes_an_engine_is_in_its_key(rtx, small_net, tmp_path)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(values, "w"))
     onnx.save(model, same)
     assert key(settings.with_(model=same)) != key()
+
+
+def test_files_beside_an_explicit_plan_are_left_alone(tmp_path):
+    beside = tmp_path / "net.json"
+    beside.write_text("mine")
+    for name in ("net.plan", "net.engine"):
+        get_or_build(tmp_path / name, {}, built)
+        assert sidecar_of(tmp_path / name) == tmp_path / f"{name}.json"
+    assert beside.read_text() == "mine"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files are those of POSIX")
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_plans_are_readable_as_the_umask_says(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        get_or_build(tmp_path / "it.plan", {}, built)
+    finally:
+        os.umask(before)
+    for name in ("it.plan", "it.plan.json"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_tactics_that_are_fixed_need_no_timing_cache(monkeypatch, rtx, small_net, tmp_path):
+    """Where the file of tactics is a timing cache a build must not get two."""
+    from dataclasses import replace
+
+    asked = []
+
+    def build_plan(settings, **_):
+        asked.append(settings)
+        return built()
+
+    monkeypatch.setattr("headrace_trt.obtaining.build_plan", build_plan)
+    full = replace(rtx, name="tensorrt")
+    settings = BuildSettings(model=small_net)
+    for one in (settings, settings.with_(tactics=tmp_path / "tactics")):
+        build_engine(one, library=full, cache_dir=tmp_path, device=DEVICE)
+    assert [one.timing_cache is None for one in asked] == [False, True]
 
 
 def test_an_explicit_file_never_serves_another_model(rtx, small_net, tmp_path, save):

@@ -1,6 +1,7 @@
 """The words keep every rule; without a device those about the class alone are judged."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,24 @@ from headrace.testing.conformance import certify
 from headrace_trt import conformance
 from headrace_trt.cache import CachedPlan
 
+CACHE = tempfile.TemporaryDirectory(prefix="headrace-trt-")
+"""The engines of this module: the kit makes pipelines outside of fixtures."""
+
+OPTIONS = {**conformance.TensorrtTensorConformance.options, "cache_dir": CACHE.name}
+
 
 @pytest.mark.gpu
 class Infer(conformance.TensorrtInferTensorConformance):
     """On a device."""
 
+    options = OPTIONS
+
 
 @pytest.mark.gpu
 class Whole(conformance.TensorrtTensorConformance):
     """On a device."""
+
+    options = OPTIONS
 
 
 class OnThisMachine(conformance.TensorrtInferTensorConformance):
@@ -41,6 +51,7 @@ def test_every_rule_is_kept_on_a_device_of_host_memory(device, monkeypatch, kit,
         most = settings.max or 1
         profile = {"x": ((1, 3), (most, 3), (most, 3))}
         told = {"model": str(settings.model), "profiles": [profile], "data_dependent": []}
+        told["narrowed"] = False
         return CachedPlan(Path("it.plan"), json.dumps(told).encode(), False, {})
 
     monkeypatch.setattr("headrace_trt.obtaining.build_engine", build_engine)

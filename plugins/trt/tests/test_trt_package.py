@@ -4,6 +4,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pydantic
@@ -151,6 +152,52 @@ def test_options_become_settings(small_net):
     assert (settings.weight_streaming, settings.verbosity) == (True, "detailed")
     assert settings.profiles == ({"min": "x:1", "max": {"x": [4]}},)
     assert (settings.min, settings.max) == (1, 4)
+
+
+def test_paths_of_plugin_libraries_are_relative_to_the_file_that_names_them(tmp_path, monkeypatch):
+    from headrace_trt.options import BuildOptions
+
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for name in ("it.so", "net.onnx"):
+        (folder / name).write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    written = {"model": "net.onnx", "plugins": ["it.so", "package.module:Creator"]}
+    read = BuildOptions.model_validate(written, context={"base": folder})
+    assert read.plugins == (str(folder / "it.so"), "package.module:Creator")
+    with pytest.raises(ValueError, match=r"no such file: 'it\.so'"):
+        BuildOptions.model_validate({"network": "a:b", "plugins": ["it.so"]})
+
+
+def test_a_plugin_that_is_registered_already_is_not_registered_again(tmp_path, monkeypatch):
+    """The registry logs an error when it is asked for a creator that is not there."""
+    from headrace_trt.library import Library
+    from headrace_trt.plugin_libraries import load_plugins
+
+    class Registry:
+        def __init__(self, *creators):
+            self.all_creators = list(creators)
+
+        def register_creator(self, creator, namespace):
+            self.all_creators.append(creator)
+            return True
+
+    (tmp_path / "own_creators.py").write_text("class Made: pass\nclass Again: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import own_creators
+
+    for cls in (own_creators.Made, own_creators.Again):
+        cls.name, cls.plugin_version, cls.plugin_namespace = "Double", "1", ""
+    registry = Registry()
+    trt = SimpleNamespace(
+        init_libnvinfer_plugins=lambda *_: True,
+        get_plugin_registry=lambda: registry,
+        INetworkDefinition=SimpleNamespace(add_plugin_v3=1),
+    )
+    monkeypatch.setattr("headrace_trt.plugin_libraries.logger_for", lambda _: None)
+    for plugin in ("own_creators:Made", "own_creators:Again", "own_creators:Made"):
+        load_plugins(Library(trt, "fake", "1"), (plugin,))
+    assert len(registry.all_creators) == 1
 
 
 def test_plugins_are_refused_where_imports_are(small_net, rtx):

@@ -121,6 +121,21 @@ def test_capability_names_the_nodes_and_saves_the_parts(rtx, half_known, small_n
     assert trt("capability", small_net, "--json")["supported"]
 
 
+def test_capability_prints_counts_and_not_every_node(rtx, save):
+    nodes = [("Relu", [f"t{i}"], [f"t{i + 1}"], {}) for i in range(40)]
+    model = save(nodes, [("t0", T.FLOAT, ["n", 2])], [("t40", T.FLOAT, ["n", 2])])
+    printed = trt("capability", model)
+    assert re.search(r"parts +1 *\n *nodes_of_parts +\[40\]", printed)
+    assert "37" not in printed
+
+
+def test_compare_asks_for_the_shapes_that_it_cannot_know(small_net):
+    with pytest.raises(SetupError, match=r"'x' \[n, 3, h, w\] has dynamic axes") as caught:
+        trt("compare", small_net)
+    assert "--max-shapes" in caught.value.hint
+    assert "x:1x3x1x1" in caught.value.hint
+
+
 def test_extract_takes_a_part_that_answers_the_same(small_net, tmp_path):
     x = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
     inner = reference(onnx.load(small_net), {"x": x}, ["r"])["r"]
@@ -256,6 +271,52 @@ def test_tactics_are_recorded_replayed_and_excluded(tmp_path):
     TacticFile("fake 0", {"conv": "0x1:0x1"}).write(path)
     with pytest.raises(SetupError, match="was recorded by fake 0"):
         build()
+
+
+def test_layers_without_a_choice_are_the_library_s_and_excluded_choices_an_error(tmp_path):
+    """TensorRT offers nothing to choose from for some layers, and then takes what it wants."""
+
+    class OwnMind(_WithSelector):
+        taken = 3
+
+        def build(self, config):
+            selector, conv = config.algorithm_selector, SimpleNamespace(name="conv")
+            assert selector.select_algorithms(conv, []) == []
+            selector.report_algorithms([conv], [_choice(self.taken, 3)])
+
+    library, path = OwnMind(), tmp_path / "tactics.json"
+
+    config = SimpleNamespace()
+    with using_tactics(library, config, path):
+        library.build(config)
+    assert read_tactics(path).chosen == {"conv": "0x3:0x3"}
+    with using_tactics(library, config, path):
+        library.build(config)
+    library.taken = 4
+    with (
+        pytest.raises(SetupError, match="'conv' was built with 0x4:0x3, not 0x3:0x3"),
+        using_tactics(library, config, path),
+    ):
+        library.build(config)
+    TacticFile("fake 1", {}, ["conv@0x4:0x3"]).write(path)
+    with (
+        pytest.raises(SetupError, match="'conv' was built with 0x4:0x3, which is excluded"),
+        using_tactics(library, config, path),
+    ):
+        library.build(config)
+    assert read_tactics(path).chosen == {}
+
+
+def test_a_file_of_tactics_that_is_a_timing_cache_takes_the_place_of_another(tmp_path):
+    class Editable(_WithSelector):
+        def has(self, path):
+            return path == "BuilderFlag.EDITABLE_TIMING_CACHE"
+
+    with (
+        pytest.raises(SetupError, match="both are a timing cache"),
+        using_tactics(Editable(), SimpleNamespace(), tmp_path / "tactics", timed=True),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("wrong", [{"c"}, {"a", "f"}, {"h"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -40,6 +41,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return found
 
 
+@functools.cache
 def item_bytes(name: str) -> int:
     """Give the size of one element of a type by name."""
     return {"bfloat16": 2, "float8_e4m3fn": 1, "bool": 1}.get(name) or np.dtype(name).itemsize
@@ -142,6 +144,22 @@ class DeviceArray:
             start = range(len(self))[rows]
             shape = self.shape[1:]
         return self._view(self.pointer + start * row, shape)
+
+    def rows(self) -> list[DeviceArray]:
+        """Give every row of the first axis; no copy."""
+        cuda, owner, stream = self._cuda, self._owner, self._stream
+        shape, dtype, ordinal = self.shape[1:], self.dtype, self.ordinal
+        step = item_bytes(dtype)
+        for length in shape:
+            step *= length
+        pointer, new, made = self.pointer, DeviceArray.__new__, []
+        for _ in range(self.shape[0]):
+            row = new(DeviceArray)
+            row._cuda, row._owner, row._stream, row._row = cuda, owner, stream, None
+            row.pointer, row.shape, row.dtype, row.ordinal = pointer, shape, dtype, ordinal
+            made.append(row)
+            pointer += step
+        return made
 
     def reshape(self, *shape: int) -> DeviceArray:
         """Give the same memory in another shape."""

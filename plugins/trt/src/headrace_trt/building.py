@@ -15,6 +15,7 @@ from headrace_trt.logs import Collected, collecting, logger_for
 from headrace_trt.network import Network, make_network
 from headrace_trt.plugin_libraries import load_plugins
 from headrace_trt.progress import BuildProgress, make_monitor
+from headrace_trt.settings import is_python_plugin
 from headrace_trt.timing import using_timing_cache
 
 if TYPE_CHECKING:
@@ -166,7 +167,9 @@ def _build(
 
         with (
             using_timing_cache(library, config, settings.timing_cache),
-            using_tactics(library, config, settings.tactics),
+            using_tactics(
+                library, config, settings.tactics, timed=settings.timing_cache is not None
+            ),
         ):
             plan = _serialized(library, network, config, settings, shown, collected)
         layers = layers_from_log(collected.layers[-1]) if collected.layers else []
@@ -207,7 +210,7 @@ def _given_up(settings: BuildSettings) -> BuildCancelledError:
 
 def _serialize_plugins(library: Library, config: Any, settings: BuildSettings) -> None:
     """Put plugin libraries into a plan that other versions are to run."""
-    libraries = [name for name in settings.plugins if ":" not in name]
+    libraries = [name for name in settings.plugins if not is_python_plugin(name)]
     if settings.version_compatible and libraries:
         library.need("IBuilderConfig.plugins_to_serialize", "version_compatible")
         config.plugins_to_serialize = libraries

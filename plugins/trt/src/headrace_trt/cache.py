@@ -1,7 +1,7 @@
 """The engine cache: plans in files of their own, each with a sidecar that says what it is.
 
-An entry is ``KEY.plan``, the bytes as TensorRT gave them, and ``KEY.json``. The sidecar is written
-last and holds the hash of the plan, so that a torn entry is seen as one and built anew.
+An entry is ``KEY.plan``, the bytes as TensorRT gave them, and ``KEY.plan.json``. The sidecar is
+written last and holds the hash of the plan, so that a torn entry is seen as one and built anew.
 """
 
 from __future__ import annotations
@@ -68,9 +68,7 @@ def key_of(asked: Mapping[str, Any]) -> str:
 
 def sidecar_of(plan: Path) -> Path:
     """Give the path of the sidecar of a plan."""
-    return (
-        plan.with_name(f"{plan.name}.json") if plan.suffix != ".plan" else plan.with_suffix(".json")
-    )
+    return plan.with_name(f"{plan.name}.json")
 
 
 def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan | None:

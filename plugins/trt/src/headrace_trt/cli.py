@@ -209,8 +209,12 @@ def capability_command(
     told = capability(model, library=library)
     if save is not None:
         told["saved"] = [str(path) for path in save_parts(model, save, told["parts"])]
-    show(told if as_json else {k: v for k, v in told.items() if k != "refused"}, as_json=as_json)
-    if not as_json:
+    if as_json:
+        show(told, as_json=True)
+    else:
+        facts = {name: value for name, value in told.items() if name not in ("refused", "parts")}
+        sizes = [len(part) for part in told["parts"]]
+        show({**facts, "parts": len(sizes), "nodes_of_parts": sizes}, as_json=False)
         table(told["refused"], ("node", "operator", "reason"))
     if not told["supported"]:
         raise typer.Exit(_DIFFERENT)

@@ -38,7 +38,9 @@ def make_config(library: Library, network: Network, settings: BuildSettings) -> 
     _set_tf32(library, config, tf32=settings.tf32)
     # Two contexts may use one profile at a time: asked for once, where the flag is gone it holds.
     if library.has("PreviewFeature.PROFILE_SHARING_0806"):
-        config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
+        sharing = trt.PreviewFeature.PROFILE_SHARING_0806
+        if not config.get_preview_feature(sharing):
+            config.set_preview_feature(sharing, True)
     _set_search(library, config, settings)
     if settings.hardware_compatibility != "none":
         if library.is_rtx:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError
-from headrace_trt.outputs import check_rows, rows_of, whole
+from headrace_trt.arrays import DeviceArray
+from headrace_trt.results import check_rows, rows_of, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,9 +54,19 @@ class Gathering:
             CudaError: The device failed, or is out of memory.
         """
         runner = self._runner
+        self._placed, self._layout = None, {}
+        samples = runner.place_samples(batch)
+        if samples is not None:
+            run, pointers = samples
+            self._rows = (run.rows,)
+            self._layout = {id(request): (0, row, 1, True) for row, request in enumerate(batch)}
+            gathered = self._arrays(run, pointers)
+            self._placed = (gathered, run, pointers)
+            for request in batch:
+                request["result"] = gathered
+            return None
         outcomes, items, places = runner.read(batch)
         runs = runner.planned(items, places, outcomes)
-        self._placed, self._layout = None, {}
         self._rows = tuple(run.rows for run in runs)
         for number, run in enumerate(runs):
             start = 0
@@ -124,6 +135,7 @@ class Gathering:
         """
         several = len(self._rows) > 1
         checked: Any = None
+        views: list[Any] | None = None
         for request in batch:
             found = self._layout.get(id(request))
             if found is None:
@@ -135,7 +147,10 @@ class Gathering:
             if data is not checked:
                 self._check(data, self._rows[number])
                 checked = data
-            if type(data) is dict:
+                views = data.rows() if type(data) is DeviceArray else None
+            if views is not None and sample and not self._unbatched:
+                request["result"] = views[start]
+            elif type(data) is dict:
                 request["result"] = {
                     name: rows_of(value, start, start + rows, sample=sample)
                     if name not in self._unbatched

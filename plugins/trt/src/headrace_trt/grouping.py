@@ -97,12 +97,52 @@ def plan_runs(
                 else:
                     errors[i] = error
         for part in _within(members, items, signature):
+            if ragged == "pad":
+                unpadded = _not_padded(part, items, signature, pad_multiple, keys or {})
+                errors.update(unpadded)
+                part = [i for i in part if i not in unpadded]
+                if not part:
+                    continue
             rows = sum(items[i].rows for i in part)
             filled = signature.rows or max(rows, signature.low_rows)
             padding = pad_multiple if ragged == "pad" else 0
             shapes = run_shapes([items[i] for i in part], signature, filled, padding)
             runs.append(Run(tuple(part), rows, shapes))
     return runs, errors
+
+
+def _not_padded(
+    part: Sequence[int],
+    items: Sequence[Item],
+    signature: Signature,
+    padding: int,
+    keys: Mapping[str, str],
+) -> dict[int, InputError]:
+    """Give errors for arrays on the device that would have to be padded: only the host pads.
+
+    Without one of them the others may be padded less, so that the rest is looked at again.
+    """
+    errors: dict[int, InputError] = {}
+    rest = list(part)
+    changed = True
+    while rest and changed:
+        shapes = run_shapes([items[i] for i in rest], signature, 1, padding)
+        changed = False
+        for i in rest:
+            for port in signature.inputs:
+                tensor = items[i].tensors[port.name]
+                wanted = shapes[port.name][1:]
+                if port.batched and isinstance(tensor, Foreign) and tensor.shape[1:] != wanted:
+                    errors[i] = InputError(
+                        "an array on the device is not padded",
+                        key=keys.get(port.name, port.name),
+                        expected=f"samples of {list(wanted)}, or an array on the host",
+                        got=f"{list(tensor.shape[1:])} on the device",
+                        hint="Pad it before, or set ragged = 'group', which runs shapes apart.",
+                    )
+                    changed = True
+        rest = [i for i in rest if i not in errors]
+    return errors
 
 
 def _alike(items: Sequence[Item], group: Sequence[int], ports: Sequence[Port]) -> bool:

@@ -10,7 +10,7 @@ from headrace.errors import InputError
 from headrace_trt.arrays import DeviceArray, Foreign, numpy_dtype, read_foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
     from numpy.typing import NDArray
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Tensor: TypeAlias = NDArray[Any] | Foreign
 
-__all__ = ["Item", "Reader", "host_array", "read_item"]
+__all__ = ["Item", "Reader", "host_array", "read_item", "zeros"]
 
 _WIDENS: Final = {"b": "b", "i": "iuf", "u": "iuf", "f": "f"}
 """Kinds of dtypes that a kind of Python number may become."""
@@ -87,6 +87,34 @@ class Reader:
             ):
                 return Item({name: Foreign(value.pointer, (1, *shape), kind, True, value)}, 1, True)
         return read_item(request, self._signature, self._keys, self._tensor)
+
+    def read_samples(self, batch: Sequence[Mapping[str, Any]]) -> list[Any] | None:
+        """Give the arrays of a batch in which every request brings one sample of the same kind.
+
+        That is the common batch: numpy arrays, or our own arrays on this device and stream, each
+        exactly as the only input has it. None for any other batch: `read` looks at each request.
+        """
+        if self._alone is None:
+            return None
+        key, _, shape, dtype, kind = self._alone
+        on_device = type(batch[0].get(key)) is DeviceArray
+        wanted: Any = DeviceArray if on_device else np.ndarray
+        element: Any = kind if on_device else dtype
+        streams, ordinal = (0, self._stream()), self._ordinal
+        values = []
+        for request in batch:
+            value: Any = request.get(key)
+            if (
+                type(value) is not wanted
+                or value.shape != shape
+                or value.dtype != element
+                or "request_size" in request
+            ):
+                return None
+            if on_device and (value.ordinal != ordinal or value._stream.handle not in streams):
+                return None
+            values.append(value)
+        return values
 
     def _tensor(self, value: Any, port: Port, key: str) -> Tensor:
         if type(value) is not np.ndarray:
@@ -168,6 +196,22 @@ def read_item(
             tensor = _with_rows(tensor, port, key, size, signature.high_rows)
         tensors[port.name] = tensor
     return Item(tensors, size, bool(sample))
+
+
+def zeros(signature: Signature, which: str) -> Item:
+    """Give zeros at the profile's shapes ``which`` (``"best"`` or ``"high"``), to warm up with."""
+    rows = next(getattr(port, which)[0] for port in signature.inputs if port.batched)
+    rows = min(rows, signature.high_rows)
+    tensors: dict[str, Tensor] = {}
+    for port in signature.inputs:
+        dtype = numpy_dtype(port.dtype)
+        if port.is_shape:
+            shape = tuple(n for n in port.shape if n is not None)
+            tensors[port.name] = np.asarray(port.best, dtype).reshape(shape)
+        else:
+            found = np.zeros(getattr(port, which), dtype)
+            tensors[port.name] = found[:rows] if port.batched else found
+    return Item(tensors, rows, sample=False)
 
 
 def _value(request: Mapping[str, Any], port: Port, key: str) -> Any:

@@ -92,7 +92,7 @@ def build_engine(  # noqa: PLR0913 - all by name
         library: The TensorRT to build with; None: the one that ``settings`` names.
         engine: A file to keep the plan in; None: one of ``cache_dir`` under a key of its content.
         cache_dir: The folder of the engine cache; None: the user's. A timing cache is kept there
-            too, where the settings name none and the library has timings.
+            too, where the settings name none, fix no tactics and the library has timings.
         cache_size_bytes: Size limit of the folder; the longest unused plans go first.
         device: What describes the GPU in the key; None: no GPU takes part.
         cancelled: Asked at every step and while waiting for another process.
@@ -108,7 +108,7 @@ def build_engine(  # noqa: PLR0913 - all by name
     folder = cache_dir if cache_dir is not None else default_cache_dir()
     if settings.timing_cache is not None:
         refuse_without_timings(found)
-    elif not found.is_rtx and device is not None:
+    elif not found.is_rtx and device is not None and settings.tactics is None:
         settings = settings.with_(timing_cache=folder / timing_name(found, device))
 
     def build() -> Any:

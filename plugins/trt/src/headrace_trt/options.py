@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import AfterValidator, Field, FiniteFloat, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    FiniteFloat,
+    TypeAdapter,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 import headrace
-from headrace_trt.settings import BuildSettings
+from headrace_trt.settings import BuildSettings, is_python_plugin
 
 __all__ = ["BuildOptions", "InferOptions", "LoadOptions"]
 
 Names = tuple[Annotated[str, Field(min_length=1)], ...]
 Shapes = str | dict[str, str | list[int]]
+
+
+_PATH: Final = TypeAdapter(headrace.OutputPath)
+
+
+def _plugin(value: Any, info: ValidationInfo) -> Any:
+    """Give the path of a plugin library, relative to the file that wrote it; a class as it is."""
+    if not isinstance(value, str) or not value or is_python_plugin(value):
+        return value
+    path = _PATH.validate_python(value, context=info.context)
+    if not path.is_file():
+        raise ValueError(f"no such file: {str(path)!r}; a plugin in Python is package.module:Class")
+    return str(path)
+
+
+PluginNames = tuple[Annotated[str, Field(min_length=1), BeforeValidator(_plugin)], ...]
 
 
 def _with_max(profile: dict[str, Any]) -> dict[str, Any]:
@@ -120,10 +145,10 @@ class BuildOptions(headrace.Options):
     hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = Field(
         "none", description="Which other GPUs can run the plan."
     )
-    plugins: Names = Field(
+    plugins: PluginNames = Field(
         (),
-        description="Plugin libraries (.so files, relative to the working directory) and creators in Python "
-        "(package.module:Class); refused where `import` is.",
+        description="Plugin libraries (.so files, relative to the file that names them) and creators "
+        "in Python (package.module:Class); refused where `import` is.",
     )
     mark_outputs: Names = Field((), description="Inner tensors that become outputs, to look at.")
     verbosity: Literal["detailed", "layer_names_only", "none"] | None = Field(
@@ -208,10 +233,10 @@ class LoadOptions(headrace.Options):
         ge=0,
         description="Bytes of weights that stay on the device, of a plan that streams; default: all.",
     )
-    plugins: Names = Field(
+    plugins: PluginNames = Field(
         (),
-        description="Plugin libraries (.so files, relative to the working directory) and creators in Python "
-        "(package.module:Class); refused where `import` is.",
+        description="Plugin libraries (.so files, relative to the file that names them) and creators "
+        "in Python (package.module:Class); refused where `import` is.",
     )
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from headrace.errors import BackendError
 from headrace_trt.arrays import DeviceArray, StreamRef, item_bytes, numpy_dtype
 from headrace_trt.memory import Buffer, DevicePool, PinnedArena, close_all
 
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
     from headrace_trt.execution import Execution
     from headrace_trt.signature import Port, Signature
 
-__all__ = ["Outputs", "Raw", "check_rows", "nbytes_of", "rows_of", "whole"]
+__all__ = ["Outputs", "Raw", "nbytes_of"]
 
 
 class Raw(NamedTuple):
@@ -124,7 +121,7 @@ class Outputs:
             else:
                 pointer, view = self._arena.take(nbytes)
                 if nbytes:
-                    self._cuda.copy(pointer, raw.pointer, nbytes, self._stream.handle)
+                    self._cuda.queue_copy(pointer, raw.pointer, nbytes, self._stream.handle)
                 if raw.owner is not None:
                     kept.append(raw.owner)
                 fetched.append(view.view(numpy_dtype(raw.port.dtype)).reshape(raw.shape))
@@ -156,33 +153,6 @@ class Outputs:
     def close(self) -> None:
         """Give the memory back that nobody holds."""
         close_all([*self._buffers.values(), self.pool])
-
-
-def check_rows(rows: int, ports: Sequence[Port], outputs: Sequence[Any]) -> None:
-    """Refuse outputs that do not have the rows of the batch.
-
-    Raises:
-        BackendError: One has none, or fewer.
-    """
-    for port, output in zip(ports, outputs, strict=True):
-        if port.batched and (not output.shape or output.shape[0] < rows):
-            raise BackendError(
-                f"output {port.name!r} is {list(output.shape)} for a batch of {rows} rows",
-                hint="If it has no batch axis, name it in `unbatched`.",
-            )
-
-
-def rows_of(value: Any, start: int, stop: int, *, sample: bool) -> Any:
-    """Give rows of an array of any library; of the host's in memory of their own."""
-    if not isinstance(value, np.ndarray):
-        return value[start] if sample else value[start:stop]
-    part = value[start:stop].copy()
-    return part.reshape(part.shape[1:]) if sample else part
-
-
-def whole(value: Any) -> Any:
-    """Give an array that belongs to the batch as a whole, in memory of its own on the host."""
-    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def nbytes_of(port: Port, shape: tuple[int, ...]) -> int:

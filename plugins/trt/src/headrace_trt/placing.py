@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from headrace_trt.arrays import DeviceArray
     from headrace_trt.cuda import Cuda
     from headrace_trt.grouping import Run
     from headrace_trt.items import Item
@@ -84,6 +85,41 @@ class InputBuffers:
                 pointers[port.name] = self._copied(port, chosen, shape, stream)
         return pointers
 
+    def place_samples(self, port: Port, values: Sequence[Any], stream: int) -> int:
+        """Put samples of one shape below each other; give the address of the first row.
+
+        Rows that already lie so in one array on the device are used where they are.
+
+        Args:
+            port: The input, whose rows the values are.
+            values: At least one: all numpy arrays, or all arrays on this device.
+            stream: The stream on which copies are queued.
+
+        Raises:
+            CudaError: The device is out of memory, or a copy failed.
+        """
+        count, first = len(values), values[0]
+        row_bytes = first.nbytes
+        if isinstance(first, np.ndarray):
+            target = self.pointer(port.name, count * row_bytes)
+            pointer, view = self._arena.take(count * row_bytes)
+            whole = view.view(first.dtype).reshape((count, *first.shape))
+            for row, value in enumerate(values):
+                whole[row] = value
+            if row_bytes:
+                self._cuda.queue_copy(target, pointer, count * row_bytes, stream)
+            return target
+        pieces = _pieces(values, row_bytes)
+        if self._in_place and len(pieces) == 1 and first.pointer % ALIGNMENT == 0 < first.pointer:
+            return int(first.pointer)
+        target = place = self.pointer(port.name, count * row_bytes)
+        if row_bytes:
+            copy = self._cuda.queue_copy
+            for pointer, nbytes in pieces:
+                copy(place, pointer, nbytes, stream)
+                place += nbytes
+        return target
+
     def _usable(self, tensors: Sequence[Any], shape: tuple[int, ...]) -> bool:
         first = tensors[0]
         return (
@@ -121,7 +157,7 @@ class InputBuffers:
                 waiting = []
                 count = tensor.shape[0] if port.batched else 1
                 place = target + first * row_bytes
-                self._cuda.copy(place, tensor.pointer, count * row_bytes, stream)
+                self._cuda.queue_copy(place, tensor.pointer, count * row_bytes, stream)
                 first += count
             else:
                 waiting.append(tensor)
@@ -130,7 +166,7 @@ class InputBuffers:
         for row in range(
             first, rows
         ):  # what the engine takes at least: repeated, and dropped later
-            self._cuda.copy(target + row * row_bytes, last, row_bytes, stream)
+            self._cuda.queue_copy(target + row * row_bytes, last, row_bytes, stream)
         return target
 
     def _from_host(
@@ -154,7 +190,7 @@ class InputBuffers:
             whole[...] = arrays[0]
         else:
             self._fill(whole, arrays)
-        self._cuda.copy(target + first * row_bytes, pointer, count * row_bytes, stream)
+        self._cuda.queue_copy(target + first * row_bytes, pointer, count * row_bytes, stream)
         return first + count
 
     def _fill(self, whole: NDArray[Any], arrays: Sequence[NDArray[Any]]) -> None:
@@ -175,3 +211,19 @@ class InputBuffers:
         """Give the buffers back."""
         self._values = {}
         close_all(list(self._buffers.values()))
+
+
+def _pieces(values: Sequence[DeviceArray], row_bytes: int) -> list[tuple[int, int]]:
+    """Give address and size of pieces of device memory: neighbours in one allocation are one piece."""
+    pieces = []
+    owner, start, end = None, 0, 0
+    for value in values:
+        if value.pointer == end and value._owner is owner is not None:
+            end += row_bytes
+            continue
+        if end:
+            pieces.append((start, end - start))
+        owner, start = value._owner, value.pointer
+        end = start + row_bytes
+    pieces.append((start, end - start))
+    return pieces

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
 from headrace_trt.logs import logger_for
+from headrace_trt.settings import is_python_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,16 +48,11 @@ def load_plugins(library: Library, plugins: Sequence[str], *, allow_import: bool
             key = (library.name, plugin)
             if key in _loaded:
                 continue
-            if _is_python(plugin):
+            if is_python_plugin(plugin):
                 _register(registry, plugin, library)
             else:
                 _load(registry, plugin, library)
             _loaded.add(key)
-
-
-def _is_python(plugin: str) -> bool:
-    module, colon, name = plugin.partition(":")
-    return bool(colon) and name.isidentifier() and all(p.isidentifier() for p in module.split("."))
 
 
 def _load(registry: Any, plugin: str, library: Library) -> None:
@@ -85,8 +81,8 @@ def _register(registry: Any, plugin: str, library: Library) -> None:
     try:
         made = creator() if isinstance(creator, type) else creator
         namespace = str(getattr(made, "plugin_namespace", "") or "")
-        known = registry.get_creator(str(made.name), str(made.plugin_version), namespace)
-        done = known is not None or registry.register_creator(made, namespace)
+        identity = (str(made.name), str(made.plugin_version), namespace)
+        done = identity in _known(registry) or registry.register_creator(made, namespace)
     except Exception as error:
         raise SetupError(
             f"{plugin} is no plugin creator that TensorRT takes: {type(error).__name__}: {error}",
@@ -95,6 +91,15 @@ def _register(registry: Any, plugin: str, library: Library) -> None:
     if not done:
         raise SetupError(f"TensorRT refused to register the plugin {plugin}")
     _creators.append(made)
+
+
+def _known(registry: Any) -> set[tuple[str, str, str]]:
+    """Give name, version and namespace of all creators; asking for one that is not there is logged."""
+    name = "all_creators" if hasattr(registry, "all_creators") else "plugin_creator_list"
+    found = getattr(registry, name)
+    keys = ("name", "plugin_version", "plugin_namespace")
+    told = [tuple(str(getattr(creator, key, None) or "") for key in keys) for creator in found]
+    return {(name, version, namespace) for name, version, namespace in told}
 
 
 _creators: list[Any] = []

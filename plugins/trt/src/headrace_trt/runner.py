@@ -6,17 +6,16 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from headrace.errors import BackendError, InputError
-from headrace_trt.arrays import StreamRef, numpy_dtype
+from headrace_trt.arrays import StreamRef
 from headrace_trt.execution import ContextMemory, Execution
 from headrace_trt.graphs import GraphCache
 from headrace_trt.grouping import Run, plan_runs
-from headrace_trt.items import Item, Reader
+from headrace_trt.items import Item, Reader, zeros
 from headrace_trt.memory import PinnedArena, close_all
-from headrace_trt.outputs import Outputs, Raw, check_rows, nbytes_of, rows_of, whole
+from headrace_trt.outputs import Outputs, Raw, nbytes_of
 from headrace_trt.placing import InputBuffers
+from headrace_trt.results import hand_out, hand_out_samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,6 +94,7 @@ class Runner:
         self._locked = False
         self._pending = False
         self._kept: list[Any] = []
+        self._sample_runs: dict[int, Run] = {}
         self._reader = Reader(signature, keys, cuda, lambda: self._stream.handle, engine.ordinal)
         self._arena = PinnedArena(cuda)
         self._graph_memory: ContextMemory | None = None
@@ -158,14 +158,57 @@ class Runner:
             BackendError: The engine refused a run.
             CudaError: The device failed, or is out of memory.
         """
+        samples = self.place_samples(batch)
+        if samples is not None:
+            run, pointers = samples
+            outputs = self.run_placed(run, pointers)
+            self.settle_for_host()
+            hand_out_samples(run, self.signature.outputs, outputs, batch)
+            return None
         outcomes, items, places = self.read(batch)
         runs = self.planned(items, places, outcomes)
         fetched = [self.run_placed(run, self.place(run, items)) for run in runs]
         self.settle_for_host()
         requests = [batch[place] for place in places]
         for run, outputs in zip(runs, fetched, strict=True):
-            self._hand_out(run, outputs, items, requests)
+            hand_out(run, self.signature.outputs, outputs, items, requests)
         return outcomes if any(outcomes) else None
+
+    def place_samples(self, batch: Sequence[Request]) -> tuple[Run, dict[str, int]] | None:
+        """Put the common batch into the input buffer: one sample per request, all of one kind.
+
+        Returns:
+            The run and the address of its input; None for any other batch, which `read`, `planned`
+            and `place` take.
+
+        Raises:
+            CudaError: The device failed, or is out of memory.
+        """
+        run = self._sample_run(len(batch))
+        values = None if run is None else self._reader.read_samples(batch)
+        if run is None or values is None:
+            return None
+        self._begin()
+        self._kept.append(values)
+        (port,) = self.signature.inputs
+        pointer = self._inputs.place_samples(port, values, self._stream.handle)
+        return run, {port.name: pointer}
+
+    def _sample_run(self, count: int) -> Run | None:
+        """Give the run of ``count`` samples; None where they are not exactly one run."""
+        found = self._sample_runs.get(count)
+        signature = self.signature
+        if found is None and (
+            len(signature.inputs) == 1
+            and not signature.one_at_a_time
+            and signature.low_rows <= count <= signature.high_rows
+            and signature.rows in (None, count)
+        ):
+            (port,) = signature.inputs
+            shape = (count, *(n for n in port.shape[1:] if n is not None))
+            found = Run(tuple(range(count)), count, {port.name: shape})
+            self._sample_runs[count] = found
+        return found
 
     def read(
         self, batch: Sequence[Request]
@@ -270,32 +313,6 @@ class Runner:
             for port in self.signature.outputs
         ]
 
-    # Results.
-
-    def _hand_out(
-        self,
-        run: Run,
-        outputs: Sequence[Any],
-        items: Sequence[Item],
-        requests: Sequence[Request],
-    ) -> None:
-        """Write the results of one run into its requests."""
-        ports = self.signature.outputs
-        check_rows(run.rows, ports, outputs)
-        start = 0
-        for i in run.members:
-            item = items[i]
-            stop = start + item.rows
-            parts = [
-                rows_of(output, start, stop, sample=item.sample) if port.batched else whole(output)
-                for port, output in zip(ports, outputs, strict=True)
-            ]
-            names = [port.name for port in ports]
-            requests[i]["result"] = (
-                parts[0] if len(parts) == 1 else dict(zip(names, parts, strict=True))
-            )
-            start = stop
-
     # The end of a batch.
 
     def settle_for_host(self) -> None:
@@ -338,26 +355,11 @@ class Runner:
             CudaError: The device is out of memory.
         """
         for which in ("best", "high"):
-            tensors: dict[str, Any] = {}
-            for port in self.signature.inputs:
-                lengths = getattr(port, which)
-                if port.is_shape:
-                    tensors[port.name] = np.asarray(port.best, numpy_dtype(port.dtype)).reshape(
-                        tuple(n for n in port.shape if n is not None)
-                    )
-                else:
-                    tensors[port.name] = np.zeros(lengths, numpy_dtype(port.dtype))
-            rows = next(getattr(port, which)[0] for port in self.signature.inputs if port.batched)
-            rows = min(rows, self.signature.high_rows)
-            tensors = {
-                port.name: tensors[port.name][:rows] if port.batched else tensors[port.name]
-                for port in self.signature.inputs
-            }
-            items = [Item(tensors, rows, sample=False)]
-            shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+            item = zeros(self.signature, which)
+            shapes = {name: tuple(tensor.shape) for name, tensor in item.tensors.items()}
             try:
-                run = Run((0,), rows, shapes)
-                self.run_placed(run, self.place(run, items))
+                run = Run((0,), item.rows, shapes)
+                self.run_placed(run, self.place(run, [item]))
             finally:
                 self.finish()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["PRECISIONS", "BuildSettings"]
+__all__ = ["PRECISIONS", "BuildSettings", "is_python_plugin"]
 
 PRECISIONS: Final = ("model", "fp16", "bf16", "int8", "fp8")
 
@@ -103,6 +103,12 @@ class BuildSettings:
     def with_(self, **changes: Any) -> BuildSettings:
         """Give a copy with some settings changed."""
         return replace(self, **changes)
+
+
+def is_python_plugin(plugin: str) -> bool:
+    """Tell ``package.module:Class`` from the path of a plugin library."""
+    module, colon, name = plugin.partition(":")
+    return bool(colon) and name.isidentifier() and all(p.isidentifier() for p in module.split("."))
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import SetupError
@@ -127,7 +127,8 @@ def read_signature(
     The first axis is the batch axis: of all inputs that have an axis, except those named in
     ``unbatched``, those that decide shapes, and those whose first axis is fixed while another
     input's is dynamic (or fixed to 1). An output has none if it is named, or if its first axis is
-    fixed to something else than the batch.
+    fixed to something else than the batch. Where one profile takes a single batch size, an engine
+    may tell that for the first axis: it is the batch all the same.
 
     Args:
         engine: The engine.
@@ -163,13 +164,17 @@ def read_signature(
             f"{engine.label}: profile {profile} has no batch size that all inputs take"
         )
 
+    single = _single_sizes(engine, leading) if rows is None else {rows}
+
     def finished(name: str) -> Port:
         port = read[name]
         if name in takes:
-            return _with(port, batched=name in leading)
-        length = port.shape[0] if port.shape else rows
-        batched = name not in named and bool(port.shape) and length in (None, rows)
-        return _with(port, batched=batched)
+            return replace(port, batched=name in leading)
+        length = port.shape[0] if port.shape else None
+        batched = name not in named and bool(port.shape) and (length is None or length in single)
+        if batched and rows is None:
+            port = replace(port, shape=(None, *port.shape[1:]))
+        return replace(port, batched=batched)
 
     return Signature(
         tuple(finished(name) for name in takes),
@@ -181,10 +186,15 @@ def read_signature(
     )
 
 
-def _with(port: Port, *, batched: bool) -> Port:
-    return Port(
-        port.name, port.dtype, port.shape, batched, port.low, port.best, port.high, port.is_shape
-    )
+def _single_sizes(engine: Engine, leading: Sequence[str]) -> set[int]:
+    """Give the batch sizes of the profiles that take one size alone."""
+    found = set()
+    for profile in range(engine.profiles):
+        for name in leading:
+            low, _, high = engine.engine.get_tensor_profile_shape(name, profile)
+            if low[0] == high[0]:
+                found.add(int(low[0]))
+    return found
 
 
 def _batch_of(first: Mapping[str, int | None], label: str) -> int | None:
@@ -216,6 +226,8 @@ def _port(engine: Engine, name: str, profile: int, *, taken: bool) -> Port:
         return Port(name, _DTYPES[kind], shape, False)
     host = engine.library.trt.TensorLocation.HOST
     is_shape = found.get_tensor_location(name) == host
+    if not is_shape and engine.profiles > 1:
+        shape = _over_profiles(engine, name, shape)
     if is_shape:
         low, best, high = _values(found, name, profile)
     elif None in shape:
@@ -225,6 +237,19 @@ def _port(engine: Engine, name: str, profile: int, *, taken: bool) -> Port:
     else:
         low = best = high = tuple(n for n in shape if n is not None)
     return Port(name, _DTYPES[kind], shape, False, low, best, high, is_shape)
+
+
+def _over_profiles(
+    engine: Engine, name: str, shape: tuple[int | None, ...]
+) -> tuple[int | None, ...]:
+    """Give the shape of an input with every axis open that is not one length in all profiles."""
+    ranges = [
+        engine.engine.get_tensor_profile_shape(name, profile) for profile in range(engine.profiles)
+    ]
+    return tuple(
+        None if any(dims[axis] != length for found in ranges for dims in found) else length
+        for axis, length in enumerate(shape)
+    )
 
 
 def _values(engine: Any, name: str, profile: int) -> list[tuple[int, ...]]:

@@ -12,7 +12,7 @@ from headrace.errors import SetupError
 from headrace_trt.timing import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from headrace_trt.library import Library
@@ -76,21 +76,36 @@ def _unreadable(path: Path, why: str) -> SetupError:
 
 
 @contextlib.contextmanager
-def using_tactics(library: Library, config: Any, path: Path | None) -> Iterator[None]:
+def using_tactics(
+    library: Library, config: Any, path: Path | None, *, timed: bool = False
+) -> Iterator[None]:
     """Record the choice of tactics in ``path``, or replay what is there.
 
     With an algorithm selector every layer's choice is in the file; where the library has none
     any more, the file is an editable timing cache, and a layer that is not in it is an error.
 
+    Args:
+        library: The installed TensorRT.
+        config: The builder's configuration.
+        path: The file; None: the choice is free.
+        timed: Whether the configuration has a timing cache of its own.
+
     Raises:
-        SetupError: The library has neither, or the file was recorded by another version.
+        SetupError: The library has neither, the file was recorded by another version, it is itself
+            a timing cache and ``timed`` is true, or what was built is not what the file says.
     """
     if path is None:
         yield
     elif library.has("IAlgorithmSelector"):
-        with _selecting(library, config, path):
+        with _selecting(library, config, path, timed=timed):
             yield
     elif library.has("BuilderFlag.EDITABLE_TIMING_CACHE") and not library.is_rtx:
+        if timed:
+            raise SetupError(
+                f"`tactics` and `timing_cache` are set, and with {library.text} both are a timing"
+                " cache: a build has one",
+                hint="Leave `timing_cache` out.",
+            )
         with _caching(library, config, path):
             yield
     else:
@@ -102,7 +117,7 @@ def using_tactics(library: Library, config: Any, path: Path | None) -> Iterator[
 
 
 @contextlib.contextmanager
-def _selecting(library: Library, config: Any, path: Path) -> Iterator[None]:
+def _selecting(library: Library, config: Any, path: Path, *, timed: bool) -> Iterator[None]:
     recorded = read_tactics(path)
     if recorded is not None and recorded.library not in ("", library.text):
         raise SetupError(
@@ -113,21 +128,50 @@ def _selecting(library: Library, config: Any, path: Path) -> Iterator[None]:
     replay = bool(recorded and recorded.chosen)
     selector = _make_selector(library, held, replay=replay)
     config.algorithm_selector = selector
-    if library.has("BuilderFlag.REJECT_EMPTY_ALGORITHMS"):
-        config.set_flag(library.trt.BuilderFlag.REJECT_EMPTY_ALGORITHMS)
+    if not timed and library.has("BuilderFlag.DISABLE_TIMING_CACHE"):
+        config.set_flag(library.trt.BuilderFlag.DISABLE_TIMING_CACHE)
+    # REJECT_EMPTY_ALGORITHMS is not set: for some layers TensorRT offers nothing to choose from and
+    # would end the build. What it took is compared with the file afterwards instead.
     try:
         yield
     except SetupError as error:
         if selector.missed:
-            raise SetupError(
-                f"the tactics of {path} cannot be replayed: {selector.missed[0]}",
-                hint="Is it the same model, profile and device? Remove the file to record anew.",
-            ) from error
+            raise _not_followed(path, next(iter(selector.missed.values()))) from error
         raise
+    wrong = _wrong_choice(held, selector.chosen, selector.missed, replay=replay)
+    if wrong is not None:
+        raise _not_followed(path, wrong)
     if not replay:
+        if not selector.chosen:
+            _log.warning("%s told of no choice of tactics: %s fixes nothing", library.text, path)
         held.library = library.text
         held.chosen = dict(selector.chosen)
         held.write(path)
+
+
+def _wrong_choice(
+    held: TacticFile, chosen: Mapping[str, str], missed: Mapping[str, str], *, replay: bool
+) -> str | None:
+    """Say which layer was built otherwise than the file asks for; None: none was."""
+    for layer, choice in chosen.items():
+        wanted = held.chosen.get(layer, choice) if replay else choice
+        if choice != wanted:
+            return missed.get(layer) or f"layer {layer!r} was built with {choice}, not {wanted}"
+        if not held.allows(layer, choice):
+            why = f"layer {layer!r} was built with {choice}, which is excluded"
+            return missed.get(layer) or why
+    if replay:
+        for layer in held.chosen:
+            if layer not in chosen:
+                return missed.get(layer) or f"layer {layer!r} is not in what was built"
+    return None
+
+
+def _not_followed(path: Path, why: str) -> SetupError:
+    return SetupError(
+        f"the tactics of {path} cannot be followed: {why}",
+        hint="Is it the same model, profile and device? Remove the file to record anew.",
+    )
 
 
 def _make_selector(library: Library, held: TacticFile, *, replay: bool) -> Any:
@@ -139,7 +183,7 @@ def _make_selector(library: Library, held: TacticFile, *, replay: bool) -> Any:
         def __init__(self) -> None:
             base.__init__(self)
             self.chosen: dict[str, str] = {}
-            self.missed: list[str] = []
+            self.missed: dict[str, str] = {}
 
         def select_algorithms(self, context: Any, choices: Any) -> list[int]:
             """Give the places of the choices that may be taken."""
@@ -150,7 +194,7 @@ def _make_selector(library: Library, held: TacticFile, *, replay: bool) -> Any:
             allowed = [i for i, n in enumerate(names) if n and held.allows(context.name, n)]
             if names and not allowed:
                 what = f"needs {wanted}" if wanted else "has every choice excluded"
-                self.missed.append(f"layer {context.name!r} {what}")
+                self.missed[context.name] = f"layer {context.name!r} {what}"
             return allowed
 
         def report_algorithms(self, contexts: Any, choices: Any) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import tempfile
-from pathlib import Path
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from headrace_trt.library import Library
 
@@ -86,13 +86,15 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
         OSError: It cannot be written; nothing is left behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    name = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    # Not by tempfile, whose files are readable by their owner alone: here the umask decides.
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
+        name.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise

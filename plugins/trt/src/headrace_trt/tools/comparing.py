@@ -153,6 +153,7 @@ def compare(
     if settings.model is None:
         raise SetupError("only an ONNX model can be compared")
     model = load_model(settings.model)
+    _refuse_open_axes(model, settings)
     given = dict(feeds) if feeds is not None else random_inputs(model, _shapes_of(settings), seed)
     expected = reference(model, given)
     outputs = differences(run(settings, given), expected, limit=limit)
@@ -166,6 +167,26 @@ def compare(
     if not told["same"]:
         told.update(_first_difference(settings, model, given, run, limit))
     return told
+
+
+def _refuse_open_axes(model: onnx.ModelProto, settings: BuildSettings) -> None:
+    """Refuse a model of which only the caller can know the shapes, before anything is run.
+
+    An open first axis is the batch, which has a range without shapes too.
+    """
+    if settings.profiles:
+        return
+    weights = {tensor.name for tensor in model.graph.initializer}
+    for value in model.graph.input:
+        axes = port_of(value)["shape"] or []
+        if value.name in weights or all(isinstance(n, int) and n >= 0 for n in axes[1:]):
+            continue
+        text = "x".join(str(n) if isinstance(n, int) and n >= 0 else "1" for n in axes)
+        raise SetupError(
+            f"input {value.name!r} [{', '.join(map(str, axes))}] has dynamic axes and no shapes",
+            hint=f"Give --max-shapes (and --min-shapes), such as {value.name}:{text}; in Python,"
+            " `profiles`.",
+        )
 
 
 def _shapes_of(settings: BuildSettings) -> dict[str, Any]:

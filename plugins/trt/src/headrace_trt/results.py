@@ -1,0 +1,107 @@
+"""Results: the rows of a run's outputs, each handed to the request that they belong to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import BackendError
+from headrace_trt.arrays import DeviceArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.keys import Request
+    from headrace_trt.grouping import Run
+    from headrace_trt.items import Item
+    from headrace_trt.signature import Port
+
+__all__ = ["check_rows", "hand_out", "hand_out_samples", "rows_of", "whole"]
+
+
+def hand_out(
+    run: Run,
+    ports: Sequence[Port],
+    outputs: Sequence[Any],
+    items: Sequence[Item],
+    requests: Sequence[Request],
+) -> None:
+    """Write the results of one run into its requests.
+
+    Args:
+        run: The run, whose members are places in ``items`` and ``requests``.
+        ports: The outputs of the engine that are wanted.
+        outputs: What they became, one array each.
+        items: The items of the batch.
+        requests: The requests that brought them.
+
+    Raises:
+        BackendError: An output does not have the rows of the batch.
+    """
+    check_rows(run.rows, ports, outputs)
+    names = [port.name for port in ports]
+    start = 0
+    for i in run.members:
+        item = items[i]
+        stop = start + item.rows
+        parts = [
+            rows_of(output, start, stop, sample=item.sample) if port.batched else whole(output)
+            for port, output in zip(ports, outputs, strict=True)
+        ]
+        requests[i]["result"] = (
+            parts[0] if len(parts) == 1 else dict(zip(names, parts, strict=True))
+        )
+        start = stop
+
+
+def hand_out_samples(
+    run: Run, ports: Sequence[Port], outputs: Sequence[Any], requests: Sequence[Request]
+) -> None:
+    """Write a row of each output into each request: every request brought one sample.
+
+    Raises:
+        BackendError: An output does not have the rows of the batch.
+    """
+    check_rows(run.rows, ports, outputs)
+    columns = [_samples(output, run.rows) for output in outputs]
+    if len(columns) == 1:
+        for request, part in zip(requests, columns[0], strict=True):
+            request["result"] = part
+        return
+    names = [port.name for port in ports]
+    for request, parts in zip(requests, zip(*columns, strict=True), strict=True):
+        request["result"] = dict(zip(names, parts, strict=True))
+
+
+def _samples(value: Any, count: int) -> list[Any]:
+    if type(value) is DeviceArray:
+        return value.rows()[:count]
+    return [rows_of(value, row, row + 1, sample=True) for row in range(count)]
+
+
+def check_rows(rows: int, ports: Sequence[Port], outputs: Sequence[Any]) -> None:
+    """Refuse outputs that do not have the rows of the batch.
+
+    Raises:
+        BackendError: One has none, or fewer.
+    """
+    for port, output in zip(ports, outputs, strict=True):
+        if port.batched and (not output.shape or output.shape[0] < rows):
+            raise BackendError(
+                f"output {port.name!r} is {list(output.shape)} for a batch of {rows} rows",
+                hint="If it has no batch axis, name it in `unbatched`.",
+            )
+
+
+def rows_of(value: Any, start: int, stop: int, *, sample: bool) -> Any:
+    """Give rows of an array of any library; of the host's in memory of their own."""
+    if not isinstance(value, np.ndarray):
+        return value[start] if sample else value[start:stop]
+    part = value[start:stop].copy()
+    return part.reshape(part.shape[1:]) if sample else part
+
+
+def whole(value: Any) -> Any:
+    """Give an array that belongs to the batch as a whole, in memory of its own on the host."""
+    return value.copy() if isinstance(value, np.ndarray) else value

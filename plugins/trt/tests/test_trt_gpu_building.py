@@ -1,0 +1,361 @@
+"""Builds, plans, caches, tools and plugins on a real device."""
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_helpers import ALONE, GATHERED, LOADED, PROFILE, QUICK, expected_of, images, relative
+from onnx import TensorProto as T
+
+import headrace
+from headrace.errors import BackendError, SetupError
+from headrace_trt import BuildCancelledError, BuildSettings, build_engine, build_plan
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu_cache")]
+
+
+def other_weights(path, to):
+    import onnx
+
+    model = onnx.load(path)
+    for weight in model.graph.initializer:
+        values = onnx.numpy_helper.to_array(weight)
+        weight.CopyFrom(onnx.numpy_helper.from_array(values[::-1].copy(), weight.name))
+    onnx.save(model, to)
+    return to
+
+
+def test_refit_changes_answers_as_a_new_build_does(pipe, small_net, tmp_path):
+    other = other_weights(small_net, tmp_path / "other.onnx")
+    engine = tmp_path / "refit.plan"
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), refit=True, **QUICK)
+    build_engine(settings, engine=engine)
+    x = images(4)
+    p = pipe(backend=LOADED, model=str(engine), max=4)
+    assert (
+        relative(p({"data": x, "request_size": 4})["result"], expected_of(small_net, x=x)[0]) < 1e-3
+    )
+    p.reload("main", {"weights": str(other)})
+    assert relative(p({"data": x, "request_size": 4})["result"], expected_of(other, x=x)[0]) < 1e-3
+    fixed = tmp_path / "fixed.plan"
+    build_engine(settings.with_(refit=False), engine=fixed)
+    with pytest.raises(SetupError, match="without `refit`"):
+        p.reload("main", {"model": str(fixed)})
+
+
+def test_a_stripped_plan_gets_its_weights_from_the_model(pipe, small_net):
+    p = pipe(backend=ALONE, model=str(small_net), profiles=[PROFILE], max=4, strip=True, **QUICK)
+    x = images(4)
+    assert (
+        relative(p({"data": x, "request_size": 4})["result"], expected_of(small_net, x=x)[0]) < 1e-3
+    )
+
+
+def test_weights_that_are_streamed(pipe, save):
+    random = np.random.default_rng(0)
+    matrix = random.standard_normal((2048, 2048)).astype(np.float32) / 45
+    model = save(
+        [("MatMul", ["x", "w"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 2048])],
+        [("y", T.FLOAT, ["n", 2048])],
+        [("w", matrix)],
+        name="streamed.onnx",
+    )
+    p = pipe(backend=ALONE, model=str(model), max=4, weight_streaming_bytes=0, **QUICK)
+    x = random.standard_normal((4, 2048)).astype(np.float32)
+    assert relative(p({"data": x, "request_size": 4})["result"], x @ matrix) < 1e-3
+
+
+@pytest.mark.parametrize("memory", ["on_profile_change", "shared"])
+def test_scratch_memory(pipe, small_net, memory):
+    p = pipe(
+        backend=GATHERED, model=str(small_net), profiles=[PROFILE], max=4, instance_num=3,
+        context_memory=memory, **QUICK,
+    )  # fmt: skip
+    x = images(24)
+    (expected,) = expected_of(small_net, x=x)
+    got = np.stack([r["result"] for r in p([{"data": image} for image in x])])
+    assert relative(got, expected) <= 1e-3
+
+
+def test_a_foreign_file_and_a_torn_plan_say_both_sides(pipe, small_net, tmp_path):
+    torn = tmp_path / "torn.plan"
+    found = build_engine(BuildSettings(model=small_net, profiles=(PROFILE,), **QUICK))
+    for content in (b"nonsense" * 100, found.plan[: len(found.plan) // 2]):
+        torn.write_bytes(content)
+        with pytest.raises(SetupError, match=r"torn\.plan cannot be run by tensorrt") as caught:
+            pipe(backend=LOADED, model=str(torn))
+        assert "compute capability" in str(caught.value)
+
+
+def test_a_plan_that_holds_code_must_be_trusted(pipe, small_net, tmp_path):
+    engine = tmp_path / "compatible.plan"
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), version_compatible=True, **QUICK)
+    try:
+        build_engine(settings, engine=engine)
+    except SetupError as error:
+        pytest.skip(f"the lean runtime is not here: {error.what[:80]}")
+    with pytest.raises(SetupError, match="cannot be run"):
+        pipe(backend=LOADED, model=str(engine), max=4)
+    p = pipe(backend=LOADED, model=str(engine), max=4, trust_engine=True)
+    x = images(4)
+    assert (
+        relative(p({"data": x, "request_size": 4})["result"], expected_of(small_net, x=x)[0]) < 1e-3
+    )
+
+
+def test_too_little_memory_is_an_error_and_the_others_go_on(pipe, small_net, cuda):
+    p = pipe(backend=ALONE, model=str(small_net), profiles=[PROFILE], max=4, **QUICK)
+    free, _ = cuda.memory_bytes()
+    held = cuda.malloc(free - (64 << 20))
+    try:
+        huge = {"min": "x:1x3x16x16", "max": "x:64x3x2048x2048"}
+        with pytest.raises((SetupError, BackendError)):
+            pipe(backend=ALONE, model=str(small_net), profiles=[huge], max=64, **QUICK)
+    finally:
+        cuda.free(held)
+    assert p({"data": images(1)[0]})["result"].shape == (10,)
+
+
+def test_memory_and_threads_after_ten_reloads_and_close(small_net, cuda):
+    gc.collect()
+    threads = threading.active_count()
+    config = {
+        "backend": GATHERED, "model": str(small_net), "profiles": [PROFILE], "max": 8,
+        "instance_num": 2, **QUICK,
+    }  # fmt: skip
+    with headrace.pipe(config) as p:
+        p({"data": images(1)[0]})
+        p.reload("main", {"cuda_graph": True})
+        gc.collect()
+        before, _ = cuda.memory_bytes()
+        for turn in range(10):
+            p.reload("main", {"cuda_graph": turn % 2 == 1, "output_device": "cpu"})
+            p({"data": images(1)[0]})
+        gc.collect()
+        after, _ = cuda.memory_bytes()
+        assert before - after < 64 << 20
+    gc.collect()
+    assert threading.active_count() <= threads
+
+
+def test_a_build_is_given_up_at_the_next_step(small_net):
+    asked = []
+
+    def cancelled():
+        asked.append(time.monotonic())
+        return len(asked) > 10
+
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), optimization_level=3)
+    with pytest.raises(BuildCancelledError):
+        build_plan(settings, cancelled=cancelled)
+    assert len(asked) < 30
+
+
+def test_two_processes_one_cache(small_net, tmp_path):
+    code = textwrap.dedent(
+        """
+        import sys
+        import numpy as np, headrace
+        config = {"backend": sys.argv[2], "model": sys.argv[1], "max": 4, "optimization_level": 0,
+                  "profiles": [{"min": "x:1x3x16x16", "max": "x:4x3x16x16"}]}
+        with headrace.pipe(config) as p:
+            print(p({"data": np.ones((3, 16, 16), np.float32)})["result"].shape)
+            print('"cache_hit": true' in __import__("json").dumps(p.describe()))
+        """
+    )
+    env = {**os.environ, "HEADRACE_TRT_CACHE": str(tmp_path / "cache")}
+    args = [sys.executable, "-c", code, str(small_net), ALONE]
+    running = [
+        subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+        for _ in range(2)
+    ]
+    told = []
+    for process in running:
+        out, err = process.communicate(timeout=180)
+        assert process.returncode == 0, err
+        told.append(out.split("\n")[1])
+    assert sorted(told) == ["False", "True"]
+    assert len(list(Path(tmp_path / "cache").glob("*.plan"))) == 1
+
+
+def test_tactics_are_recorded_and_replayed(rtx_or_full, small_net, tmp_path):
+    path = tmp_path / "tactics.json"
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), tactics=path, **QUICK)
+    first = build_plan(settings)
+    assert path.stat().st_size > 20
+    again = build_plan(settings)
+    assert [layer.tactic for layer in again.layers] == [layer.tactic for layer in first.layers]
+
+
+def test_the_timing_cache_makes_the_second_build_no_slower_and_is_shared(
+    rtx_or_full, small_net, tmp_path
+):
+    path = tmp_path / "timing.cache"
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), timing_cache=path)
+    build_plan(settings)
+    size = path.stat().st_size
+    assert size > 0
+    build_plan(settings.with_(precision="fp16"))
+    assert path.stat().st_size >= size
+
+
+def test_the_tools_measure_compare_and_inspect(small_net, tmp_path, cuda):
+    pytest.importorskip("onnxruntime")
+    from headrace_trt.benching import bench_engine
+    from headrace_trt.tools.comparing import compare, run_built
+    from headrace_trt.tools.inspecting import as_page, inspect_engine
+    from headrace_trt.tools.opening import engine_of_settings
+    from headrace_trt.tools.profiling import profile_layers
+
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), **QUICK)
+    told = compare(settings, run=run_built)
+    assert told["same"], told
+    engine, cuda = engine_of_settings(settings)
+    for options in ({}, {"cuda_graph": True}, {"copies": True}, {"streams": 2}):
+        found = bench_engine(engine, cuda, window_s=0.05, most_s=0.3, **options)
+        assert found.rows == 4
+        assert 0 < found.latency_ms["p50"] <= found.latency_ms["p99"]
+    told = profile_layers(engine, cuda, runs=5)
+    assert told["total_ms"] > 0
+    assert sum(layer["share"] for layer in told["layers"]) == pytest.approx(1)
+    about = inspect_engine(engine)
+    assert about["layers_by_type"].get("fp32")
+    assert about["profiles"][0]["x"]["range"]["max"] == [8, 3, 32, 32]
+    times = {layer["name"]: layer["ms"] for layer in told["layers"]}
+    assert "<svg" in as_page({"kind": "plan", "file": "it", **about}, times)
+    engine.close()
+
+
+def test_a_wrong_layer_is_found(small_net, tmp_path):
+    """The engine is built of other weights than the model it is compared with."""
+    pytest.importorskip("onnxruntime")
+    import onnx
+
+    from headrace_trt.tools.comparing import compare, run_built
+
+    model = onnx.load(small_net)
+    values = onnx.numpy_helper.to_array(model.graph.initializer[1]) * np.float32(2)
+    model.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(values, "m"))
+    other = tmp_path / "other.onnx"
+    onnx.save(model, other)
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), **QUICK)
+    told = compare(settings, run=lambda s, feeds: run_built(s.with_(model=other), feeds))
+    assert not told["same"]
+    assert told["first"]["node"] == "matmul_4"
+
+
+def test_a_refitted_plan_is_written(small_net, tmp_path):
+    from headrace_trt.tools.opening import open_engine
+    from headrace_trt.tools.profiling import run_once
+    from headrace_trt.tools.refitting import refit_plan
+
+    other = other_weights(small_net, tmp_path / "other.onnx")
+    plan, target = tmp_path / "it.plan", tmp_path / "new.plan"
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), refit=True, **QUICK)
+    build_engine(settings, engine=plan)
+    assert refit_plan(plan, other, target)["bytes"] == target.stat().st_size
+    engine, cuda = open_engine(target)
+    x = images(4)
+    assert relative(run_once(engine, cuda, {"x": x})["y"], expected_of(other, x=x)[0]) <= 1e-3
+    engine.close()
+
+
+PLUGIN = '''
+"""A plugin that doubles its input, written in Python."""
+
+import numpy as np
+import tensorrt as trt
+import torch
+
+
+class Double(trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
+    def __init__(self):
+        trt.IPluginV3.__init__(self)
+        trt.IPluginV3OneCore.__init__(self)
+        trt.IPluginV3OneBuild.__init__(self)
+        trt.IPluginV3OneRuntime.__init__(self)
+        self.plugin_name, self.plugin_version, self.plugin_namespace = "Double", "1", ""
+        self.num_outputs = 1
+
+    def get_capability_interface(self, kind):
+        return self
+
+    def get_output_data_types(self, types):
+        return [types[0]]
+
+    def get_output_shapes(self, inputs, shape_inputs, builder):
+        return [trt.DimsExprs(inputs[0])]
+
+    def get_fields_to_serialize(self):
+        return trt.PluginFieldCollection([])
+
+    def configure_plugin(self, inputs, outputs):
+        pass
+
+    def on_shape_change(self, inputs, outputs):
+        pass
+
+    def set_tactic(self, tactic):
+        pass
+
+    def supports_format_combination(self, place, described, inputs):
+        found = described[place].desc
+        return found.type == trt.float32 and found.format == trt.TensorFormat.LINEAR
+
+    def attach_to_context(self, context):
+        return self.clone()
+
+    def clone(self):
+        made = Double()
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def enqueue(self, inputs, outputs, sources, targets, workspace, stream):
+        shape = tuple(inputs[0].dims)
+        about = {"shape": shape, "typestr": "<f4", "version": 3}
+        views = [
+            type("View", (), {"__cuda_array_interface__": {**about, "data": (at, False)}})()
+            for at in (sources[0], targets[0])
+        ]
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+            x, y = (torch.as_tensor(view, device="cuda") for view in views)
+            torch.mul(x, 2, out=y)
+
+
+class DoubleCreator(trt.IPluginCreatorV3One):
+    def __init__(self):
+        trt.IPluginCreatorV3One.__init__(self)
+        self.name, self.plugin_version, self.plugin_namespace = "Double", "1", ""
+        self.field_names = trt.PluginFieldCollection([])
+
+    def create_plugin(self, name, fields, phase):
+        return Double()
+'''
+
+
+def test_a_plugin_in_python(pipe, save, tmp_path, monkeypatch, rtx_or_full):
+    pytest.importorskip("torch")
+    if not rtx_or_full.has("IPluginV3"):
+        pytest.skip(f"{rtx_or_full.text} has no IPluginV3")
+    (tmp_path / "double_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = save(
+        [("Double", ["x"], ["h"], {}), ("Relu", ["h"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 4])],
+        [("y", T.FLOAT, ["n", 4])],
+    )
+    options = {"model": str(model), "max": 4, "plugins": ["double_plugin:DoubleCreator"], **QUICK}
+    p = pipe(backend=ALONE, **options)
+    x = np.float32([[1, -2, 3, 0], [5, 6, -7, 8]])
+    assert p({"data": x, "request_size": 2})["result"].tolist() == np.maximum(2 * x, 0).tolist()
+    config = headrace.PipelineConfig.load({"backend": ALONE, **options}, allow_import=False)
+    with pytest.raises(SetupError, match="imports are refused"):
+        headrace.pipe(config)

@@ -1,0 +1,138 @@
+"""The common batch, one sample per request: what is copied, and that every request gets its own row."""
+
+import numpy as np
+import pytest
+from fake_device import FakeCuda, FakeEngine, FakeLibrary
+from onnx import TensorProto as T
+
+from headrace_trt import DeviceArray
+from headrace_trt.arrays import StreamRef
+from headrace_trt.engine import Engine
+from headrace_trt.gathering import Gathering
+from headrace_trt.memory import DevicePool
+from headrace_trt.runner import Runner, RunSettings
+from headrace_trt.signature import read_signature
+
+pytest.importorskip("onnxruntime")
+WEIGHTS = np.random.default_rng(0).standard_normal((64, 2)).astype(np.float32)
+ROWS = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32)
+EXPECTED = ROWS @ WEIGHTS
+
+
+class Machine:
+    """A runner on a device of host memory, used as the words use it."""
+
+    def __init__(self, model, **settings):
+        self.cuda = FakeCuda()
+        profile = {"x": ((1, 64), (4, 64), (8, 64))}
+        fake = FakeEngine(self.cuda, model, [profile])
+        engine = Engine(FakeLibrary(), None, fake, label="it", ordinal=0)
+        self.stream = self.cuda.stream_create()
+        self.runner = Runner(
+            engine, self.cuda, self.stream, profile=0, signature=read_signature(engine),
+            keys={"x": "data"}, settings=RunSettings(**settings),
+        )  # fmt: skip
+        self.gathering = Gathering(self.runner)
+        self.pool = DevicePool(self.cuda, self.stream)
+
+    def put(self, values):
+        """Give an array on the device, in a block of its own."""
+        block = self.pool.take(values.nbytes)
+        staged = np.ascontiguousarray(values)
+        self.cuda.copy(block.pointer, staged.ctypes.data, staged.nbytes, self.stream)
+        self.cuda.stream_synchronize(self.stream)
+        ref = StreamRef(self.stream)
+        return DeviceArray(
+            self.cuda, block.pointer, values.shape, "float32", ordinal=0, stream=ref, owner=block
+        )
+
+    def run(self, values, *, gathered):
+        """Give the results of one batch on the host, and the sizes of the copies to its input."""
+        batch = [{"data": value} for value in values]
+        del self.cuda.copies[:]
+        if not gathered:
+            assert self.runner.forward(batch) is None
+        else:
+            assert self.gathering.gather(batch) is None
+            whole = {"data": batch[0]["result"], "request_size": len(batch)}
+            assert self.gathering.run(whole)
+            split = [dict(request) for request in batch]
+            for request, own in zip(batch, split, strict=True):
+                request["data"] = whole["result"]
+                own.clear()
+            self.gathering.split(batch)
+            self.gathering.finish()
+        sizes = [nbytes for _, _, nbytes in self.cuda.copies]
+        self.runner.finish()
+        results = [request["result"] for request in batch]
+        on_host = [r.get() if isinstance(r, DeviceArray) else r for r in results]
+        return on_host, sizes
+
+
+@pytest.fixture
+def model(save):
+    return save(
+        [("MatMul", ["x", "w"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 64])],
+        [("y", T.FLOAT, ["n", 2])],
+        [("w", WEIGHTS)],
+    )
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+@pytest.mark.parametrize(
+    ("order", "copied"),
+    [
+        ([0, 1, 2, 3], []),
+        ([0, 1, 2, 3, 4, 5, 6, 7], []),
+        ([0, 1, 4, 5, 6, 3], [512, 768, 256]),
+        ([2, 2, 1], [256, 256, 256]),
+        ([5], []),
+    ],
+)
+def test_rows_that_lie_together_are_one_copy_or_none(model, order, copied, gathered):
+    machine = Machine(model, output_device="cuda")
+    whole = machine.put(ROWS)
+    found, sizes = machine.run([whole[i] for i in order], gathered=gathered)
+    assert sizes == copied
+    assert np.allclose(found, EXPECTED[order], atol=1e-5)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_neighbours_of_different_allocations_are_copied_apart(model, gathered):
+    machine = Machine(model, output_device="cuda")
+    whole = machine.put(ROWS[:2])
+    second = whole[1]
+    second._owner = object()  # what happens to lie behind it
+    found, sizes = machine.run([whole[0], second], gathered=gathered)
+    assert sizes == [256, 256]
+    assert np.allclose(found, EXPECTED[:2], atol=1e-5)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+@pytest.mark.parametrize("graph", [False, True])
+def test_samples_of_the_host_are_one_copy_in_and_one_out(model, gathered, graph):
+    machine = Machine(model, cuda_graph=graph)
+    strided = np.asfortranarray(ROWS)
+    for values in (list(ROWS), list(strided), list(ROWS[:3])):
+        found, sizes = machine.run(values, gathered=gathered)
+        assert sizes == [256 * len(values), 8 * len(values)]
+        assert np.allclose(found, EXPECTED[: len(values)], atol=1e-5)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_what_is_kept_of_one_batch_is_not_changed_by_the_next(model, gathered):
+    machine = Machine(model, output_device="cuda")
+    batch = [{"data": machine.put(row)} for row in ROWS]
+    results = [machine.run([r["data"] for r in batch], gathered=gathered)[0] for _ in range(3)]
+    for found in results:
+        assert np.allclose(found, EXPECTED, atol=1e-5)
+
+
+def test_a_graph_reads_its_own_buffer(model):
+    machine = Machine(model, output_device="cuda", cuda_graph=True)
+    whole = machine.put(ROWS)
+    for order in ([0, 1], [2, 3]):
+        found, sizes = machine.run([whole[i] for i in order], gathered=False)
+        assert sizes[0] == 512
+        assert np.allclose(found, EXPECTED[order], atol=1e-5)

@@ -1,0 +1,173 @@
+"""The words over time on a device of host memory: graphs, scratch memory, errors, reloads, neighbours."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto as T
+from trt_expressions import ALONE, BOTH, GATHERED, samples
+
+import headrace
+from headrace.errors import BackendError, SetupError
+
+pytest.importorskip("onnxruntime")
+
+
+@BOTH
+def test_cuda_graphs_are_recorded_once_per_shape_and_give_equal_answers(
+    device, plan, pipe, linear, backend
+):
+    model, expected = linear
+    made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})
+    p = pipe(backend=backend, model=str(made), max=8, cuda_graph=True, cuda_graph_limit=2)
+    (engine,) = device.engines
+    for size in (2, 3, 2, 5, 3, 8, 2):
+        inputs = np.stack(samples(size))
+        result = p({"data": inputs, "request_size": size})["result"]
+        assert np.allclose(result, expected(inputs))
+    before, launches = len(engine.contexts), device.launches
+    inputs = np.stack(samples(2))
+    assert np.allclose(p({"data": inputs, "request_size": 2})["result"], expected(inputs))
+    assert len(engine.contexts) == before
+    assert device.launches == launches + 1
+    p.close()
+    assert device.memory == {}
+
+
+@BOTH
+def test_instances_that_share_scratch_memory_run_in_turn(device, plan, pipe, linear, backend):
+    model, expected = linear
+    made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})
+    p = pipe(backend=backend, model=str(made), max=2, instance_num=3, context_memory="shared")
+    contexts = device.engines[0].contexts
+    assert {context.strategy for context in contexts} == {"USER_MANAGED"}
+    assert len({context.memory for context in contexts}) == 1
+    inputs = samples(12)
+    for request, sample in zip(p([{"data": s} for s in inputs]), inputs, strict=True):
+        assert np.allclose(request["result"], expected(sample))
+    p.close()
+    assert device.memory == {}
+
+
+@BOTH
+def test_out_of_memory_fails_the_batch_and_the_instance_goes_on(device, plan, pipe, image, backend):
+    model, _ = image
+    made = plan(model, {"x": ((1, 3, 4, 4), (1, 3, 4, 4), (4, 3, 9, 9))})
+    p = pipe(backend=backend, model=str(made), max=4)
+    device.fail_next = 2
+    with pytest.raises(BackendError, match="made to fail"):
+        p({"data": np.zeros((3, 5, 5), np.float32)})
+    assert p({"data": np.zeros((3, 5, 5), np.float32)})["result"].shape == (2, 5, 5)
+    assert p.ready
+
+
+@BOTH
+def test_a_lost_device_takes_the_instance_out_of_service(device, plan, pipe, linear, backend):
+    model, _ = linear
+    made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})
+    p = pipe(backend=backend, model=str(made), max=8)
+    device.fail_next = 700
+    with pytest.raises(headrace.errors.InstanceLostError, match="CUDA context"):
+        p({"data": samples(1)[0]})
+    assert not p.ready
+    p.reload("main", {"output_device": "cuda"})
+    assert p.ready
+    assert p({"data": samples(1)[0]})["result"].shape == (2,)
+
+
+def test_ten_reloads_leave_no_memory_behind(device, plan, pipe, linear):
+    model, expected = linear
+    made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})
+    p = pipe(backend=GATHERED, model=str(made), max=8, instance_num=2)
+    sample = samples(1)[0]
+    p({"data": sample})
+    before = len(device.memory)
+    for turn in range(10):
+        p.reload("main", {"cuda_graph": turn % 2 == 0})
+        assert np.allclose(p({"data": sample})["result"], expected(sample))
+    p({"data": sample})
+    p.reload("main", {"cuda_graph": False})
+    p({"data": sample})
+    assert len(device.memory) <= before
+
+
+def test_what_stands_between_gathering_and_splitting_sees_the_batch(device, plan, pipe, linear):
+    model, expected = linear
+    seen = []
+
+    @headrace.register("TrtTestHalf", replace=True)
+    class Half(headrace.Backend):
+        max = None
+
+        def forward(self, batch):
+            for request in batch:
+                seen.append((type(request["data"]).__name__, request["request_size"]))
+                data = request["data"]
+                data = data.get() if hasattr(data, "get") else data
+                request["result"] = data / 2
+
+    made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})
+    options = {"pre_processor": "TrtTestHalf", "post_processor": "TrtTestHalf"}
+    p = pipe(backend=GATHERED, model=str(made), max=8, **options)
+    inputs = samples(4)
+    for request, sample in zip(p([{"data": s} for s in inputs]), inputs, strict=True):
+        assert np.allclose(request["result"], expected(sample / 2) / 2)
+    assert seen[0][0] == "DeviceArray"
+    assert seen[1][0] == "ndarray"
+    assert sum(size for kind, size in seen if kind == "ndarray") == 4
+
+
+def test_what_the_model_takes_is_known_behind_it(device, plan, pipe, linear):
+    model, _ = linear
+    seen = []
+
+    @headrace.register("TrtTestInputs", replace=True)
+    class Inputs(headrace.Backend):
+        max = None
+
+        def init(self, options, context):
+            seen.append(context.scope.get("inputs"))
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})
+    pipe(backend=GATHERED, model=str(made), max=8, pre_processor="TrtTestInputs")
+    assert seen == [{"x": {"dtype": "float32", "shape": [None, 3]}}]
+
+
+def test_words_in_the_wrong_place_say_where_they_belong(device, plan, pipe, linear):
+    made = str(plan(linear[0], {"x": ((1, 3), (4, 3), (8, 3))}))
+    with pytest.raises(SetupError, match="no engine before it") as caught:
+        pipe(backend="TensorrtInferTensor")
+    assert "IoC[Onnx2Tensorrt" in caught.value.hint
+    with pytest.raises(SetupError, match="belongs behind"):
+        pipe(backend="TensorrtCat")
+    p = pipe(backend="LoadTensorrtEngine", model=made)
+    with pytest.raises(BackendError, match="cannot be called"):
+        p({"data": 1})
+    twice = f"S[{ALONE},IoC[TensorrtInferTensor,Identity;Identity]]"
+    with pytest.raises(SetupError, match="no engine before it"):
+        pipe(backend=twice, model=made)
+    both = "S[TensorrtInferTensor[LoadTensorrtEngine],TensorrtInferTensor[LoadTensorrtEngine({})]]"
+    pipe(backend=both.format("trust_engine=true"), model=made)
+    with pytest.raises(SetupError, match="Identity brings no engine"):
+        pipe(backend="TensorrtInferTensor[Identity]")
+    with pytest.raises(SetupError, match="cuda:3"):
+        pipe(backend=ALONE, model=made, device="cuda:3")
+    with pytest.raises(SetupError, match="no device of TensorRT"):
+        pipe(backend=ALONE, model=made, device="cpu")
+
+
+def test_two_engines_in_one_node_do_not_meet(device, plan, pipe, linear, save):
+    model, expected = linear
+    one = plan(model, {"x": ((1, 3), (4, 3), (8, 3))}, name="one.plan")
+    other = save(
+        [("Neg", ["x"], ["y"], {})], [("x", T.FLOAT, ["n", 2])], [("y", T.FLOAT, ["n", 2])],
+        name="neg.onnx",
+    )  # fmt: skip
+    two = plan(other, {"x": ((1, 2), (4, 2), (8, 2))}, name="two.plan")
+    word = 'IoC[LoadTensorrtEngine("{}"),TensorrtInferTensor;TensorrtInferTensor]'
+    p = pipe(backend=f"S[{word.format(one)},{word.format(two)}]", max=8)
+    sample = samples(1)[0]
+    assert np.allclose(p({"data": sample})["result"], -expected(sample))
+    assert len(device.engines) == 2
