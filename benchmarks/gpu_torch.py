@@ -19,7 +19,7 @@ The clock of a request runs from the call with the bytes to the class in the cli
 are random: the arithmetic is the same.
 
     python -m benchmarks.gpu_torch [--device cuda:0] [--part model resnet graphs host onnx]
-                                   [--seconds 4] [--json FILE]
+                                   [--decoders N] [--seconds 4] [--json FILE]
 
 Needs headrace, headrace-cv, headrace-torch and torchvision; ``onnx`` also headrace-ort with a GPU
 build of ONNX Runtime, and onnx. ``--device cpu --quick`` shows on any machine that it runs.
@@ -130,6 +130,7 @@ class Bench:
         self.cuda = device.startswith("cuda")
         self.files = make_files(4 if quick else 16)
         self.cores = usable_cpus()
+        self.decoders = self.cores
 
     def wait(self) -> None:
         """Wait for the device, outside of what is timed."""
@@ -204,7 +205,7 @@ class Bench:
             return {"model": model}
         decoding = {
             "backend": "S[DecodeMat,ResizeMat(224,224)]",
-            "instance_num": self.cores,
+            "instance_num": self.decoders,
             "next": "model",
         }
         return {"decode": decoding, "model": model}
@@ -420,6 +421,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0", help="where the model runs")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="what to run")
     parser.add_argument("--seconds", type=float, help="length of a window of load")
+    parser.add_argument("--decoders", type=int, help="instances that decode (all processors)")
     given = parser.parse_args()
     seconds = given.seconds or (0.3 if given.quick else 4.0)
     about = environment(("headrace", "torch", "torchvision", "onnxruntime-gpu", "onnxruntime"))
@@ -429,6 +431,7 @@ def main() -> None:
     print_environment(about)
     cv2.setNumThreads(1)  # as headrace-cv has it: the threads are those of the requests
     bench = Bench(given.device, seconds, 1 if given.quick else 2, quick=given.quick)
+    bench.decoders = given.decoders or bench.cores
     parts = {
         "model": part_model,
         "resnet": part_resnet,

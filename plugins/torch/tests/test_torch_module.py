@@ -609,3 +609,39 @@ def test_numpy_in_and_numpy_out_stand_on_no_copies(net):
         result = pipe({"data": np.ones(3, np.float32)})["result"]
     assert isinstance(result, np.ndarray)
     assert result.tolist() == [1, 1, 1]
+
+
+def test_a_capture_that_fails_keeps_nothing_alive_while_its_error_is_held(monkeypatch):
+    from headrace_torch.graphs import Graphs
+
+    class Graph:
+        """Stands for torch's, which holds memory of the device as long as it lives."""
+
+        def capture_begin(self, **_):
+            alive.append(weakref.ref(self))
+
+        def capture_end(self):
+            """Nothing was captured."""
+
+    def example(rows):
+        given = torch.zeros(rows, 64)
+        alive.append(weakref.ref(given))
+        return (given,)
+
+    def call(inputs):
+        if len(alive) > 1:  # the capture has begun
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return {"out": inputs[0] + 1}
+
+    def not_recording(*_):
+        raise RuntimeError("not currently recording")
+
+    alive = []
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", not_recording, raising=False)
+    with pytest.raises(SetupError, match="not permitted") as caught:
+        Graphs(torch.device("cuda", 0)).capture(call, example, (2,))
+    gc.collect()
+    assert [one() for one in alive] == [None, None]
+    assert isinstance(caught.value.__cause__, RuntimeError)

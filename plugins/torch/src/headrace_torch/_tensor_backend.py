@@ -134,6 +134,10 @@ class PerTensor(TensorBackend):
         """Tell whether a request brings one sample; the default goes by its ``request_size``."""
         return "request_size" not in request
 
+    def _samples(self, batch: list[Request]) -> bool:
+        """Tell whether a batch may be samples to stack, by its first request."""
+        return len(batch) > 1
+
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
         """Read what else `compute` needs to know of a request. The default reads nothing."""
         return None
@@ -144,6 +148,8 @@ class PerTensor(TensorBackend):
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Compute; a request that is wrong fails alone."""
         whole = self._place.carried(batch)
+        if whole is None and self._samples(batch):
+            whole = self._place.stacked(batch)
         if whole is not None and self._at_once(batch, whole):
             return None
         outcomes: list[Exception | None] = [None] * len(batch)
@@ -257,6 +263,10 @@ class PerImage(PerTensor):
     def check(self, rows: torch.Tensor) -> None:
         """Refuse what is no image."""
         self._check_image(rows)
+
+    def _samples(self, batch: list[Request]) -> bool:
+        """Images are to be stacked where the first one is ``[C, H, W]``."""
+        return len(batch) > 1 and getattr(batch[0].get("data"), "ndim", 0) == 3
 
     def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
         """Take ``[C, H, W]`` as one image; one row of ``[1, C, H, W]`` needs no `request_size`."""

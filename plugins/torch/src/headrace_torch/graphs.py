@@ -46,7 +46,7 @@ class Graphs:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._inputs: tuple[torch.Tensor, ...] = ()
-        self._graphs: dict[int, tuple[Any, dict[str, torch.Tensor]]] = {}
+        self._graphs: dict[int, tuple[Any, Sequence[torch.Tensor], dict[str, torch.Tensor]]] = {}
         self._pool: Any = None
 
     @property
@@ -73,37 +73,45 @@ class Graphs:
         self._inputs = example(max(sizes))
         self._pool = torch.cuda.graph_pool_handle()
         for size in sorted(sizes, reverse=True):
-            inputs = tuple(tensor[:size] for tensor in self._inputs)
-            for _ in range(_WARM_UP_RUNS):
-                call(inputs)
-            with allocator_quiet():
-                self._graphs[size] = self._captured(call, inputs, size)
+            failure = self._add(call, size)
+            if failure is not None:
+                self.close()
+                raise failure  # from here: a frame that holds tensors or graphs would keep them
 
-    def _captured(self, call: Call, inputs: Sequence[torch.Tensor], size: int) -> Any:
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-        try:
-            outputs = call(inputs)
-            graph.capture_end()
-        except Exception as error:  # noqa: BLE001 - whatever the model raises
-            self._give_up(graph)
-            failure = SetupError(
-                f"the model cannot be captured in a CUDA graph (batch of {size}): "
-                f"{call_in(error)}: {' '.join(str(error).split())[:300]}",
-                hint="A captured model has no calls that wait for the device or depend on values;"
-                " cuda_graph = false runs it as it is.",
-            )
-            raise failure from error.with_traceback(None)  # its frames would keep the memory
-        return graph, outputs
+    def _add(self, call: Call, size: int) -> SetupError | None:
+        """Capture one graph; give the error where that fails."""
+        inputs = tuple(tensor[:size] for tensor in self._inputs)
+        for _ in range(_WARM_UP_RUNS):
+            call(inputs)
+        with allocator_quiet():
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                outputs = call(inputs)
+                graph.capture_end()
+            except Exception as error:  # noqa: BLE001 - whatever the model raises
+                self._give_up(graph)
+                failure = SetupError(
+                    f"the model cannot be captured in a CUDA graph (batch of {size}): "
+                    f"{call_in(error)}: {' '.join(str(error).split())[:300]}",
+                    hint="A captured model has no calls that wait for the device or depend on values;"
+                    " cuda_graph = false runs it as it is.",
+                )
+                failure.__cause__ = error.with_traceback(None)  # its frames hold tensors too
+                return failure
+        self._graphs[size] = graph, inputs, outputs
+        return None
 
     def _give_up(self, graph: Any) -> None:
         """End a capture that failed, so that neither stream nor allocator stays in one."""
         with contextlib.suppress(RuntimeError):
             graph.capture_end()
         end: Any = getattr(torch._C, "_cuda_endAllocateToPool", None)
-        if end is not None:
-            with contextlib.suppress(RuntimeError):
+        release: Any = getattr(torch._C, "_cuda_releasePool", None)
+        if end is not None and release is not None:
+            with contextlib.suppress(RuntimeError):  # the graph has done both
                 end(self._device.index, self._pool)
+                release(self._device.index, self._pool)
 
     def takes(self, tensors: Sequence[torch.Tensor], rows: int) -> bool:
         """Tell whether inputs fit a graph: no more rows, and of the shapes and dtypes captured."""
@@ -122,18 +130,22 @@ class Graphs:
         What is missing to the size of the graph is filled with the last row.
         """
         size = min(size for size in self._graphs if size >= rows)
-        graph, outputs = self._graphs[size]
-        for static, tensor in zip(self._inputs, tensors, strict=True):
+        graph, inputs, outputs = self._graphs[size]
+        for static, tensor in zip(inputs, tensors, strict=True):
+            if rows == size:  # no view: each call of torch gives up the interpreter's lock
+                static.copy_(tensor, non_blocking=True)
+                continue
             static[:rows].copy_(tensor, non_blocking=True)
-            if rows < size:
-                static[rows:size].copy_(tensor[-1:].expand(size - rows, *tensor.shape[1:]))
+            static[rows:].copy_(tensor[-1:].expand(size - rows, *tensor.shape[1:]))
         graph.replay()
+        if rows == size:
+            return {name: one.clone() for name, one in outputs.items()}
         return {name: one[:rows].clone() for name, one in outputs.items()}
 
     def close(self) -> None:
         """Give up graphs and buffers."""
         with allocator_quiet():
-            for graph, _ in self._graphs.values():
+            for graph, _, _ in self._graphs.values():
                 with contextlib.suppress(RuntimeError):  # of a device that is lost
                     graph.reset()
             self._graphs.clear()

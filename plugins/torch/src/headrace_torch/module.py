@@ -207,9 +207,11 @@ class TorchModule(TensorBackend):
         """Run samples that come as the rows of one tensor, without taking them apart."""
         if len(self._keys) != 1 or next(iter(self._keys.values())) != "data":
             return False
-        whole = self._place.carried(batch)
         rows = len(batch)
-        if whole is None or self._signature.rows not in (None, rows):
+        if self._signature.rows not in (None, rows) or self._options.ragged == "pad":
+            return False  # axes may have to grow to a multiple
+        whole = self._place.carried(batch)
+        if whole is None:
             return False
         from headrace_torch.items import fits
         from headrace_torch.memory import is_out_of_memory

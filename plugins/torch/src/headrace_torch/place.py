@@ -110,20 +110,22 @@ class Place:
         """Note that work is being started, which the end of the batch waits for."""
         self._used = True
 
-    def take_in(self, tensor: torch.Tensor) -> None:
-        """Order the current stream behind what made a CUDA tensor that comes from elsewhere.
+    def take_in(self, *tensors: torch.Tensor) -> None:
+        """Order the current stream behind what made CUDA tensors that come from elsewhere.
 
-        Its memory is not used again before the current stream has passed this point. What the
+        Their memory is not used again before the current stream has passed this point. What the
         caller has started on the device's default stream comes first; what it has started on
         another stream, it must have waited for. A tensor that this instance made costs a call that
         does nothing.
         """
+        current = torch.cuda.current_stream(self.device)
         if not self._ordered:
             self._ordered = True
             default = torch.cuda.default_stream(self.device)
             if not default.query():
-                torch.cuda.current_stream(self.device).wait_stream(default)
-        tensor.record_stream(torch.cuda.current_stream(self.device))
+                current.wait_stream(default)
+        for tensor in tensors:
+            tensor.record_stream(current)
 
     def on_stream(self) -> AbstractContextManager[Any]:
         """Give what makes the stream current: nothing is to be done in the instance's thread."""
@@ -192,6 +194,35 @@ class Place:
         except KeyError:
             return None
         return self._whole if same and not any(map(contains, batch, _SIZES)) else None
+
+    def stacked(self, batch: Sequence[Request]) -> torch.Tensor | None:
+        """Give samples that are tensors of one shape and dtype on this device as one new tensor.
+
+        Returns:
+            ``[N, ...]``; None where there is one request, or one brings something else: read one by
+            one, it says what is wrong.
+        """
+        try:
+            tensors = list(map(_DATA, batch))
+        except KeyError:
+            return None
+        first = tensors[0]
+        if type(first) is not torch.Tensor or first.device != self.device or first.is_quantized:
+            return None
+        shape, dtype, device, dense = first.shape, first.dtype, first.device, torch.strided
+        for one in tensors:
+            if type(one) is not torch.Tensor or one.layout is not dense or one.dtype != dtype:
+                return None
+            if one.shape != shape or one.device != device:
+                return None
+        if len(tensors) == 1 or any(map(contains, batch, _SIZES)):
+            return None
+        if self.stream is not None:
+            self.take_in(*tensors)
+        try:
+            return torch.stack(tensors)
+        except RuntimeError:  # memory ran out: one by one there may be less to hold
+            return None
 
     def close(self) -> None:
         """Give the thread its device and stream back, and the memory to the device."""

@@ -168,9 +168,10 @@ class Runner:
         return outputs
 
     def close(self) -> None:
-        """Give up the graphs."""
+        """Give up the graphs and the model, whoever holds the runner: an error's frames may."""
         if self.graphs is not None:
             self.graphs.close()
+        del self._model
 
 
 def halved(
