@@ -7,6 +7,7 @@ from pydantic import Field
 
 import headrace
 from headrace._registry import registry
+from headrace._registry.catalogue import KNOWN_ELSEWHERE
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -157,6 +158,7 @@ def backends(monkeypatch):
         "NoLibrary": backend(lambda r: 0, init=lambda s, o, c: __import__("no_such_library")),
     }
     monkeypatch.setattr(registry, "local", table)
+    monkeypatch.setitem(KNOWN_ELSEWHERE, "Elsewhere", "headrace-elsewhere")
 
 
 def outcomes(expression, data, keys=None, **more):
@@ -402,7 +404,7 @@ def test_a_model_loader_that_cannot_choose_is_an_error(text, keys, code):
 
 
 def test_a_branch_that_is_not_chosen_need_not_be_installed():
-    text = "ModelLoader[(.onnx)NeedsA,(.trt)NotInstalledHere]"
+    text = "ModelLoader[(.onnx)NeedsA,(.trt)Elsewhere]"
     assert outcomes(text, [1], model="x.onnx", precision="fp16") == ["x.onnx"]
 
 
@@ -446,7 +448,7 @@ def test_each_item_of_a_batch_names_its_own_branch():
 # Fallback.
 
 
-@pytest.mark.parametrize("first", ["Broken", "Cold", "NoLibrary", "Nope", "S[Broken]"])
+@pytest.mark.parametrize("first", ["Broken", "Cold", "NoLibrary", "Elsewhere", "Nope", "S[Broken]"])
 def test_fallback_takes_the_first_that_can_be_built_here(first):
     with headrace.pipe({"backend": f"Fallback[{first},Str]"}) as pipe:
         assert pipe({"data": 1})["result"] == "<1>"
@@ -470,7 +472,7 @@ def test_wrong_options_do_not_mean_next():
 
 def test_options_of_branches_that_are_not_taken_count_as_known():
     assert outcomes("Fallback[Str,Broken]", [1], level=3) == ["<1>"]
-    assert outcomes("Fallback[NotInstalledHere,Str]", [1], precision="fp16") == ["<1>"]
+    assert outcomes("Fallback[Elsewhere,Str]", [1], precision="fp16") == ["<1>"]
 
 
 def test_the_range_of_a_fallback_is_open_until_it_has_chosen():
