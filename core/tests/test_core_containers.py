@@ -7,6 +7,7 @@ from pydantic import Field
 
 import headrace
 from headrace._registry import registry
+from headrace._registry.catalogue import KNOWN_ELSEWHERE
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -110,6 +111,15 @@ class Broken(headrace.Backend):
         """Never called."""
 
 
+class Ends(headrace.Backend):
+    def init(self, options, context):
+        context.at_batch_end(lambda: None)
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+
+
 class Cold(headrace.Backend):
     forward = Broken.forward
 
@@ -127,6 +137,8 @@ def backends(monkeypatch):
         "Inc": backend(lambda r: r["data"] + 1),
         "Even": backend(lambda r: r["data"] if r["data"] % 2 == 0 else None),
         "Never": backend(lambda r: None),
+        "Marks": backend(lambda r: r.update(written=True)),
+        "Ends": Ends,
         "Neg": backend(lambda r: -r["data"]),
         "Str": backend(lambda r: f"<{r['data']}>"),
         "FailOnBad": backend(fail_on_bad),
@@ -146,6 +158,7 @@ def backends(monkeypatch):
         "NoLibrary": backend(lambda r: 0, init=lambda s, o, c: __import__("no_such_library")),
     }
     monkeypatch.setattr(registry, "local", table)
+    monkeypatch.setitem(KNOWN_ELSEWHERE, "Elsewhere", "headrace-elsewhere")
 
 
 def outcomes(expression, data, keys=None, **more):
@@ -391,14 +404,51 @@ def test_a_model_loader_that_cannot_choose_is_an_error(text, keys, code):
 
 
 def test_a_branch_that_is_not_chosen_need_not_be_installed():
-    text = "ModelLoader[(.onnx)NeedsA,(.trt)Benchmark]"
+    text = "ModelLoader[(.onnx)NeedsA,(.trt)Elsewhere]"
     assert outcomes(text, [1], model="x.onnx", precision="fp16") == ["x.onnx"]
+
+
+# Who wrote no result.
+
+
+@pytest.mark.parametrize(
+    ("text", "request_"),
+    [
+        ("HasKey(k)[Never,Str]", {"k": 1}),
+        ("NotHasKey(k)[Str,S[Inc,Never]]", {"k": 1}),
+        ("NotHasKey(written)[Marks,Str]", {}),
+        ("Random(1)[Never,Str]", {}),
+        ("Fallback[Nope,Never]", {}),
+        ("Restart[Never]", {}),
+        ("Loop(until=k)[S[Inc,Never]]", {}),
+        ("CatSplit[Fix,Infer,S[Identity,Never]]", {}),
+        ("S[HasKey(k)[S[Inc,Never],Inc],Inc]", {"k": 1}),
+        ("S[Never,(key=k)Inc]", {}),
+        ("S[Ends,HasKey(k)[Never,Str]]", {"k": 1}),
+    ],
+)
+def test_the_error_names_the_backend_that_wrote_no_result(text, request_):
+    wanted = "Marks" if "Marks" in text else "Never"
+    data = "a" if "CatSplit" in text else 1
+    with headrace.pipe({"backend": text}) as pipe, pytest.raises(NoResultError) as caught:
+        pipe({"data": data, **request_})
+    assert caught.value.backend == wanted
+    assert f"{wanted} wrote no 'result'" in str(caught.value)
+
+
+def test_each_item_of_a_batch_names_its_own_branch():
+    with (
+        headrace.pipe({"backend": "HasKey(k)[Never,Marks]", "max": 4}) as pipe,
+        pytest.raises(RequestsFailed) as caught,
+    ):
+        pipe([{"data": 1, "k": 1}, {"data": 2}, {"data": 3, "k": 1}])
+    assert [one.backend for one in caught.value.errors] == ["Never", "Marks", "Never"]
 
 
 # Fallback.
 
 
-@pytest.mark.parametrize("first", ["Broken", "Cold", "NoLibrary", "Benchmark", "Nope", "S[Broken]"])
+@pytest.mark.parametrize("first", ["Broken", "Cold", "NoLibrary", "Elsewhere", "Nope", "S[Broken]"])
 def test_fallback_takes_the_first_that_can_be_built_here(first):
     with headrace.pipe({"backend": f"Fallback[{first},Str]"}) as pipe:
         assert pipe({"data": 1})["result"] == "<1>"
@@ -422,7 +472,7 @@ def test_wrong_options_do_not_mean_next():
 
 def test_options_of_branches_that_are_not_taken_count_as_known():
     assert outcomes("Fallback[Str,Broken]", [1], level=3) == ["<1>"]
-    assert outcomes("Fallback[Benchmark,Str]", [1], precision="fp16") == ["<1>"]
+    assert outcomes("Fallback[Elsewhere,Str]", [1], precision="fp16") == ["<1>"]
 
 
 def test_the_range_of_a_fallback_is_open_until_it_has_chosen():
@@ -459,11 +509,24 @@ def test_when_all_fail_every_reason_is_given():
         headrace.pipe({"backend": "Fallback[Broken,Cold]"})
     assert "no device" in str(caught.value)
     assert "too cold" in str(caught.value)
-    with pytest.raises(ConfigError) as wrong:
-        headrace.PipelineConfig.load({"backend": "Fallback[Nope,Benchmark]"})
-    (problem,) = wrong.value.problems
-    assert problem.code == "fallback"
-    assert "Nope" in problem.message
+
+
+@pytest.mark.parametrize("load", [headrace.pipe, headrace.PipelineConfig.load, headrace.explain])
+def test_a_fallback_of_names_that_are_all_unknown_cannot_be_set_up_here(load):
+    with pytest.raises(SetupError) as caught:
+        load({"backend": "S[Identity,Fallback[Nope,Fallback[Nope2,Nope3]]]"})
+    for name in ("Nope", "Nope2", "Nope3"):
+        assert f"unknown backend '{name}'" in str(caught.value)
+
+
+def test_a_fallback_of_unknown_names_means_the_next_one_inside_of_another():
+    assert outcomes("Fallback[Fallback[Nope,Nope2],Str]", [1]) == ["<1>"]
+
+
+def test_what_is_written_wrong_beside_a_fallback_of_unknown_names_is_told_with_it():
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": "S[Fallback[Nope],Nope2]"})
+    assert [one.code for one in caught.value.problems] == ["fallback", "unknown_backend"]
 
 
 # The contract of containers that others write.

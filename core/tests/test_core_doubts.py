@@ -6,6 +6,7 @@ import pytest
 
 import headrace
 from headrace._plan import doubts as doubts_module
+from headrace._registry.catalogue import KNOWN_ELSEWHERE
 from headrace.errors import ConfigError
 
 
@@ -36,6 +37,7 @@ def backends(monkeypatch):
     headrace.register("Sized", Sized, replace=True)
     headrace.register("Owner", Owner, replace=True)
     monkeypatch.setattr(doubts_module, "usable_cpus", lambda: 1)
+    monkeypatch.setitem(KNOWN_ELSEWHERE, "Elsewhere", "headrace-elsewhere")
 
 
 def warnings(config):
@@ -76,7 +78,7 @@ def test_an_option_that_is_overruled_wherever_it_could_count_is_told(config):
         {"backend": "Z", "define": {"Z": "S[Sized(3)]"}, "width": 4},
         {"global": {"width": 4}, "a": {"backend": "Sized(3)"}, "b": {"backend": "Sized"}},
         {"backend": "Reflect[part,Identity]", "part": "Sized"},
-        {"backend": "Fallback[Benchmark,Sized(3)]", "width": 4},
+        {"backend": "Fallback[Elsewhere,Sized(3)]", "width": 4},
     ],
 )
 def test_an_option_that_counts_somewhere_is_not(config):
@@ -225,7 +227,7 @@ def test_a_key_of_other_systems_is_told_ours(key, ours):
 
 def test_a_key_that_a_backend_may_have_which_is_not_here_is_no_second_problem():
     with pytest.raises(ConfigError) as caught:
-        headrace.PipelineConfig.load({"backend": "Benchmark", "workers": 3})
+        headrace.PipelineConfig.load({"backend": "Elsewhere", "workers": 3})
     assert [problem.code for problem in caught.value.problems] == ["missing_plugin"]
 
 

@@ -77,6 +77,17 @@ class Far(headrace.Backend):
 
 headrace.register("Double", lambda number: number * 2)
 
+class Adds(headrace.Backend):
+    reads = ("left", "right")
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["left"] + request["right"]
+
+
+headrace.register("Adds", Adds)
+
+
 @headrace.register("Triple")
 def triple(number):
     return number * 3
@@ -131,6 +142,15 @@ def test_a_request_comes_back_as_if_it_had_run_here(file):
     assert "sent back" in str(result)
     assert isinstance(read, InputError)
     assert read.key == "mask"
+
+
+@pytest.mark.parametrize("inside", ["Adds", "S[Adds,Triple]", "IoC[Adds;S[Adds,Triple]]"])
+def test_what_is_inside_says_which_keys_a_request_needs(file, inside):
+    with headrace.pipe({"import": [file], "backend": f"Process[{inside}]"}) as pipe:
+        assert pipe({"left": 1, "right": 2})["result"] == (3 if inside == "Adds" else 9)
+        with pytest.raises(InputError) as caught:
+            pipe({"left": 1})
+    assert caught.value.key == "right"
 
 
 def test_functions_and_plain_classes_are_known_there(file):

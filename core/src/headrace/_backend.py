@@ -323,8 +323,8 @@ class Backend:
         if error.node is None and self._lost is not None:
             self._lost.set()
 
-    def _last_label(self) -> str:
-        """Name what should have written ``result``: in a sequence its last element."""
+    def _last_label(self, request: Request) -> str:
+        """Name what should have written ``result`` into a request: in a sequence its last element."""
         return self._label()
 
     def _label(self) -> str:

@@ -48,6 +48,7 @@ def explain(
 
     Raises:
         ConfigError: The configuration is wrong; its ``problems`` are all that is.
+        SetupError: All that is wrong is a ``Fallback`` whose branches are not installed here.
     """
     config = PipelineConfig.load(source, allow_import=allow_import)
     return with_room(lambda: _explained(config))

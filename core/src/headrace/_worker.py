@@ -20,6 +20,7 @@ from headrace._build.batch_end import BatchEnd
 from headrace._build.commons import Commons
 from headrace._build.elements import ElementBuilder
 from headrace._build.far import CLOSE_S
+from headrace._build.needs import needed_keys
 from headrace._build.parcels import Changes, changes, receive, send, unpacked
 from headrace._build.parts import Parts
 from headrace._context import Shared
@@ -106,12 +107,11 @@ def _built(message: dict[str, Any], parts: Parts) -> tuple[Backend, dict[str, An
     builder = ElementBuilder(plan, node, {}, Shared(), Commons(), set(), settings)
     at = replace(At.begin(parts, index=about["index"]), end=BatchEnd())
     backend = at.end.around(builder.element(element, at), element)
-    reads = tuple(backend.reads) if isinstance(backend.reads, (tuple, list)) else ("data",)
     return backend, {
         "min": backend.min,
         "max": backend.max,
         "rerun": backend.rerun,
-        "reads": reads,
+        "reads": needed_keys(element, builder.by_element),
         "process": os.getpid(),
         "tree": describe_element(element, builder.by_element),
     }

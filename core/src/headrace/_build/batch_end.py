@@ -183,6 +183,9 @@ class Standing(Backend):
         self._bounded, self._takes_one = child._bounded, child._takes_one
         self._state = "ready"
 
+    def _last_label(self, request: Request) -> str:
+        return self.child._last_label(request)
+
 
 class Ended(Standing):
     """A backend with the end of its batches."""

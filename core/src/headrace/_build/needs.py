@@ -10,6 +10,7 @@ from headrace._containers.cat_split import CatSplit
 from headrace._containers.choice import Fallback, ModelLoader
 from headrace._containers.conditions import Branches
 from headrace._containers.loops import Again
+from headrace._containers.process import Process
 from headrace._containers.sequential import Sequential
 from headrace._containers.wiring import Wiring
 from headrace._plan.choosing import label_of
@@ -66,7 +67,7 @@ def _read_first(element: Element, built: Mapping[int, Backend]) -> set[str]:
     backend: Any = built.get(id(element))
     if isinstance(backend, Guarded):
         backend = backend.child
-    if children or backend is None:
+    if backend is None or (children and cls is not Process):  # that knows what is inside of it
         return {DATA}
     return {
         key

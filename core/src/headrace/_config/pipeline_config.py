@@ -57,6 +57,7 @@ class PipelineConfig:
 
         Raises:
             ConfigError: Something is wrong; its ``problems`` are all that is.
+            SetupError: All that is wrong is a ``Fallback`` whose branches are not installed here.
             TypeError: ``source`` is none of the three, or ``base`` is given for another than a dict.
         """
         if isinstance(source, PipelineConfig):

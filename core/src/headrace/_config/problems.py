@@ -9,16 +9,19 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from headrace._registry.registry import nearest
-from headrace.errors import ConfigError, Problem
+from headrace.errors import ConfigError, Problem, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["SUGGESTED", "Problems", "key_place"]
+__all__ = ["SUGGESTED", "UNBUILDABLE", "Problems", "key_place"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 SUGGESTED = 100
 """How many problems get a suggestion."""
+
+UNBUILDABLE = "fallback"
+"""Code of the problem that none of several branches can be built here, which no rewriting mends."""
 
 _LONGEST = 60
 """Longest value that the line of a key shows, in characters."""
@@ -76,7 +79,14 @@ class Problems:
         return nearest(name, known) if len(self) < SUGGESTED else None
 
     def raise_if_any(self) -> None:
-        """Raise one ConfigError with all of them, if there are any."""
+        """Raise one error with all of them, if there are any.
+
+        Raises:
+            SetupError: Nothing is written wrong, and what it names cannot be built on this machine.
+            ConfigError: Anything else.
+        """
+        if self._found and all(problem.code == UNBUILDABLE for problem in self):
+            raise SetupError("\n".join(problem.render() for problem in self))
         if self._found:
             raise ConfigError(tuple(self))
 

@@ -47,5 +47,5 @@ class BackgroundThread(Backend):
         """Run X on the batch in its thread."""
         return self.thread.call(self.child, batch)
 
-    def _last_label(self) -> str:
-        return self.child._last_label()
+    def _last_label(self, request: Request) -> str:
+        return self.child._last_label(request)

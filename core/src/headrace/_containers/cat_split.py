@@ -76,14 +76,14 @@ class CatSplit(Backend):
             return outcomes
         first = batch[alive[0]]
         if "result" not in first:
-            error = self._no_result(self._cat_backend)
+            error = self._no_result(self._cat_backend, first)
             return [o or error.copy() for o in outcomes]
         gathered = dict(first)
         gathered["data"] = gathered.pop("result")
         gathered["request_size"] = weight_of([batch[i] for i in alive])
         failed = self._infer([gathered])
         if failed is None and "result" not in gathered:
-            failed = [self._no_result(self._infer)]
+            failed = [self._no_result(self._infer, gathered)]
         if failed is not None and failed[0] is not None:
             self._infer_failed = not isinstance(failed[0], InstanceLostError)
             return [o or _copy(failed[0]) for o in outcomes]
@@ -98,11 +98,15 @@ class CatSplit(Backend):
             for i, error in zip(places, some, strict=True):
                 outcomes[i] = error
 
-    def _no_result(self, backend: Backend) -> NoResultError:
+    def _last_label(self, request: Request) -> str:
+        return self._split_backend._last_label(request)
+
+    def _no_result(self, backend: Backend, request: Request) -> NoResultError:
+        silent = backend._last_label(request)
         return NoResultError(
-            f"{backend._label()} wrote no 'result'",
+            f"{silent} wrote no 'result'",
             node=self._node,
-            backend=backend._label(),
+            backend=silent,
             instance=self._index,
         )
 

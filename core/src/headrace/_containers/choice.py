@@ -33,6 +33,9 @@ class Chosen(Backend):
         """Run the child that was chosen."""
         return self.child(batch)
 
+    def _last_label(self, request: Request) -> str:
+        return self.child._last_label(request)
+
 
 class ModelLoader(Chosen):
     """Choose the child by the suffix of the option ``model``: ``ModelLoader[(.onnx)A,(.trt,.plan)B]``.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace._backend import Backend
-from headrace._containers.calling import caller_of
+from headrace._containers.calling import Caller, caller_of
 from headrace._containers.ranges import branches, ranged
 from headrace._options import Options as _Options
 
@@ -47,6 +47,7 @@ class Branches(Backend):
         self.min, self.max = branches(ranged(children))
         self._yes = caller_of(children[0], pad=self._pad)
         self._no = caller_of(children[1], pad=self._pad) if len(children) > 1 else None
+        self._silent: dict[int, Backend] = {}
 
     def says_yes(self, request: Request) -> bool:
         """Decide for one item."""
@@ -56,6 +57,7 @@ class Branches(Backend):
         """Send each item its way; without a branch for no the others pass."""
         answers = [self.says_yes(request) for request in batch]
         outcomes: list[Exception | None] = [None] * len(batch)
+        self._silent = {}
         for branch, answer in ((self._yes, True), (self._no, False)):
             chosen = [i for i, said in enumerate(answers) if said is answer]
             if branch is None:
@@ -65,7 +67,15 @@ class Branches(Backend):
                 some = branch([batch[i] for i in chosen])
                 for position, i in enumerate(chosen):
                     outcomes[i] = some[position] if some is not None else None
+                    if "result" not in batch[i]:
+                        self._silent[id(batch[i])] = (
+                            branch.child if isinstance(branch, Caller) else branch
+                        )
         return outcomes if any(outcomes) else None
+
+    def _last_label(self, request: Request) -> str:
+        silent = self._silent.get(id(request))
+        return self._label() if silent is None else silent._last_label(request)
 
 
 class HasKey(Branches):

@@ -69,12 +69,15 @@ class Again(Backend):
     def _ready(self, request: Request, index: int, outcomes: list[Exception | None]) -> bool:
         if "result" not in request:
             outcomes[index] = NoResultError(
-                f"{self.child._label()} wrote no 'result' to go on with",
-                backend=self.child._label(),
+                f"{self._last_label(request)} wrote no 'result' to go on with",
+                backend=self._last_label(request),
             )
             return False
         request["data"] = request.pop("result")
         return True
+
+    def _last_label(self, request: Request) -> str:
+        return self.child._last_label(request)
 
 
 class Loop(Again):

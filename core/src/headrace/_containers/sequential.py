@@ -146,18 +146,20 @@ class Sequential(Backend):
             if step.otherwise:
                 taken.append(i)
             elif not ready[i]:
-                outcomes[i] = self._nothing_before(index)
+                outcomes[i] = self._nothing_before(index, request)
             else:
                 if "result" in request:
                     request["data"] = request.pop("result")
                 taken.append(i)
         return taken
 
-    def _last_label(self) -> str:
-        return self._steps[-1].child._last_label()
+    def _last_label(self, request: Request, before: int | None = None) -> str:
+        steps = self._steps[:before]
+        ran = [step for step in steps if step.key is None or step.key in request]
+        return (ran or steps)[-1].child._last_label(request)
 
-    def _nothing_before(self, index: int) -> NoResultError:
-        before = self._steps[index - 1].child._last_label()
+    def _nothing_before(self, index: int, request: Request) -> NoResultError:
+        before = self._last_label(request, index)
         return NoResultError(
             f"{before} wrote no 'result' for the next element, {self._steps[index].child._label()}",
             node=self._node,

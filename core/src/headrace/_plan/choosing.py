@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._config.problems import Problems
+from headrace._config.problems import UNBUILDABLE, Problems
 from headrace._containers.choice import Fallback
 from headrace._plan.brackets import prefix_values
 from headrace._plan.wiring import check_callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["label_of", "plan_branches"]
 
-_UNAVAILABLE = ("unknown_backend", "missing_plugin", "plugin", "missing_dependency")
+_UNAVAILABLE = ("unknown_backend", "missing_plugin", "plugin", "missing_dependency", UNBUILDABLE)
 """Beginnings of the codes of problems that mean: it cannot be built here."""
 
 _OF_VALUES = ("missing_option", "option")
@@ -80,7 +80,7 @@ def _plan_fallback(
     if children and not row and not scope.lenient and len(resolver.problems) == before:
         reasons = "; ".join(f"{name}: {why}" for name, why in element.unavailable.items())
         resolver.add(
-            "fallback",
+            UNBUILDABLE,
             f"nothing in {element.name} can be built here: {reasons}",
             element.call,
             scope,

@@ -63,7 +63,7 @@ CORE_COMMANDS = ("check", "conformance", "explain", "new", "plugins", "run", "sc
 _BY_DISTRIBUTION = {
     "headrace-cv": (
         "CropMat CvtColorMat DecodeMat EncodeMat LetterBoxMat Mat2Tensor NMS PerspectiveCropMat "
-        "ResizeMat Tensor2Mat TopLeftResizeMat"
+        "ResizeMat Tensor2Mat TopLeftResizeMat UnletterBox"
     ),
     "headrace-observe": "Benchmark",
     "headrace-ort": "OnnxTensor",

@@ -91,13 +91,13 @@ def refusal(
     )
 
 
-def no_result(node: str, instance: Instance) -> NoResultError:
+def no_result(node: str, instance: Instance, request: Request) -> NoResultError:
     """Make the error of a request whose backend ended without ``result``."""
-    backend = instance.backend
+    silent = instance.backend._last_label(request)
     return NoResultError(
-        f"{backend._last_label()} wrote no 'result'",
+        f"{silent} wrote no 'result'",
         node=node,
-        backend=backend._last_label(),
+        backend=silent,
         instance=instance.index,
     )
 
@@ -164,7 +164,7 @@ def run(
     if needs_result:
         for index, entry in enumerate(entries):
             if errors[index] is None and "result" not in entry.request:
-                errors[index] = no_result(node, instance)
+                errors[index] = no_result(node, instance, entry.request)
     try:
         return errors, interrupt
     finally:

@@ -152,7 +152,7 @@ class Claiming:
             return _batch.outside(outcomes.pop(0))  # see `Entry.take_error`
         if "result" in request or not self._node.needs_result:
             return None
-        return _batch.no_result(self.name, instance)
+        return _batch.no_result(self.name, instance, request)
 
 
 def restore(request: Request, data: Any, raised: BaseException) -> None:
