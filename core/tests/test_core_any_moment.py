@@ -78,6 +78,8 @@ CONFIGS = {
     "idle": {"backend": "Hook"},
     "own thread": {"backend": "S[Hook,BackgroundThread[Hook]]"},
     "queue": {"backend": "Hook", "min": 1, "max": 2, "timeout_ms": 60_000},
+    "sizes": {"backend": "Hook", "batch_sizes": [2, 4], "pad": True},
+    "list": {"backend": "Hook", "max": 2},
     "graph": {
         "a": {"backend": "Hook", "next": "b,c", "max": 4},
         "b": {"backend": "Hook", "next": "d"},
@@ -106,7 +108,8 @@ def test_ctrl_c_at_any_point_and_a_second_one_lose_nothing(name):
                     others.append(later(pipe, {{"data": 7}}))
                 interrupts.pause(come)
             interrupts = Interrupts(interrupt, *points)
-            interrupts.run(lambda: pipe({{"data": 3, "hook": hook}}))
+            mine = [{{"data": 3, "hook": hook}}, {{"data": 4}}]
+            interrupts.run(lambda: pipe(mine if {name == "list"} else mine[0]))
             all_right(pipe, others)
             return interrupts
 
