@@ -271,12 +271,13 @@ class Driver:
         errors, _ = self._safely(work)
         self._finish(work, errors)
 
-    def run_and_finish(self, work: Work) -> BaseException | None:
-        """Run a batch of the main thread, which takes no lock; give the interrupt that hit it."""
+    def run_and_finish(self, work: Work) -> None:
+        """Run a batch of the main thread, which takes no lock; raises the interrupt that hit it."""
         errors, interrupt = self._safely(work)
         try:
             errand(self._finish, work, errors)
-            return interrupt
+            if interrupt is not None:
+                raise interrupt
         finally:
             del errors, interrupt  # see `Entry.take_error`
 

@@ -187,9 +187,7 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
             # What takes the lock is done by a helper. A batch of all the entries comes back.
             work = self._call_many(entries, groups, internal=internal, hands_over=True)
             if work is not None:
-                interrupt = self._driver.run_and_finish(work)
-                if interrupt is not None:
-                    raise interrupt
+                self._driver.run_and_finish(work)
         except BaseException as raised:
             errands.add((self._give_back, entries))
             errand(self._give_back, entries)
@@ -279,7 +277,6 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
         caller.node = node
         outer = waiting.get(me)
         waiting[me] = caller
-        handed = False
         try:
             call = call_run_here()
             if call is not None:
@@ -291,7 +288,6 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
                 if hands_over and work is not None and len(work.entries) == caller.pending:
                     # Its entries are all the caller's: the main thread holds the instance now.
                     caller.ident = work.instance.ident = main_thread.ident or 0
-                    handed = True
                 parks = caller.parked = work is None and caller.pending > 0
                 if parks and not node.rests and circle_of(caller) is not None:
                     refuse(node, entries)
@@ -300,7 +296,7 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
             node.tell(settled)
             if node.shed:
                 node.shed_elsewhere()
-            if handed:
+            if caller.ident != me:
                 return work
             self._driver.wait(caller, entries, work, parks=parks, deadline=deadline)
         except BaseException as interrupt:
