@@ -244,6 +244,7 @@ def test_the_handler_that_everybody_writes_closes_in_the_midst_of_calls():
             while True:
                 pipe([{"data": 1}, {"data": 2}, {"data": 3}])
         except HeadraceError:
+            pipe.close()  # the handler's did not wait if it came while this thread ran a batch
             print(pipe.stats()["state"])
         """
     )
