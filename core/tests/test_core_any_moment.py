@@ -78,6 +78,8 @@ CONFIGS = {
     "idle": {"backend": "Hook"},
     "own thread": {"backend": "S[Hook,BackgroundThread[Hook]]"},
     "queue": {"backend": "Hook", "min": 1, "max": 2, "timeout_ms": 60_000},
+    "sizes": {"backend": "Hook", "batch_sizes": [2, 4], "pad": True},
+    "list": {"backend": "Hook", "max": 2},
     "graph": {
         "a": {"backend": "Hook", "next": "b,c", "max": 4},
         "b": {"backend": "Hook", "next": "d"},
@@ -106,7 +108,8 @@ def test_ctrl_c_at_any_point_and_a_second_one_lose_nothing(name):
                     others.append(later(pipe, {{"data": 7}}))
                 interrupts.pause(come)
             interrupts = Interrupts(interrupt, *points)
-            interrupts.run(lambda: pipe({{"data": 3, "hook": hook}}))
+            mine = [{{"data": 3, "hook": hook}}, {{"data": 4}}]
+            interrupts.run(lambda: pipe(mine if {name == "list"} else mine[0]))
             all_right(pipe, others)
             return interrupts
 
@@ -241,6 +244,7 @@ def test_the_handler_that_everybody_writes_closes_in_the_midst_of_calls():
             while True:
                 pipe([{"data": 1}, {"data": 2}, {"data": 3}])
         except HeadraceError:
+            pipe.close()  # the handler's did not wait if it came while this thread ran a batch
             print(pipe.stats()["state"])
         """
     )

@@ -263,11 +263,14 @@ class Pipeline:
             entries.append(entry)
         return entries
 
-    @reentrant(later=_refuse_inside)
     def _run(self, entries: list[Entry]) -> None:
         if self._only is not None:
             self._only.call_many(entries)
-            return
+        else:
+            self._walk_all(entries)
+
+    @reentrant(later=_refuse_inside)
+    def _walk_all(self, entries: list[Entry]) -> None:
         routes = [None if e.state == DONE else self._core.route_of(e) for e in entries]
         walks = [(route, entry) for route, entry in zip(routes, entries, strict=True) if route]
         walk_together(self._core.walked, walks)

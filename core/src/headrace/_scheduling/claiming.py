@@ -43,6 +43,7 @@ class Claiming:
     limits: Limits
     instances: list[Instance]
     _queue_up: Callable[..., None]
+    _queue_up_in_main: Callable[..., None]
     _lead: Callable[..., None]
     _recover: Callable[..., None]
     _recovered: Callable[..., None]

@@ -174,7 +174,10 @@ class Direct(Claiming):
             self._call_locked(request, data, weight, home, internal=internal)
         elif data is MISSING or not self._call_in_main(request, data, weight, home):
             try:
-                errand(self._call_locked, request, data, weight, home, internal=internal)
+                if self._direct_max and data is not MISSING:
+                    errand(self._call_locked, request, data, weight, home, internal=internal)
+                else:
+                    self._queue_up_in_main(request, weight, home, internal=internal)
             except BaseException as raised:
                 restore(request, data, raised)
                 raise

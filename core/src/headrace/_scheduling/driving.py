@@ -10,6 +10,7 @@ from headrace._scheduling.admission import deadline_error, interrupted
 from headrace._scheduling.entry import DONE, RUNNING
 from headrace._scheduling.errands import errands
 from headrace._scheduling.executors import Runner, Work
+from headrace._scheduling.reentrant import errand
 from headrace.errors import BackendError, code_of
 
 if TYPE_CHECKING:
@@ -268,6 +269,21 @@ class Driver:
                 settled = node.take_settled()
             node.tell(settled)
         errors, _ = self._safely(work)
+        self._finish(work, errors)
+
+    def run_and_finish(self, work: Work) -> None:
+        """Run a batch of the main thread, which takes no lock; raises the interrupt that hit it."""
+        errors, interrupt = self._safely(work)
+        try:
+            errand(self._finish, work, errors)
+            if interrupt is not None:
+                raise interrupt
+        finally:
+            del errors, interrupt  # see `Entry.take_error`
+
+    def _finish(self, work: Work, errors: Sequence[BaseException | None]) -> None:
+        """Settle a batch, and leave what waits to others."""
+        node = self._node
         with node.lock:
             self._dispatcher.release(work, errors)
             del errors  # see `Entry.take_error`
@@ -276,7 +292,7 @@ class Driver:
             settled = node.take_settled()
         node.tell(settled)
         if retire is not None:
-            retire(instance)
+            retire(work.instance)
 
     def lost(self, work: Work) -> None:
         """Fail a batch whose thread has died."""

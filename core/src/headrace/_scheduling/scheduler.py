@@ -31,10 +31,11 @@ from headrace._scheduling.direct import ONE_AT_A_TIME, Direct
 from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.driving import Driver, earliest
 from headrace._scheduling.entry import DONE, NEW, RUNNING, Entry
+from headrace._scheduling.errands import errands
 from headrace._scheduling.exchange import Exchange
-from headrace._scheduling.executors import Caller, CallerOfGroups
+from headrace._scheduling.executors import Caller, CallerOfGroups, Work
 from headrace._scheduling.node import Limits, Node
-from headrace._scheduling.reentrant import reentrant
+from headrace._scheduling.reentrant import errand, main_thread, reentrant
 from headrace._scheduling.statistics import statistics, statistics_anyhow
 from headrace._scheduling.submission import Submission
 from headrace._scheduling.timer import shared_timer
@@ -153,7 +154,17 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
         if entry.error is not None:
             raise entry.take_error()  # type: ignore[misc]
 
-    @reentrant(later=refuse_inside)
+    def _queue_up_in_main(
+        self, request: Request, weight: int, home: Scheduler | None, *, internal: bool
+    ) -> None:
+        """Let a request of the main thread pass the queue, and run it here if an instance is idle."""
+        entry = Entry(request, None, weight=weight)
+        if home is not None:
+            entry.waits = home.waits()
+        self.call_many((entry,), internal=internal)
+        if entry.error is not None:
+            raise entry.take_error()  # type: ignore[misc]
+
     def call_many(
         self,
         entries: Sequence[Entry],
@@ -168,6 +179,38 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
             internal: They come from a backend of this pipeline, which closing does not refuse.
             groups: Entries that are cancelled while they wait when one of their group has failed.
         """
+        if get_ident() != main_thread.ident or not self._uses_rack:
+            self._call_many(entries, groups, internal=internal)
+            return
+        try:
+            # What takes the lock is done by a helper. A batch of all the entries comes back.
+            work = self._call_many(entries, groups, internal=internal, hands_over=True)
+            if work is not None:
+                self._driver.run_and_finish(work)
+        except BaseException as raised:
+            errands.add((self._give_back, entries))
+            errand(self._give_back, entries)
+            raised.abandoned = abandoned = any(  # type: ignore[attr-defined]
+                entry.state != DONE or getattr(entry.error, "abandoned", False) is True
+                for entry in entries
+            )
+            for entry in () if abandoned else entries:
+                entry.give_back()
+            raise
+        if work is not None:
+            for entry in work.entries:
+                entry.give_back()
+
+    @reentrant(later=refuse_inside)
+    def _call_many(
+        self,
+        entries: Sequence[Entry],
+        groups: Sequence[list[Entry]],
+        *,
+        internal: bool,
+        hands_over: bool = False,
+    ) -> Work | None:
+        """Run entries; with ``hands_over`` give a batch of them all back, which the main thread runs."""
         now = self._node.clock()
         fresh = [entry for entry in entries if entry.state == NEW]
         for entry in fresh:
@@ -181,11 +224,39 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
         )
         for entry in fresh:
             entry.owner = caller
-        self._wait(caller, fresh, deadline, internal=internal)
-        for entry in fresh:
-            entry.give_back()
+        work = self._wait(caller, fresh, deadline, internal=internal, hands_over=hands_over)
+        if work is None:
+            for entry in fresh:
+                entry.give_back()
         if isinstance(caller, CallerOfGroups):
             caller.groups.clear()  # its entries know it: together they would be garbage
+        return work
+
+    def _give_back(self, entries: Sequence[Entry]) -> None:
+        """Give back the instance that stands ready for entries of the main thread, which was interrupted.
+
+        Either this comes first, and what has not entered never does; or the batch was cut first, and
+        is found here. A second time does nothing.
+        """
+        node = self._node
+        ended: list[Instance] = []
+        with node.lock:
+            for instance in node.every:
+                mine = instance.entries
+                if mine and mine[0] in entries and instance.ident == main_thread.ident:
+                    self._dispatcher.fail(Work(instance, mine), interrupted(node, running=False))
+                    ended.append(instance)
+            for entry in entries:
+                if entry.state == NEW:
+                    node.entered += 1
+                    node.settle(entry, interrupted(node, running=False))
+            retire = node.retire
+            self._dispatcher.dispatch(None)
+            settled = node.take_settled()
+        node.tell(settled)
+        if retire is not None:
+            for instance in ended:
+                retire(instance)
 
     def _wait(
         self,
@@ -194,8 +265,13 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
         deadline: float | None,
         *,
         internal: bool,
-    ) -> None:
-        """Let the entries of a caller in and wait for them, the earliest until ``deadline``."""
+        hands_over: bool = False,
+    ) -> Work | None:
+        """Let the entries of a caller in and wait for them, the earliest until ``deadline``.
+
+        Returns:
+            With ``hands_over``, a batch of all the entries that the main thread is to run.
+        """
         node, me = self._node, caller.ident
         caller.node = node
         outer = waiting.get(me)
@@ -208,6 +284,9 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
                 node.callers.add(caller)
                 enter(node, entries, self._make_room, internal=internal, waits=True)
                 work = self._dispatcher.dispatch(caller) if node.rests else None
+                if hands_over and work is not None and len(work.entries) == caller.pending:
+                    # Its entries are all the caller's: the main thread holds the instance now.
+                    caller.ident = work.instance.ident = main_thread.ident or 0
                 parks = caller.parked = work is None and caller.pending > 0
                 if parks and not node.rests and circle_of(caller) is not None:
                     refuse(node, entries)
@@ -216,6 +295,8 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
             node.tell(settled)
             if node.shed:
                 node.shed_elsewhere()
+            if caller.ident != me:
+                return work
             self._driver.wait(caller, entries, work, parks=parks, deadline=deadline)
         except BaseException as interrupt:
             with node.lock:
@@ -230,6 +311,7 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
                 waiting[me] = outer
             node.callers.discard(caller)
             caller.end()
+        return None
 
     def _withdraw(self, caller: Caller, entries: Sequence[Entry]) -> bool:
         """Take back what a caller waits for no more; True if a backend runs on any."""

@@ -95,5 +95,6 @@ def _running(holder: object, entries: Sequence[Entry] | None) -> int:
 
 
 def _add(total: dict[Any, int], counts: dict[Any, int]) -> None:
-    for key, count in counts.items():
+    # A copy, in one step: the main thread counts its failures without the lock.
+    for key, count in counts.copy().items():
         total[key] = total.get(key, 0) + count

@@ -1,0 +1,171 @@
+"""What the main thread runs itself, so that Ctrl-C ends it, and what it counts without the lock."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import sys
+import threading
+from threading import get_ident
+from typing import ClassVar
+
+import pytest
+
+import headrace
+from headrace.errors import BackendError, ContractError, InputError, NoResultError, RequestsFailed
+
+LATE_S = 60.0
+
+
+class Told:
+    """Does what ``data`` says; remembers which thread ran which batch."""
+
+    ran: ClassVar[list] = []
+
+    def forward(self, batch):
+        self.ran.append((get_ident(), [request["data"] for request in batch]))
+        outcomes = [None] * len(batch)
+        for index, request in enumerate(batch):
+            data = request["data"]
+            if data == "interrupt":
+                signal.raise_signal(signal.SIGINT)
+            elif data == "backend":
+                outcomes[index] = ValueError(data)
+            elif data == "input":
+                outcomes[index] = InputError(data)
+            elif data == "contract":
+                return "nonsense"
+            elif data != "no_result":
+                request["result"] = data
+        return outcomes
+
+
+@pytest.fixture(autouse=True)
+def _told():
+    Told.ran.clear()
+    headrace.register("Told", Told, replace=True)
+
+
+NODES = {
+    "max": {"max": 4},
+    "two instances": {"max": 4, "instance_num": 2, "batching_timeout": 50},
+    "sizes": {"batch_sizes": [1, 2, 4]},
+    "padded": {"min": 3, "max": 4, "pad": True},
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_list_that_is_one_batch_is_run_by_the_main_thread_that_sent_it(name):
+    with headrace.pipe({"backend": "Told", **NODES[name]}) as pipe:
+        assert pipe([{"data": "a"}, {"data": "b"}]) == [
+            {"data": "a", "result": "a"},
+            {"data": "b", "result": "b"},
+        ]
+        pipe({"data": "c"})
+        assert {ident for ident, _ in Told.ran} == {get_ident()}
+        node = pipe.stats()["nodes"]["main"]
+        assert (node["submitted"], node["ok"], node["batches"]) == (3, 3, 2)
+        assert node["batch_size"]["histogram"] == {"1": 1, "2": 1}
+
+
+def test_the_items_of_such_a_list_have_outcomes_of_their_own():
+    with headrace.pipe({"backend": "Told", "max": 4}) as pipe:
+        with pytest.raises(RequestsFailed) as failed:
+            pipe([{"data": "a"}, {"data": "backend"}, {"other": 1}, {"data": "no_result"}])
+        kinds = [type(error) for error in failed.value.errors]
+        assert kinds == [type(None), BackendError, InputError, NoResultError]
+        assert Told.ran == [(get_ident(), ["a", "backend", "no_result"])]
+        node = pipe.stats()["nodes"]["main"]
+        assert (node["submitted"], node["ok"]) == (4, 1)
+        assert node["failed"] == {"backend": 1, "input": 1, "no_result": 1}
+
+
+@pytest.mark.parametrize("name", NODES)
+@pytest.mark.parametrize("single", [True, False])
+def test_ctrl_c_ends_what_the_main_thread_runs_and_gives_the_dicts_back(name, single):
+    with headrace.pipe({"backend": "Told", **NODES[name]}) as pipe:
+        requests = [{"data": "a"}, {"data": "interrupt"}]
+        with pytest.raises(KeyboardInterrupt) as raised:
+            pipe(requests[1] if single else requests)
+        assert raised.value.abandoned is False
+        assert requests == [{"data": "a"}, {"data": "interrupt"}]
+        node = pipe.stats()["nodes"]["main"]
+        assert not any(instance["busy"] for instance in node["instances"])
+        assert node["submitted"] == sum(node["failed"].values()) == (1 if single else 2)
+        assert pipe([{"data": "b"}])[0]["result"] == "b"
+
+
+def test_a_batch_with_requests_of_others_is_not_run_by_the_main_thread(until):
+    class Gate:
+        inside, go = threading.Event(), threading.Event()
+
+        def forward(self, batch):
+            if batch[0]["data"] == "first":
+                self.inside.set()
+                assert self.go.wait(LATE_S)
+            Told.ran.append((get_ident(), [request["data"] for request in batch]))
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("Gate", Gate, replace=True)
+    with headrace.pipe({"backend": "Gate", "max": 4}) as pipe:
+        futures = [pipe.submit({"data": "first"})]
+        assert Gate.inside.wait(LATE_S)
+        futures.append(pipe.submit({"data": "theirs"}))
+
+        def open_when_all_wait():
+            until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 3)
+            Gate.go.set()
+
+        opener = threading.Thread(target=open_when_all_wait)
+        opener.start()
+        pipe([{"data": "mine"}, {"data": "mine, too"}])
+        opener.join(LATE_S)
+        assert [future.result(LATE_S)["result"] for future in futures] == ["first", "theirs"]
+        assert Told.ran[1][1] == ["theirs", "mine", "mine, too"]
+        assert get_ident() not in {ident for ident, _ in Told.ran}
+
+
+def test_stats_in_another_thread_while_the_main_thread_counts_failures_of_new_kinds():
+    """The main thread counts without the lock, at every line of the sums of the other thread."""
+    kinds = {"input": InputError, "contract": ContractError, "no_result": NoResultError}
+    wanted, counted = queue.SimpleQueue(), queue.SimpleQueue()
+    found = []
+
+    with headrace.pipe({"backend": "Told"}) as pipe:
+
+        def trace(frame, event, _):
+            if frame.f_code.co_name != "_add":
+                return None
+            if event == "line" and "key" in frame.f_locals:  # in the midst of a dict
+                wanted.put("more")
+                counted.get(timeout=LATE_S)
+            return trace
+
+        def look():
+            sys.settrace(trace)
+            try:
+                found.append(pipe.stats())
+            except RuntimeError as error:
+                found.append(error)
+            finally:
+                sys.settrace(None)
+                wanted.put(None)
+
+        pipe({"data": "a"})
+        with pytest.raises(BackendError):
+            pipe({"data": "backend"})
+        thread = threading.Thread(target=look)
+        thread.start()
+        left = list(kinds)
+        while wanted.get(timeout=LATE_S):
+            if left:
+                kind = left.pop()
+                with pytest.raises(kinds[kind]):
+                    pipe({"data": kind})
+            counted.put(None)
+        thread.join(LATE_S)
+        assert not left
+        assert isinstance(found[0], dict), found
+        node = pipe.stats()["nodes"]["main"]
+        assert node["failed"] == {"backend": 1, "input": 1, "contract": 1, "no_result": 1}
