@@ -1,8 +1,6 @@
 """The program of the README runs, and prints what it says; its pipeline gives what the libraries give."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +12,9 @@ import headrace
 README = Path(__file__).resolve().parents[1] / "README.md"
 
 
-def test_the_program_of_the_readme_prints_what_it_says(tmp_path):
+def test_the_program_of_the_readme_prints_what_it_says(tmp_path, run_here):
     (program,) = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "torch.Size([10])\n"), done.stderr
+    assert run_here("README", cwd=tmp_path, code=program) == "torch.Size([10])\n"
 
 
 def test_the_pipeline_of_the_readme_gives_what_the_libraries_give(tmp_path):
