@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import headrace
@@ -32,8 +34,16 @@ class Owner(Sized):
     owns_thread = True
 
 
+class OfFile(Sized):
+    """Runs what is in a file."""
+
+    class Options(headrace.Options):
+        model: headrace.FilePath = Path(__file__)
+
+
 @pytest.fixture(autouse=True)
 def backends(monkeypatch):
+    headrace.register("OfFile", OfFile, replace=True)
     headrace.register("Sized", Sized, replace=True)
     headrace.register("Owner", Owner, replace=True)
     monkeypatch.setattr(doubts_module, "usable_cpus", lambda: 1)
@@ -193,12 +203,17 @@ def test_cores_that_one_instance_leaves_idle_are_told(cores, config, told, monke
         ("S[Owner,Sized]", False),
         ("S[Identity,Owner]", False),
         ("S[Sized,BackgroundThread[Owner]]", False),
+        ("S[OfFile,Owner]", False),
+        ("S[Owner,OfFile,Owner]", False),
+        ("S[Sized,OfFile,Owner]", True),
     ],
 )
 def test_work_that_a_backend_takes_into_its_own_thread_is_told(expression, told):
     found = warnings({"backend": expression})
     assert [one["code"] for one in found] == (["work_before_own_thread"] if told else [])
-    assert not told or "BackgroundThread[Owner]" in found[0]["hint"]
+    # BackgroundThread would give the work back to its callers, but as many at a time as before.
+    assert not told or "BackgroundThread" not in found[0]["hint"]
+    assert not told or found[0]["message"].startswith("Sized before Owner, ")
 
 
 # Keys as others call them.

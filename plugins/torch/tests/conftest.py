@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
+import os
+import runpy
+import sys
+import warnings
+from pathlib import Path
 
 import pytest
 
@@ -68,3 +75,49 @@ def bench():
     yield make
     for one in made:
         one.close()
+
+
+def run_here(script, *arguments, cwd, code=None):
+    """Run a script, or a module by its name, as a program in this process; give what it prints.
+
+    A process of its own would import torch, and torch.export, once more: half of a minute for all
+    that are run so. Numbers of threads and the seed are put back.
+
+    Args:
+        script: A path relative to ``cwd``, or ``package.module``; the name of ``code``, if given.
+        arguments: Its arguments.
+        cwd: The working directory meanwhile; it, or the folder of the script, leads ``sys.path``.
+        code: Source that is run in place of a script.
+    """
+    import cv2
+    import torch
+
+    before = Path.cwd(), sys.argv, list(sys.path), torch.get_num_threads(), cv2.getNumThreads()
+    sys.argv = [script, *arguments]
+    printed = io.StringIO()
+    with (
+        torch.random.fork_rng(devices=[]),
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(printed),
+    ):
+        warnings.simplefilter("ignore")  # pytest makes errors of them, a program does not
+        try:
+            os.chdir(cwd)
+            sys.path.insert(0, str(Path(cwd, script).parent if script.endswith(".py") else cwd))
+            if code is not None:
+                exec(compile(code, script, "exec"), {"__name__": "__main__"})
+            elif script.endswith(".py"):
+                runpy.run_path(script, run_name="__main__")
+            else:
+                runpy.run_module(script, run_name="__main__", alter_sys=True)
+        finally:
+            os.chdir(before[0])
+            sys.argv, sys.path[:] = before[1:3]
+            torch.set_num_threads(before[3])
+            cv2.setNumThreads(before[4])
+    return printed.getvalue()
+
+
+@pytest.fixture(name="run_here", scope="session")
+def run_here_fixture():
+    return run_here

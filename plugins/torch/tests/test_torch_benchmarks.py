@@ -1,8 +1,6 @@
 """The benchmarks with torch run, in their smallest form, and write what they say; no time is looked at."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,18 +19,11 @@ ROOT = Path(__file__).resolve().parents[3]
     ],
     ids=["gpu_torch", "jpeg_torch"],
 )
-def test_a_benchmark_runs_and_writes_its_figures(tmp_path, arguments, parts):
+def test_a_benchmark_runs_and_writes_its_figures(tmp_path, run_here, arguments, parts):
     pytest.importorskip("torchvision")
     pytest.importorskip("onnx")
     file = tmp_path / "figures.json"
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments, "--quick", "--json", str(file)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_here(*arguments, "--quick", "--json", str(file), cwd=ROOT)
     figures = json.loads(file.read_text(encoding="utf-8"))
     assert set(figures) == {"environment", *parts}
     assert all(figures[part] for part in parts)

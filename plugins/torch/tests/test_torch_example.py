@@ -20,16 +20,14 @@ WRITTEN = re.findall(
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory) -> Path:
+def root(tmp_path_factory, run_here) -> Path:
     """A folder with a copy of the example, prepared, at its place in the repository."""
     pytest.importorskip("sklearn", reason="the digits are in scikit-learn")
     pytest.importorskip("cv2")
     folder = tmp_path_factory.mktemp("root")
     ignore = shutil.ignore_patterns("made", "__pycache__")
     shutil.copytree(EXAMPLE, folder / "examples" / "classify", ignore=ignore)
-    command = [sys.executable, "-B", "examples/classify/prepare.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert "others are right" in run_here("examples/classify/prepare.py", cwd=folder)
     return folder
 
 
@@ -129,13 +127,12 @@ def test_the_commands_of_the_readme(root, expected):
     assert all(float(probability) <= 1 for *_, probability in rows)
 
 
-def test_the_program_of_the_readme(root, expected):
+def test_the_program_of_the_readme(root, expected, run_here):
     readme = (EXAMPLE / "README.md").read_text("utf-8")
     (program,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     assert len(program.splitlines()) <= 12
-    done = run(root, sys.executable, "-c", program)
-    assert done.returncode == 0, done.stderr
-    rows = [line.split(" ") for line in done.stdout.splitlines()]
+    printed = run_here("README", cwd=root, code=program)
+    rows = [line.split(" ") for line in printed.splitlines()]
     assert [row[0] for row in rows] == list(expected)
     assert sum(expected[name] == digit for name, digit, _ in rows) >= 0.97 * len(rows)
 
@@ -184,9 +181,7 @@ def test_the_same_file_with_a_network_of_torchvision(root, made):
     with torch.inference_mode():
         wanted = network(sample[None]).softmax(1)[0]
 
-    (root / "picture.png").write_bytes(file.tobytes())
-    done = run(root, "headrace", "run", "examples/classify/torchvision.toml", "picture.png")
-    assert done.returncode == 0, done.stderr
-    path, name, probability = done.stdout.rstrip("\n").split("\t")
-    assert (path, name) == ("picture.png", names[int(wanted.argmax())])
-    assert float(probability) == pytest.approx(float(wanted.max()), abs=2e-4)
+    with headrace.pipe(str(root / "examples" / "classify" / "torchvision.toml")) as pipe:
+        result = pipe({"data": file.tobytes()})["result"]
+    assert result["class"] == names[int(wanted.argmax())]
+    assert result["probability"] == pytest.approx(float(wanted.max()), abs=2e-4)

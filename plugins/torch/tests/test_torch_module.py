@@ -1,6 +1,8 @@
 """TorchModule: every kind of file, weights, rows and samples, errors, sharing, memory that runs out."""
 
+import contextlib
 import gc
+import logging
 import threading
 import warnings
 import weakref
@@ -192,6 +194,20 @@ def files(net, tmp_path_factory):
 X = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0], [4.0, 4.0, -4.0]])
 
 
+@contextlib.contextmanager
+def logged():
+    """What torch logs meanwhile about packages and programs; it does not go to pytest's handler."""
+    records = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    log = logging.getLogger("torch.export")
+    log.addHandler(handler)
+    try:
+        yield records
+    finally:
+        log.removeHandler(handler)
+
+
 def test_files_are_told_by_content(files):
     kinds = {
         "script.bin": "TorchScript",
@@ -233,9 +249,12 @@ def test_an_aotinductor_package_runs(bench, files, net):
         torch._inductor.aoti_compile_and_package(program, package_path=str(path))
     except Exception as error:
         pytest.skip(f"no compiler: {type(error).__name__}")
+    path = path.rename(files / "package.bin")
     assert kind_of(path) == "AOTInductor"
     one = bench()
-    backend = one.start(TorchModule, model=str(path), shape="3")
+    with logged() as records:
+        backend = one.start(TorchModule, model=str(path), shape="3")
+    assert records == []
     with torch.no_grad():
         assert torch.allclose(one.run(backend, {"data": X, "request_size": 3})[0], net(X))
     assert backend.describe()["kind"] == "AOTInductor"
@@ -276,7 +295,11 @@ def test_a_factory_with_weights_of_every_kind(bench, files, net, weights):
         ({"module": f"{HERE}Two", "shape": "3"}, SetupError, "table"),
         ({"model": "program.bin", "shape": "4"}, SetupError, "does not fit"),
         ({"model": "script.bin", "compile": True}, SetupError, "TorchScript"),
-        ({"model": "program.bin", "outputs": ["nothing"]}, SetupError, "no output 'nothing'"),
+        (
+            {"model": "program.bin", "outputs": ["nothing"]},
+            SetupError,
+            "which the model does not give",
+        ),
     ],
 )
 def test_what_cannot_be_built_says_what_to_do(bench, files, options, error, words):
@@ -645,3 +668,35 @@ def test_a_capture_that_fails_keeps_nothing_alive_while_its_error_is_held(monkey
     gc.collect()
     assert [one() for one in alive] == [None, None]
     assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize("name", ["program.bin", "script.bin", "fixed.pt2"])
+def test_a_files_name_says_nothing_and_nothing_is_logged_about_it(bench, files, name):
+    with logged() as records:
+        built = bench().start(TorchModule, model=str(files / name)).describe()
+    assert records == []
+    assert built["dtype"] == "float32"  # that of the weights, where none was asked for
+
+
+def test_an_output_that_is_not_there_is_told_at_the_start_where_the_shape_is_known(bench):
+    config = {
+        "backend": "TorchModule",
+        "module": "torch.nn:ReLU",
+        "outputs": ["logits"],
+        "device": "cpu",
+    }
+    with pytest.raises(SetupError, match="'logits', which the model does not give") as caught:
+        headrace.pipe({**config, "shape": "float32:3"})
+    assert "It gives: output." in str(caught.value)
+    with headrace.pipe(config) as pipe, pytest.raises(BackendError, match="It gives: output"):
+        pipe({"data": torch.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("shape", "3xAx4"), ("shape", [3]), ("compile", "fast")]
+)
+def test_an_option_of_several_kinds_is_refused_in_one_error(key, value):
+    config = {"backend": "TorchModule", "module": "torch.nn:ReLU", key: value}
+    with pytest.raises(headrace.errors.ConfigError) as caught:
+        headrace.PipelineConfig.load(config)
+    assert len(caught.value.problems) == 1

@@ -1,16 +1,41 @@
-"""The program of the README runs, and prints what it says."""
+"""The program of the README runs, and prints what it says; its pipeline gives what the libraries give."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import headrace
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 
 
-def test_the_program_of_the_readme_prints_what_it_says(tmp_path):
+def test_the_program_of_the_readme_prints_what_it_says(tmp_path, run_here):
     (program,) = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "torch.Size([10])\n"), done.stderr
+    assert run_here("README", cwd=tmp_path, code=program) == "torch.Size([10])\n"
+
+
+def test_the_pipeline_of_the_readme_gives_what_the_libraries_give(tmp_path):
+    cv2 = pytest.importorskip("cv2")
+    models = pytest.importorskip("torchvision.models")
+    (written,) = re.findall(r"```toml\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    assert 'device = "cuda:0"' in written
+    config = tmp_path / "pipeline.toml"
+    config.write_text(written.replace("cuda:0", "cpu"), encoding="utf-8")
+    noise = np.random.default_rng(3).integers(0, 256, (5, 6, 7, 3), np.uint8)
+    pictures = [cv2.resize(one, (300, 240), interpolation=cv2.INTER_CUBIC) for one in noise]
+    files = [cv2.imencode(".png", one)[1].tobytes() for one in pictures]
+
+    torch.manual_seed(1)
+    with headrace.pipe(str(config)) as pipe:
+        found = [int(one["result"]) for one in pipe([{"data": file} for file in files])]
+
+    torch.manual_seed(1)
+    network = models.resnet18().eval()
+    rgb = np.stack([cv2.resize(one, (224, 224))[:, :, ::-1] for one in pictures])
+    mean, std = np.float32([123.675, 116.28, 103.53]), np.float32([58.395, 57.12, 57.375])
+    with torch.inference_mode():
+        scores = network(torch.from_numpy((rgb - mean) / std).permute(0, 3, 1, 2))
+    assert found == scores.argmax(1).tolist()

@@ -320,3 +320,79 @@ def test_a_batch_is_waited_for_once_whatever_its_words(bench):
         for end in one.ends:
             end()
     assert place.waits - waits == 3
+
+
+class Halved(torch.nn.Module):
+    """A function of ``[N, 3, H, W]`` that refuses another rank, and tells no shape."""
+
+    def forward(self, x):
+        rows, channels, _, _ = x.shape
+        assert channels == 3
+        return x.reshape(rows, -1)[:, :4] / 2
+
+
+IMAGE_HWC = np.arange(4 * 5 * 3, dtype=np.float32).reshape(4, 5, 3)
+FIX = "FixTensor(float32,3x-1x-1)"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f"S[{FIX},TorchModule]",
+        f"CatSplit[S[{FIX},CatTensor],TorchModule,SplitTensor]",
+        f"S[{FIX},CatSplit[CatTensor,TorchModule,SplitTensor]]",
+    ],
+)
+@pytest.mark.parametrize("told", [{}, {"shape": "3x4x5"}], ids=["untold", "told"])
+def test_the_batch_axis_of_fix_is_seen_where_no_rank_is_told(expression, told):
+    config = {
+        "backend": expression,
+        "module": f"{__name__}:Halved",
+        "device": "cpu",
+        "max": 8,
+        "batching_timeout": 50,
+        **{f"TorchModule::{key}": value for key, value in told.items()},
+    }
+    rows = np.stack([IMAGE_HWC + 1, IMAGE_HWC + 2])
+    with headrace.pipe(config) as pipe:
+        found = pipe(
+            [{"data": IMAGE_HWC}, {"data": rows, "request_size": 2}, {"data": IMAGE_HWC + 3}]
+        )
+    planes = [IMAGE_HWC[None], rows, IMAGE_HWC[None] + 3]
+    for request, plane in zip(found, planes, strict=True):
+        expected = plane.transpose(0, 3, 1, 2).reshape(len(plane), -1)[:, :4] / 2
+        np.testing.assert_array_equal(request["result"], expected)
+
+
+@pytest.mark.parametrize("option", ["float33", "int7", "float32 "])
+def test_a_dtype_that_torch_lacks_is_an_error_of_the_configuration(option):
+    with pytest.raises(headrace.errors.ConfigError, match="'float32'"):
+        headrace.pipe({"backend": "FixTensor", "dtype": option, "device": "cpu"})
+
+
+def test_one_axis_or_index_may_be_a_number(bench):
+    config = {"backend": "S[FixTensor(float32,3),IndexSelectTensor(1)]", "device": "cpu"}
+    with headrace.pipe(config) as pipe:
+        result = pipe({"data": torch.tensor([5.0, 6.0, 7.0])})["result"]
+    assert result.tolist() == [[6.0]]
+    with headrace.pipe(
+        {"backend": "TorchModule(module=torch.nn:ReLU,shape=2)", "device": "cpu"}
+    ) as pipe:
+        assert pipe({"data": torch.tensor([-1.0, 1.0])})["result"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value", "shown"),
+    [
+        ("SoftmaxTensor", torch.arange(4), "got int64 [4] on cpu"),
+        ("TopKTensor(9)", torch.zeros(2, 5), "got float32 [2, 5] on cpu"),
+        ("ResizeTensor(2,2)", torch.zeros(2, 7, 7), "got float32 [2, 7, 7] on cpu"),
+        ("PadTensor(2,2)", torch.zeros(3, 7, 7), "got float32 [3, 7, 7] on cpu"),
+        ("GpuTensor", "text", "got str"),
+    ],
+)
+def test_an_error_shows_the_array_as_it_came(expression, value, shown):
+    pipe = headrace.pipe({"backend": expression, "device": "cpu"})
+    with pipe, pytest.raises(InputError) as caught:
+        pipe({"data": value})
+    assert f"{shown} [node" in str(caught.value)

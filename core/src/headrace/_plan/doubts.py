@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import Problems, key_place
@@ -132,11 +133,10 @@ class _About:
                     "backend",
                     f"{names} before {owner}, which owns its thread, is run by that thread too: on "
                     f"at most {made} of the requests at a time, however many cores there are",
-                    "Put it into a node of its own before this one, with next and more instances; "
-                    f"or write BackgroundThread[{owner}].",
+                    "Put it into a node of its own before this one, with next and more instances.",
                 )
                 return
-            if not element.cls.owns_thread:
+            if not element.cls.owns_thread and not _runs_a_file(element):
                 before.append(element.name)
 
     def idle_cores(self, instances: int) -> None:
@@ -177,6 +177,12 @@ def _computing(root: Element, *, threads: bool = True) -> Iterator[Element]:
         todo.extend(reversed(element.children))
         if element.named is None and not element.children and element.spec.distribution != _CORE:
             yield element
+
+
+def _runs_a_file(element: Element) -> bool:
+    """Tell whether an option names a file: that is a model, which no other node is to run."""
+    options = {} if element.options is None else dict(element.options)
+    return any(isinstance(value, Path) for value in options.values())
 
 
 def _at_key(written: Written, path: str, key: str) -> dict[str, Any]:

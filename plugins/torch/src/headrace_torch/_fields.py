@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat
 
-__all__ = ["ColorName", "Dim", "Interpolation", "PerChannel", "Side"]
+__all__ = ["ColorName", "Dim", "DtypeName", "Interpolation", "PerChannel", "Side"]
 
 PerChannel = Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=4)]
 """One number per channel."""
@@ -19,6 +19,11 @@ Interpolation = Literal["nearest", "linear", "cubic"]
 
 ColorName = Literal["rgb", "bgr", "gray"]
 """The order of the channels of an image."""
+
+DtypeName = Literal[
+    "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"
+]
+"""A dtype of tensors."""
 
 Dim = Annotated[int, Field(ge=-16, le=15)]
 """An axis of one sample."""

@@ -104,6 +104,16 @@ class Given(NamedTuple):
     own: Any
 
 
+def _as_it_came(error: Exception, given: Given) -> Exception:
+    """Give an InputError with what the request brought: a sample is shown without the batch axis."""
+    from headrace_torch.tensors import described
+
+    shown = isinstance(error, InputError) and error.got == described(given.tensor)
+    if isinstance(error, InputError) and shown and given.sample:
+        error.got = described(given.own)
+    return error
+
+
 class PerTensor(TensorBackend):
     """A backend that is a function of tensors: those of one shape are worked on in one call.
 
@@ -132,7 +142,7 @@ class PerTensor(TensorBackend):
 
     def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
         """Tell whether a request brings one sample; the default goes by its ``request_size``."""
-        return "request_size" not in request
+        return self._place.is_sample(request, tensor)
 
     def _samples(self, batch: list[Request]) -> bool:
         """Tell whether a batch may be samples to stack, by its first request."""
@@ -180,8 +190,12 @@ class PerTensor(TensorBackend):
         own = input_tensor(value, self._place, "data", self.expected)
         sample = self.is_sample(request, own)
         rows = as_rows(own, request.get("request_size", 1), "data", sample=sample)
-        self.check(rows)
-        return Given(rows, sample, self.how(request, rows), own)
+        given = Given(rows, sample, None, own)
+        try:
+            self.check(rows)
+            return given._replace(how=self.how(request, rows))
+        except InputError as error:
+            raise _as_it_came(error, given) from None
 
     def _at_once(self, batch: list[Request], whole: torch.Tensor) -> bool:
         """Compute samples that come as the rows of one tensor, if all want the same."""
@@ -230,7 +244,7 @@ class PerTensor(TensorBackend):
             if isinstance(found, InstanceLostError):
                 raise found from error
             for index in members:
-                outcomes[index] = found
+                outcomes[index] = _as_it_came(found, given[0])
             return
         if result is whole:
             for request, one in zip(requests, given, strict=True):

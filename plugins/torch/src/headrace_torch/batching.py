@@ -35,7 +35,7 @@ class CatTensor(TensorBackend):
         cat_rows: ``(begin, end, sample)``: the request's rows, and whether it brought one sample.
 
     Batch:
-        1 or more, 1 where the node's ``max`` is 1; a request that does not fit the first one fails
+        1 or more, or 1 where the node's ``max`` is 1; a request that does not fit the first one fails
         alone.
 
     Raises:
@@ -64,7 +64,8 @@ class CatTensor(TensorBackend):
         for index, request in enumerate(batch):
             try:
                 tensor = input_tensor(read_key(request, "data", _ROWS), self._place, "data", _ROWS)
-                sample, rows = "request_size" not in request, request.get("request_size", 1)
+                rows = request.get("request_size", 1)
+                sample = self._place.is_sample(request, tensor)
                 item = Item((as_rows(tensor, rows, "data", sample=sample),), rows, sample)
                 first = first or item
                 unlike = refuse_ragged(first, item, ["data"])

@@ -59,11 +59,12 @@ def read_item(
     for port in signature.inputs:
         key = keys[port.name]
         if key not in request:
-            raise refused("the request lacks a key", port.accepts(), "nothing", key)
-        tensor = input_tensor(request[key], place, key, port.accepts())
-        tensor = _with_dtype(tensor, port, key, dtype)
+            what = "the request lacks a key"
+            raise InputError(what, key=key, expected=port.accepts(), got="nothing")
+        given = input_tensor(request[key], place, key, port.accepts())
+        tensor = _with_dtype(given, port, key, dtype)
         if port.shape is None:
-            alone = "request_size" not in request
+            alone = place.is_sample(request, given)
         else:
             alone = _check_axes(tensor, port, key)
         if sample is not None and alone is not sample:
@@ -82,11 +83,11 @@ def as_rows(tensor: torch.Tensor, rows: int, key: str, *, sample: bool) -> torch
     """
     found = 1 if sample else (tensor.shape[0] if tensor.ndim else 0)
     if found != rows:
-        raise refused(
+        raise InputError(
             "the number of rows is not `request_size`",
-            f"{rows} {'row' if rows == 1 else 'rows'}",
-            f"{found} in {described(tensor)}",
-            key,
+            key=key,
+            expected=f"{rows} {'row' if rows == 1 else 'rows'}",
+            got=f"{found} in {described(tensor)}",
         )
     return tensor.unsqueeze(0) if sample else tensor
 

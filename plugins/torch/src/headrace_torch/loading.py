@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import warnings
 import zipfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +18,6 @@ from headrace_torch.signature import Port, Signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 __all__ = ["Model", "first_line", "kind_of", "load_model"]
 
@@ -150,7 +151,8 @@ def _load_script(path: Path, device: torch.device) -> Model:
 
 
 def _load_program(path: Path, device: torch.device) -> Model:
-    program = torch.export.load(str(path))
+    with path.open("rb") as file:  # a path must end in .pt2, or torch warns
+        program = torch.export.load(file)
     if _devices_of(program) - {device.type}:
         from torch.export.passes import move_to_device_pass
 
@@ -199,9 +201,13 @@ def _signature(ports: Sequence[Port]) -> Signature:
 
 
 def _load_package(path: Path, device: torch.device, runners: int) -> Model:
-    model = torch._inductor.aoti_load_package(
-        str(path), num_runners=runners, device_index=-1 if device.index is None else device.index
-    )
+    index = -1 if device.index is None else device.index
+    with tempfile.TemporaryDirectory() as folder:
+        named = Path(folder, "model.pt2")  # a path must end so, or torch warns; it is unpacked
+        named.symlink_to(path.resolve())
+        model = torch._inductor.aoti_load_package(
+            str(named), num_runners=runners, device_index=index
+        )
     made_for = model.get_metadata().get("AOTI_DEVICE_KEY", device.type)
     if made_for != device.type:
         raise SetupError(

@@ -58,6 +58,7 @@ class TorchModule(TensorBackend):
 
         from headrace_torch import running, signature
         from headrace_torch.devices import device_name
+        from headrace_torch.tensors import dtype_name
 
         if options.module is not None and not context.allow_import:
             raise SetupError(
@@ -83,6 +84,7 @@ class TorchModule(TensorBackend):
         )
         self._sizes = context.batch_sizes, self._most(context)
         self._tell(context)
+        own = self._runner.likely_dtype
         self._built = {
             "torch": torch.__version__,
             "device": str(device),
@@ -90,7 +92,7 @@ class TorchModule(TensorBackend):
             "kind": model.kind,
             "model": str(options.model or options.module),
             "weights": None if options.weights is None else str(options.weights),
-            "dtype": options.dtype,
+            "dtype": options.dtype or (None if own is None else dtype_name(own)),
             "weight_bytes": model.weight_bytes,
             "shared_weights": options.share_weights,
             "compile": options.compile_mode,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     TypeAdapter,
     ValidationInfo,
@@ -23,6 +24,8 @@ __all__ = ["TorchModuleOptions"]
 
 _FACTORY = re.compile(r"[^:\s][^:]*:[A-Za-z_][\w.]*")
 _SHAPE = re.compile(r"((bool|u?int\d{1,2}|b?float\d{2}):)?(-1|[1-9]\d{0,8})(x(-1|[1-9]\d{0,8}))*")
+_Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+_MODES = get_args(_Mode)
 _FILE: TypeAdapter[Any] = TypeAdapter(headrace.FilePath)
 
 
@@ -36,14 +39,25 @@ def _factory(text: str, info: ValidationInfo) -> str:
     return f"{_FILE.validate_python(place, context=info.context)}:{name}"
 
 
-def _shape(text: str) -> str:
-    if not _SHAPE.fullmatch(text):
+def _shapes(value: Any) -> Any:
+    """Check a shape, or a table of them; an axis that is alone may be written as a number."""
+    if isinstance(value, dict):
+        return {name: _shapes(one) for name, one in value.items()}
+    text = str(value) if type(value) is int else value
+    if text is not None and not (isinstance(text, str) and _SHAPE.fullmatch(text)):
         raise ValueError("a shape is written '3x224x224' or 'uint8:3x224x224', -1 for any length")
     return text
 
 
+def _mode(value: Any) -> Any:
+    """Check the mode of torch.compile, in one error."""
+    if value not in _MODES and type(value) is not bool:
+        raise ValueError(f"it is true, false or a mode: {', '.join(_MODES)}")
+    return value
+
+
 _Factory = Annotated[str, AfterValidator(_factory)]
-_Shape = Annotated[str, AfterValidator(_shape)]
+_Shape = Annotated[str | dict[str, str] | None, BeforeValidator(_shapes)]
 
 
 class TorchModuleOptions(headrace.Options):
@@ -71,15 +85,15 @@ class TorchModuleOptions(headrace.Options):
     channels_last: bool = Field(
         False, description="Run with that layout of memory, for convolutions (true or false)."
     )
-    compile: (
-        bool | Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
-    ) = Field(False, description="Compile it with torch.compile: true, or a mode of that.")
+    compile: Annotated[bool | _Mode, BeforeValidator(_mode)] = Field(
+        False, description="Compile it with torch.compile: true, or a mode of that."
+    )
     cuda_graph: bool = Field(
         False,
         description="On CUDA, run captured graphs: one per size of `batch_sizes`, else of 1, 2, 4, "
         "... `max`.",
     )
-    shape: _Shape | dict[str, _Shape] | None = Field(
+    shape: _Shape = Field(
         None,
         description="Shape of one sample, '3x224x224' (-1: any length), with its dtype if that matters "
         "('uint8:3x224x224'), or a table by input, where the model does not tell.",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 import headrace
 from headrace.errors import InputError
+from headrace_torch._fields import DtypeName
 from headrace_torch._tensor_backend import TensorBackend, read_key
 
 if TYPE_CHECKING:
@@ -190,13 +191,13 @@ class FixTensor(TensorBackend):
             default=False,
             description="Convert to the model's dtype, without scaling (true or false).",
         )
-        dtype: str | None = Field(
+        dtype: DtypeName | None = Field(
             default=None,
-            pattern=r"(float|bfloat|int|uint)\d{1,2}|bool",
             description="The dtype, as 'float32', where the model does not tell.",
         )
-        shape: Annotated[str, Field(pattern=r"(-1|\d{1,9})(x(-1|\d{1,9}))*")] | None = Field(
+        shape: str | None = Field(
             default=None,
+            pattern=r"^(-1|\d{1,9})(x(-1|\d{1,9}))*$",
             description="Shape of one sample, '3x224x224' (-1: any length), where the model does "
             "not tell.",
         )
@@ -207,6 +208,11 @@ class FixTensor(TensorBackend):
         )
 
         positional = ("dtype", "shape")
+
+        @field_validator("shape", mode="before")
+        @classmethod
+        def _one_axis(cls, value: Any) -> Any:
+            return str(value) if type(value) is int else value
 
     def build(self, options: Any, context: InitContext) -> None:
         """Keep where the model will tell: it is built after this element."""
@@ -225,13 +231,14 @@ class FixTensor(TensorBackend):
         for index, request in enumerate(batch):
             try:
                 value = read_key(request, "data", self._target.text)
-                request["result"] = self._fixing.fixed(
+                fixed = request["result"] = self._fixing.fixed(
                     value,
                     self._target,
                     self._place,
                     rows=request.get("request_size"),
                     cast=self._options.cast,
                 )
+                self._place.note_axis(fixed)
             except InputError as error:
                 outcomes[index] = error
         return outcomes if any(outcomes) else None

@@ -21,7 +21,7 @@ from headrace_torch.memory import LivePlaces, as_backend_error, give_back_memory
 from headrace_torch.threads import limit_torch_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from headrace import InitContext
@@ -93,6 +93,7 @@ class Place:
         self._used = False
         self._ordered = False
         self._kept: list[Any] = []
+        self._with_axis: dict[int, torch.Tensor] = {}
         self._others: dict[torch.device, Passing] = {}
         self._whole: torch.Tensor | None = None
         self._rows: Sequence[torch.Tensor] = ()
@@ -172,8 +173,17 @@ class Place:
             for other in self._others.values():
                 other.end()
             self._kept.clear()
+            self._with_axis.clear()
             self._ordered = False
             self._whole, self._rows = None, ()
+
+    def note_axis(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor of this batch has its batch axis, though its request says no rows."""
+        self._with_axis[id(tensor)] = tensor  # alive as long as its id is looked up
+
+    def is_sample(self, request: Mapping[str, Any], tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor, whose rank says nothing, is a sample without batch axis."""
+        return "request_size" not in request and id(tensor) not in self._with_axis
 
     # Rows that the next element takes as the whole they were.
 
@@ -227,6 +237,7 @@ class Place:
     def close(self) -> None:
         """Give the thread its device and stream back, and the memory to the device."""
         self._kept.clear()
+        self._with_axis.clear()
         for other in self._others.values():
             other.close()
         self._others.clear()

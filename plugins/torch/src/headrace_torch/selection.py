@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 import headrace
 from headrace.errors import InputError
@@ -214,7 +214,8 @@ class IndexSelectTensor(_AlongDim):
         """The indices, and the axis."""
 
         index: Annotated[tuple[int, ...], Field(min_length=1)] | None = Field(
-            default=None, description="The indices of all requests, negative ones from the end."
+            default=None,
+            description="The indices of all requests, or one; negative ones from the end.",
         )
         key: str | None = Field(
             default=None,
@@ -226,6 +227,11 @@ class IndexSelectTensor(_AlongDim):
         )
 
         positional = ("index",)
+
+        @field_validator("index", mode="before")
+        @classmethod
+        def _one_index(cls, value: Any) -> Any:
+            return (value,) if type(value) is int else value
 
         @model_validator(mode="after")
         def _said_once(self) -> Self:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace.errors import SetupError
+from headrace.errors import BackendError, SetupError
 from headrace_torch.tensors import dtype_name
 
 if TYPE_CHECKING:
@@ -157,8 +157,7 @@ def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str,
         wanted: Which names to give, in order; None: all that are tensors.
 
     Raises:
-        TypeError: It is, or ``wanted`` names, something else than a tensor.
-        KeyError: ``wanted`` names what is not there.
+        BackendError: It is, or ``wanted`` names, something else than a tensor, or what is not there.
     """
     if isinstance(result, torch.Tensor):
         found: dict[str, Any] = {"output": result}
@@ -169,15 +168,21 @@ def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str,
     elif isinstance(result, (tuple, list)):
         found = {f"output_{index}": one for index, one in enumerate(result)}
     else:
-        raise TypeError(f"the model returned {type(result).__name__}, no tensor")
+        raise BackendError(f"the model returned {type(result).__name__}, no tensor")
     if wanted is not None:
         missing = [name for name in wanted if name not in found]
         if missing:
-            raise KeyError(f"the model has no output {missing[0]!r}; it has {', '.join(found)}")
+            raise BackendError(
+                f"`outputs` names {missing[0]!r}, which the model does not give",
+                hint=f"It gives: {', '.join(found)}.",
+            )
         found = {name: found[name] for name in wanted}
     else:
         found = {name: one for name, one in found.items() if one is not None}
     for name, one in found.items():
         if not isinstance(one, torch.Tensor):
-            raise TypeError(f"the model's output {name!r} is {type(one).__name__}, no tensor")
+            raise BackendError(
+                f"the model's output {name!r} is {type(one).__name__}, no tensor",
+                hint="`outputs` names those to give.",
+            )
     return found

@@ -37,8 +37,7 @@ def described(value: Any) -> str:
 
 def refused(what: str, expected: str, got: Any, key: str = "data", **more: Any) -> InputError:
     """Give the InputError for a value that is not what it should be."""
-    text = got if isinstance(got, str) else described(got)
-    return InputError(what, key=key, expected=expected, got=text, **more)
+    return InputError(what, key=key, expected=expected, got=described(got), **more)
 
 
 def as_tensor(value: Any, key: str = "data", expected: str = ARRAY) -> torch.Tensor:

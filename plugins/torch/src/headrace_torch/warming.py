@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace.errors import SetupError
+from headrace.errors import BackendError, SetupError
 from headrace_torch.graphs import sizes_to_capture
 from headrace_torch.loading import first_line
 from headrace_torch.memory import is_out_of_memory
@@ -85,15 +85,20 @@ def warm(
     except SetupError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the model raises
-        if told or captured or is_out_of_memory(error):
-            raise SetupError(
-                f"the model fails on a batch of zeros: {type(error).__name__}: {first_line(error)}"
-            ) from error.with_traceback(None)
+        if told or captured or is_out_of_memory(error) or isinstance(error, BackendError):
+            raise _setup_error(error) from error.with_traceback(None)
         # The dtype was a guess: the first request will tell.
         _log.info("no warm-up: the model fails on zeros of a guessed dtype: %s", first_line(error))
     peak = None if place.stream is None else torch.cuda.max_memory_allocated(place.device)
     done = runner.graphs.sizes if runner.graphs is not None else ()
     return {"warm_up_peak_bytes": peak, "cuda_graphs": list(done)}
+
+
+def _setup_error(error: Exception) -> SetupError:
+    if isinstance(error, BackendError):  # the model ran, and gives something else than it must
+        return SetupError(error.what, hint=error.hint)
+    name, text = type(error).__name__, first_line(error)
+    return SetupError(f"the model fails on a batch of zeros: {name}: {text}")
 
 
 def _dtype_of(told: torch.dtype | None, cast: torch.dtype | None) -> torch.dtype:
