@@ -95,35 +95,67 @@ def test_ctrl_c_ends_what_the_main_thread_runs_and_gives_the_dicts_back(name, si
         assert pipe([{"data": "b"}])[0]["result"] == "b"
 
 
-def test_a_batch_with_requests_of_others_is_not_run_by_the_main_thread(until):
+@pytest.fixture
+def gate():
+    """Give a backend that waits with the request ``first``, and notes its batches."""
+
     class Gate:
-        inside, go = threading.Event(), threading.Event()
+        inside, go, ran = threading.Event(), threading.Event(), queue.SimpleQueue()
 
         def forward(self, batch):
+            self.ran.put((get_ident(), [request["data"] for request in batch]))
             if batch[0]["data"] == "first":
                 self.inside.set()
                 assert self.go.wait(LATE_S)
-            Told.ran.append((get_ident(), [request["data"] for request in batch]))
             for request in batch:
                 request["result"] = request["data"]
 
     headrace.register("Gate", Gate, replace=True)
+    return Gate
+
+
+def test_a_batch_with_requests_of_others_is_not_run_by_the_main_thread(gate, until):
     with headrace.pipe({"backend": "Gate", "max": 4}) as pipe:
         futures = [pipe.submit({"data": "first"})]
-        assert Gate.inside.wait(LATE_S)
+        assert gate.inside.wait(LATE_S)
         futures.append(pipe.submit({"data": "theirs"}))
 
         def open_when_all_wait():
             until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 3)
-            Gate.go.set()
+            gate.go.set()
 
         opener = threading.Thread(target=open_when_all_wait)
         opener.start()
         pipe([{"data": "mine"}, {"data": "mine, too"}])
         opener.join(LATE_S)
         assert [future.result(LATE_S)["result"] for future in futures] == ["first", "theirs"]
-        assert Told.ran[1][1] == ["theirs", "mine", "mine, too"]
-        assert get_ident() not in {ident for ident, _ in Told.ran}
+        ran = [gate.ran.get(timeout=LATE_S) for _ in range(2)]
+        assert [batch for _, batch in ran] == [["first"], ["theirs", "mine", "mine, too"]]
+        assert get_ident() not in {ident for ident, _ in ran}
+
+
+def test_a_batch_that_the_list_fills_up_is_not_run_by_the_main_thread(gate):
+    """It weighs as much as the list, but half of it belongs to others."""
+    node = {"backend": "Gate", "instance_num": 2, "max": 4, "batching_timeout": 1000 * LATE_S}
+    with headrace.pipe(node) as pipe:
+        futures = [pipe.submit({"data": "first"})]
+        assert gate.inside.wait(LATE_S)
+        futures += pipe.submit([{"data": 1}, {"data": 2}])  # they wait for company
+        ran = [gate.ran.get(timeout=LATE_S)]
+
+        def open_after_the_next():
+            ran.append(gate.ran.get(timeout=LATE_S))
+            gate.go.set()
+
+        opener = threading.Thread(target=open_after_the_next)
+        opener.start()
+        mine = pipe([{"data": 3}, {"data": 4}, {"data": 5}, {"data": 6}])
+        opener.join(LATE_S)
+        assert [request["result"] for request in mine] == [3, 4, 5, 6]
+        assert [future.result(LATE_S)["result"] for future in futures] == ["first", 1, 2]
+        ran.append(gate.ran.get(timeout=LATE_S))
+        assert [batch for _, batch in ran] == [["first"], [1, 2, 3, 4], [5, 6]]
+        assert get_ident() not in {ident for ident, _ in ran}
 
 
 def test_stats_in_another_thread_while_the_main_thread_counts_failures_of_new_kinds():

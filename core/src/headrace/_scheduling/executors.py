@@ -99,6 +99,12 @@ class Caller:
             and not self.nudged
         )
 
+    def has_all_in(self, work: Work) -> bool:
+        """Tell whether a batch is all that it waits for, and nothing of others."""
+        if len(work.entries) != self.pending:
+            return False
+        return all(entry.owner is self for entry in work.entries)
+
     def finished(self, entry: Entry) -> None:
         """Do nothing: a caller counts its outcomes under the lock of the node."""
 

@@ -284,8 +284,8 @@ class Scheduler(Direct, Submission, Entrance, Exchange, closing.Ending):
                 node.callers.add(caller)
                 enter(node, entries, self._make_room, internal=internal, waits=True)
                 work = self._dispatcher.dispatch(caller) if node.rests else None
-                if hands_over and work is not None and len(work.entries) == caller.pending:
-                    # Its entries are all the caller's: the main thread holds the instance now.
+                if hands_over and work is not None and caller.has_all_in(work):
+                    # The main thread holds the instance from now on.
                     caller.ident = work.instance.ident = main_thread.ident or 0
                 parks = caller.parked = work is None and caller.pending > 0
                 if parks and not node.rests and circle_of(caller) is not None:
