@@ -106,6 +106,11 @@ def test_main_thread_runs(tmp_path):
     assert {"idle 0 ms", "busy 1.0 ms", "list 0 ms", "submit 0 ms"} <= set(figures["cases"])
 
 
+def test_many_nodes_runs(tmp_path):
+    _, figures = run("benchmarks.scheduling.many_nodes", tmp_path)
+    assert set(figures["cases"]) == {"submit", "queue"}
+
+
 def test_import_time_runs(tmp_path):
     _, figures = run("benchmarks.import_time", tmp_path)
     assert figures.keys() > {"environment"}

@@ -6,6 +6,8 @@ import asyncio
 import copy
 import gc
 import pickle
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -322,3 +324,53 @@ def test_async_with_that_an_error_leaves_does_not_drain(gate):
             await tasks[1]
 
     asyncio.run(asyncio.wait_for(both(), 60))
+
+
+# The end of the interpreter.
+
+ENDS = """
+import atexit
+import threading
+import _thread
+
+import headrace
+from headrace._scheduling import errands
+
+
+class Closes(headrace.Backend):
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+
+    def close(self):
+        print("closed", flush=True)
+
+
+def refuse(*_):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+
+def no_more_threads():
+    for thread in threading.enumerate():
+        if thread.name.startswith("headrace"):
+            if thread.name != "headrace-timer":
+                thread.join()
+    _thread.start_new_thread = threading._start_new_thread = refuse
+    for name in ("_start_new_thread", "_start_joinable_thread"):
+        if hasattr(threading, name):
+            setattr(threading, name, refuse)
+
+
+errands._STAYS_S = 0.05
+headrace.register("Closes", Closes)
+pipes = [headrace.pipe({"backend": "Closes"}) for _ in range(2)]
+assert [pipe({"data": 1})["result"] for pipe in pipes] == [1, 1]
+atexit.register(no_more_threads)  # before headrace's own: the last registered comes first
+"""
+
+
+def test_backends_are_closed_at_exit_where_no_thread_can_be_started():
+    run = subprocess.run(
+        [sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (run.stdout, run.returncode) == ("closed\nclosed\n", 0), run.stderr

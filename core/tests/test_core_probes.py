@@ -456,6 +456,52 @@ def test_a_cancelled_request_is_heard_of(probes, gate, client, waiting):
     assert heard(probe) == {"cancelled": 2, "ok": 1}
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_dict_that_a_cancel_frees_is_not_changed_any_more(probes, gate, nodes):
+    main = {"backend": "Gate", "max": 2}
+    other = {"backend": "Identity"}
+    config = main if nodes == 1 else {"main": {**main, "next": "other"}, "other": other}
+    heard_one, go_on = threading.Event(), threading.Event()
+
+    def on_request(node, request, started, ended, error):
+        if request["data"] == 1 and error is None:
+            heard_one.set()
+            assert go_on.wait(10)
+
+    given = {"probes": ["Recorder"]}
+    with headrace.pipe({**config, **(given if nodes == 1 else {"global": given})}) as pipe:
+        (probe,) = probes()
+        probe.on_request = on_request
+        before = pipe.submit({"data": 0})
+        gate.wait_entered()
+        requests = [{"data": 1}, {"data": 2}]
+
+        async def cancelled(request):
+            try:
+                await pipe.call_async(request)
+            except asyncio.CancelledError as error:
+                return error
+
+        async def give_up():
+            tasks = [asyncio.ensure_future(cancelled(request)) for request in requests]
+            await asyncio.sleep(0)  # both wait now, and will run in one batch
+            gate.open()
+            await asyncio.to_thread(heard_one.wait, 10)
+            for task in tasks:  # both have run, and the probe has heard of the first alone
+                task.cancel()
+            return await asyncio.gather(*tasks)
+
+        errors = asyncio.run(give_up())
+        free = [r for r, error in zip(requests, errors, strict=True) if not error.abandoned]
+        for request in free:
+            request["data"] = "mine"
+        assert gate.batches == [[0], [1, 2]]
+        go_on.set()  # to close waits until the second is heard of, too
+        assert before.result(60)
+    assert [request["data"] for request in free] == ["mine"] * len(free)
+    assert len(free) == 1
+
+
 def test_a_cancelled_task_whose_request_runs_is_heard_of_once(probes, gate):
     with piped({"backend": "Gate", "max": 1}) as pipe:
         (probe,) = probes()

@@ -129,6 +129,7 @@ class ProbedNode(Node):
     Attributes:
         probes: The probes.
         telling: The threads that are inside a probe; changed by each for itself.
+        returning: What has its outcome, and whose dict `tell` has yet to change.
     """
 
     tells_callers = True
@@ -137,11 +138,13 @@ class ProbedNode(Node):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.telling: dict[int, int] = {}
+        self.returning: dict[Entry, None] = {}
         self._unheard: dict[Entry, None] = {}
 
     def settle(self, entry: Entry, error: BaseException | None, at: Instance | None = None) -> None:
         """Give an entry its one outcome; `tell` is to follow."""
         self._unheard[entry] = None
+        self.returning[entry] = None
         super().settle(entry, error, at)
 
     def tell(self, settled: Sequence[Entry]) -> None:
@@ -154,7 +157,10 @@ class ProbedNode(Node):
         for entry in settled:
             # After an interrupt two threads may tell the same: the first to take it is the one.
             if self._unheard.pop(entry, entry) is None:
-                entry.give_back()
+                try:
+                    entry.give_back()
+                finally:
+                    del self.returning[entry]
                 try:
                     self.hear(entry.request, entry.arrival, ended, entry.error)
                 except KeyboardInterrupt as raised:
@@ -263,11 +269,11 @@ class ProbedScheduler(Scheduler):
         return taken
 
     def abandon(self, entry: Entry) -> bool:
-        """Forget an entry whose owner was freed; True when a backend still runs on it."""
+        """Forget an entry whose owner was freed; True when its dict may still be changed."""
         running = super().abandon(entry)
         if running and entry.error is None:  # else its outcome has been told
             self._cancelled(entry)
-        return running
+        return running or entry in self._node.returning
 
     def _cancelled(self, entry: Entry) -> None:
         self._node.hear(entry.request, entry.arrival, self._node.clock(), CancelledError())
