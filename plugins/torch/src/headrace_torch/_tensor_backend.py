@@ -257,8 +257,14 @@ class PerTensor(TensorBackend):
                 stop = start + len(one.tensor)
                 request["result"] = self.rows_of(result, start, stop, sample=one.sample)
                 start = stop
-        if self.tells:
-            for request in requests:
+        self._finish(requests, given, how)
+
+    def _finish(self, requests: Sequence[Request], given: Sequence[Given], how: Any) -> None:
+        """Note which results have their batch axis, and write what else these requests get."""
+        for request, one in zip(requests, given, strict=True):
+            if not one.sample:
+                self._place.note_axis(request, request["result"])
+            if self.tells:
                 self.done(request, how)
 
 

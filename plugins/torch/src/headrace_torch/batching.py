@@ -114,7 +114,10 @@ class ContiguousTensor(TensorBackend):
         for index, request in enumerate(batch):
             try:
                 value = read_key(request, "data", ARRAY)
-                request["result"] = input_tensor(value, self._place).contiguous()
+                given = input_tensor(value, self._place)
+                request["result"] = given.contiguous()
+                if not self._place.is_sample(request, given):
+                    self._place.note_axis(request, request["result"])
             except InputError as error:
                 outcomes[index] = error
         return outcomes if any(outcomes) else None
@@ -171,6 +174,8 @@ class SplitTensor(TensorBackend):
                     request["result"] = made
                 else:
                     request["result"] = self._rows(value, place)
+                    if not place[2]:
+                        self._place.note_axis(request, request["result"])
             except InputError as error:
                 outcomes[index] = error
                 begin = end

@@ -65,14 +65,24 @@ def target_of(inputs: Mapping[str, Mapping[str, Any]] | None, options: Any) -> T
                 hint="Name it in the option `input`.",
             )
         told = inputs[name]
-    dtype = told.get("dtype") or options.dtype
+    kind, _, written = _shape_text(options).rpartition(":")
+    dtype = told.get("dtype") or options.dtype or kind or None
     shape = told.get("shape")
-    if shape is None and options.shape is not None:
-        axes = (int(axis) for axis in options.shape.split("x"))
+    if shape is None and written:
+        axes = (int(axis) for axis in written.split("x"))
         shape = [None, *(None if axis < 0 else axis for axis in axes)]
     return Target(
         None if dtype is None else getattr(torch, dtype), None if shape is None else tuple(shape)
     )
+
+
+def _shape_text(options: Any) -> str:
+    """Give the text of the option ``shape``, that of this input of a table; empty if there is none."""
+    shape = options.shape
+    if isinstance(shape, dict):
+        name = options.input or (next(iter(shape)) if len(shape) == 1 else "")
+        shape = shape.get(name)
+    return shape or ""
 
 
 def fixed(

@@ -203,6 +203,8 @@ class TorchModule(TensorBackend):
                     outcomes[places[i]] = result
                 else:
                     batch[places[i]]["result"] = result
+                    if not items[i].sample:
+                        self._place.note_axis(batch[places[i]], result)
         return outcomes if any(outcomes) else None
 
     def _run_carried(self, batch: list[Request]) -> bool:

@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 import headrace
+from headrace_torch._fields import Shapes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["TorchModuleOptions"]
 
 _FACTORY = re.compile(r"[^:\s][^:]*:[A-Za-z_][\w.]*")
-_SHAPE = re.compile(r"((bool|u?int\d{1,2}|b?float\d{2}):)?(-1|[1-9]\d{0,8})(x(-1|[1-9]\d{0,8}))*")
 _Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 _MODES = get_args(_Mode)
 _FILE: TypeAdapter[Any] = TypeAdapter(headrace.FilePath)
@@ -39,16 +39,6 @@ def _factory(text: str, info: ValidationInfo) -> str:
     return f"{_FILE.validate_python(place, context=info.context)}:{name}"
 
 
-def _shapes(value: Any) -> Any:
-    """Check a shape, or a table of them; an axis that is alone may be written as a number."""
-    if isinstance(value, dict):
-        return {name: _shapes(one) for name, one in value.items()}
-    text = str(value) if type(value) is int else value
-    if text is not None and not (isinstance(text, str) and _SHAPE.fullmatch(text)):
-        raise ValueError("a shape is written '3x224x224' or 'uint8:3x224x224', -1 for any length")
-    return text
-
-
 def _mode(value: Any) -> Any:
     """Check the mode of torch.compile, in one error."""
     if value not in _MODES and type(value) is not bool:
@@ -57,7 +47,6 @@ def _mode(value: Any) -> Any:
 
 
 _Factory = Annotated[str, AfterValidator(_factory)]
-_Shape = Annotated[str | dict[str, str] | None, BeforeValidator(_shapes)]
 
 
 class TorchModuleOptions(headrace.Options):
@@ -93,7 +82,7 @@ class TorchModuleOptions(headrace.Options):
         description="On CUDA, run captured graphs: one per size of `batch_sizes`, else of 1, 2, 4, "
         "... `max`.",
     )
-    shape: _Shape = Field(
+    shape: Shapes = Field(
         None,
         description="Shape of one sample, '3x224x224' (-1: any length), with its dtype if that matters "
         "('uint8:3x224x224'), or a table by input, where the model does not tell.",

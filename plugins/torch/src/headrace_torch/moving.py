@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 import headrace
 from headrace.errors import InputError
-from headrace_torch._fields import DtypeName
+from headrace_torch._fields import DtypeName, Shapes
 from headrace_torch._tensor_backend import TensorBackend, read_key
 
 if TYPE_CHECKING:
@@ -163,7 +163,8 @@ class FixTensor(TensorBackend):
 
     The model tells through ``context.scope`` under ``"inputs"`` (TorchModule and engines do);
     what it does not tell, the options do. An image ``[H, W, C]`` becomes ``[C, H, W]`` where the
-    model's channels ask for it, and a sample gets its batch axis. Values stay as they are.
+    model's channels ask for it, and a sample gets its batch axis, which the element that takes the
+    result as it is sees, even where no rank is told. Values stay as they are.
 
     Reads:
         data: An array of the model's dtype (with ``cast`` of another one that it can be converted
@@ -195,11 +196,10 @@ class FixTensor(TensorBackend):
             default=None,
             description="The dtype, as 'float32', where the model does not tell.",
         )
-        shape: str | None = Field(
+        shape: Shapes = Field(
             default=None,
-            pattern=r"^(-1|\d{1,9})(x(-1|\d{1,9}))*$",
-            description="Shape of one sample, '3x224x224' (-1: any length), where the model does "
-            "not tell.",
+            description="Shape of one sample, '3x224x224' (-1: any length) or 'uint8:3x224x224', or a "
+            "table by input, where the model does not tell.",
         )
         input: str | None = Field(
             default=None,
@@ -208,11 +208,6 @@ class FixTensor(TensorBackend):
         )
 
         positional = ("dtype", "shape")
-
-        @field_validator("shape", mode="before")
-        @classmethod
-        def _one_axis(cls, value: Any) -> Any:
-            return str(value) if type(value) is int else value
 
     def build(self, options: Any, context: InitContext) -> None:
         """Keep where the model will tell: it is built after this element."""
@@ -238,7 +233,7 @@ class FixTensor(TensorBackend):
                     rows=request.get("request_size"),
                     cast=self._options.cast,
                 )
-                self._place.note_axis(fixed)
+                self._place.note_axis(request, fixed)
             except InputError as error:
                 outcomes[index] = error
         return outcomes if any(outcomes) else None

@@ -93,7 +93,7 @@ class Place:
         self._used = False
         self._ordered = False
         self._kept: list[Any] = []
-        self._with_axis: dict[int, torch.Tensor] = {}
+        self._with_axis: dict[int, Any] = {}
         self._others: dict[torch.device, Passing] = {}
         self._whole: torch.Tensor | None = None
         self._rows: Sequence[torch.Tensor] = ()
@@ -177,9 +177,10 @@ class Place:
             self._ordered = False
             self._whole, self._rows = None, ()
 
-    def note_axis(self, tensor: torch.Tensor) -> None:
-        """Note that a tensor of this batch has its batch axis, though its request says no rows."""
-        self._with_axis[id(tensor)] = tensor  # alive as long as its id is looked up
+    def note_axis(self, request: Mapping[str, Any], result: Any) -> None:
+        """Note that what a request is given has its batch axis, where no `request_size` says so."""
+        if "request_size" not in request:
+            self._with_axis[id(result)] = result  # alive as long as its id is looked up
 
     def is_sample(self, request: Mapping[str, Any], tensor: torch.Tensor) -> bool:
         """Tell whether a tensor, whose rank says nothing, is a sample without batch axis."""
