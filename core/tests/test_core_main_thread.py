@@ -44,6 +44,9 @@ class Told:
 def _told():
     Told.ran.clear()
     headrace.register("Told", Told, replace=True)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 NODES = {

@@ -269,7 +269,10 @@ class Driver:
                 settled = node.take_settled()
             node.tell(settled)
         errors, _ = self._safely(work)
-        self._finish(work, errors)
+        try:
+            self._finish(work, errors)
+        finally:
+            del errors  # see `Entry.take_error`
 
     def run_and_finish(self, work: Work) -> None:
         """Run a batch of the main thread, which takes no lock; raises the interrupt that hit it."""
