@@ -55,7 +55,8 @@ _Managed._fields_ = (
     ("deleter", _Deleter),
 )
 
-_api = ctypes.pythonapi
+# A library object of its own: what others set on the functions of `ctypes.pythonapi` holds for all.
+_api = ctypes.PyDLL("python", handle=ctypes.pythonapi._handle)
 _get_pointer = _api.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 _NAME = b"dltensor"

@@ -63,14 +63,15 @@ _Managed._fields_ = (
     ("deleter", _Deleter),
 )
 
-_api = ctypes.pythonapi
+# A library object of its own: what others set on the functions of `ctypes.pythonapi` holds for all.
+_api = ctypes.PyDLL("python", handle=ctypes.pythonapi._handle)
 _get_pointer = _api.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 _new = _api.PyCapsule_New
 _new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _is_valid = _api.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)
-_raw_pointer = ctypes.PyDLL(None).PyCapsule_GetPointer
+_raw_pointer = ctypes.PyDLL("python", handle=ctypes.pythonapi._handle).PyCapsule_GetPointer
 _raw_pointer.restype = ctypes.c_void_p
 _raw_pointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 

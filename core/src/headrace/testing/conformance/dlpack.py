@@ -187,7 +187,9 @@ def _read(capsule: Any) -> HostArray | None:
 
 
 def _tensor_of(capsule: Any) -> _Tensor | None:
-    valid, pointer = ctypes.pythonapi.PyCapsule_IsValid, ctypes.pythonapi.PyCapsule_GetPointer
+    # A library object of its own: what is set on the functions of `ctypes.pythonapi` holds for all.
+    api = ctypes.PyDLL("python", handle=ctypes.pythonapi._handle)
+    valid, pointer = api.PyCapsule_IsValid, api.PyCapsule_GetPointer
     valid.argtypes, valid.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_int
     pointer.argtypes, pointer.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
     if valid(capsule, b"dltensor"):
