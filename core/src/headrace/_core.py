@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._build import build_aside, build_pipeline, needed_with_each
 from headrace._describe import describe_node
-from headrace._graph import Graph
+from headrace._graph.graph import Graph
 from headrace._process import close_at_exit
 from headrace._retirement import Retirement
 from headrace._scheduling.entry import unreadable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace._build import Aside, Built
     from headrace._config import PipelineConfig
-    from headrace._graph import Route
+    from headrace._graph.graph import Route
     from headrace._plan import PipelinePlan
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from headrace._graph import Walk
+    from headrace._graph.walk import Walk
     from headrace._scheduling.node import Node
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request

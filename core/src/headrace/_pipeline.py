@@ -11,7 +11,9 @@ from headrace._arguments import check_seconds, deadline_after, raise_failed
 from headrace._config import PipelineConfig
 from headrace._core import Core
 from headrace._futures import AsyncOwner, RequestFuture, forget_result, give_up_all, take_back
-from headrace._graph import Walk, is_cheap, may_wait, walk_here, walk_together
+from headrace._graph.here import is_cheap, walk_here
+from headrace._graph.together import may_wait, walk_together
+from headrace._graph.walk import Walk
 from headrace._reload import Reloader
 from headrace._scheduling.calls import call_run_here
 from headrace._scheduling.claiming import refuse_inside

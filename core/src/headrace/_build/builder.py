@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
+    from headrace._graph.links import Each
     from headrace._plan.element import NodePlan, PipelinePlan
-    from headrace._plan.links import Each
     from headrace._scheduling.probing import Probes
     from headrace._scheduling.scheduler import Scheduler
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from headrace._backend import Backend
 from headrace._build.batch_end import Ended, Standing
-from headrace._build.each import Elements
 from headrace._containers.background import BackgroundThread
+from headrace._graph.each import Elements
 from headrace._scheduling.batch import entries_running_here
 from headrace._scheduling.elsewhere import HANDED
 from headrace._scheduling.entry import Entry
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Outcomes
     from headrace._build.batch_end import BatchEnd
-    from headrace._plan.links import Each
+    from headrace._graph.links import Each
     from headrace._scheduling.elsewhere import Handed, Waits
     from headrace._scheduling.scheduler import Scheduler
     from headrace._scheduling.thread import OwnThread

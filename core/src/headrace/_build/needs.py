@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace._backend import Backend
+    from headrace._graph.links import Each
     from headrace._plan.element import Element
-    from headrace._plan.links import Each
 
 __all__ = ["needed_keys", "needed_with_each"]
 

@@ -16,7 +16,7 @@ from headrace.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from headrace._plan.links import Links
+    from headrace._graph.links import Links
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 

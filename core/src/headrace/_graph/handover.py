@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace._plan.links import KEPT
+from headrace._graph.links import KEPT
 from headrace._portable import shown, told
 from headrace.errors import ContractError, InputError, LimitError, NoResultError
 from headrace.keys import REPOST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.each import Elements
+from headrace._graph.each import Elements
 from headrace._graph.handover import (
     MOST_REPOSTS,
     Ends,

@@ -8,7 +8,7 @@ from headrace._graph.handover import input_of, passes_by, unable
 from headrace.errors import HeadraceError, OverloadedError
 
 if TYPE_CHECKING:
-    from headrace._build.each import Elements
+    from headrace._graph.each import Elements
     from headrace._graph.graph import Route, Station
     from headrace._graph.handover import Ends
     from headrace._graph.walk import Walk

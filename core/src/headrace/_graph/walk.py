@@ -6,7 +6,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace._build.each import Elements
+from headrace._graph.each import Elements
 from headrace._graph.handover import (
     MOST_REPOSTS,
     finish,

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
     from headrace._expression import Call
+    from headrace._graph.links import Links
     from headrace._options import Options
-    from headrace._plan.links import Links
     from headrace._registry import BackendSpec
     from headrace.errors import Problem
 

@@ -19,16 +19,16 @@ from headrace._containers.loops import Again
 from headrace._containers.process import Process
 from headrace._containers.sequential import Sequential
 from headrace._containers.wiring import Wiring
+from headrace._graph.links import KEPT
 from headrace._plan.calls import doors
-from headrace._plan.links import KEPT
 from headrace.keys import BOX, COLOR, DATA, RESERVED, RESULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from headrace._config.problems import Problems
+    from headrace._graph.links import Links
     from headrace._plan.element import Element, NodePlan
-    from headrace._plan.links import Links
 
 __all__ = ["OPTIONAL", "check_keys_read", "keys_named"]
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace._config.problems import Problems
+    from headrace._graph.links import Links
     from headrace._plan.element import Element, NodePlan, Place
-    from headrace._plan.links import Links
 
 __all__ = ["check_front", "check_reposts", "with_calls"]
 

@@ -17,7 +17,7 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._plan.links import Each
+    from headrace._graph.links import Each
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
