@@ -8,7 +8,7 @@ import pytest
 
 import headrace
 from headrace import errors
-from headrace._containers.queues import NamedQueue
+from headrace._scheduling.named_queues import NamedQueue
 
 NODES = {
     "out": {"backend": "Send(q)"},

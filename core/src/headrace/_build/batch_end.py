@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
-from headrace._containers.sequential import Sequential
-from headrace._containers.wiring import IoC, Reflect
 from headrace._portable import told, without_locals
 from headrace.errors import BackendError, InstanceLostError, RequestError, SetupError
+from headrace.words.ioc import IoC
+from headrace.words.reflect import Reflect
+from headrace.words.sequential import Sequential
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

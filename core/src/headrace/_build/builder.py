@@ -18,12 +18,12 @@ from headrace._build.parts import Parts
 from headrace._build.probes import make_probes
 from headrace._build.schedulers import front_scheduler, node_scheduler
 from headrace._config.nesting import with_room
-from headrace._containers.graph import DagDispatcher
-from headrace._containers.queues import Queue
 from headrace._context import Shared
 from headrace._plan.calls import roots_of
 from headrace._process import usable_cpus
 from headrace._scheduling.signal import Signal
+from headrace.words.dag import DagDispatcher
+from headrace.words.queues import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

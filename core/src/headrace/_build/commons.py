@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace._containers.queues import Queues
+from headrace._scheduling.named_queues import Queues
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
-    from headrace._containers.graph import DagDispatcher
     from headrace._scheduling.probing import Probes
+    from headrace.words.dag import DagDispatcher
 
 __all__ = ["Commons"]
 

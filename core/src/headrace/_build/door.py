@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from headrace._backend import Backend
 from headrace._build.batch_end import Ended, Standing
-from headrace._containers.background import BackgroundThread
 from headrace._graph.each import Elements
 from headrace._scheduling.batch import entries_running_here
 from headrace._scheduling.elsewhere import HANDED
 from headrace._scheduling.entry import Entry
 from headrace.errors import ClosedError, ContractError, InputError, InstanceLostError, NoResultError
+from headrace.words.background import BackgroundThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

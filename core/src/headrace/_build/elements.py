@@ -11,14 +11,6 @@ from headrace._build.batch_end import BatchEnd, Passage
 from headrace._build.door import Bound, Door, FrontDoor, Guarded, NotCallable
 from headrace._build.far import FarProcess
 from headrace._build.schedulers import device_of, node_scheduler
-from headrace._containers.background import BackgroundThread
-from headrace._containers.choice import Fallback
-from headrace._containers.graph import DagDispatcher, Repost
-from headrace._containers.process import Process
-from headrace._containers.queues import Observer, QueueUser, Send
-from headrace._containers.ranges import inside, ranged
-from headrace._containers.scheduling import Batching, InstanceDispatcher
-from headrace._containers.wiring import Wiring
 from headrace._context import InitContext, Shared, shown_progress
 from headrace._plan.brackets import is_bare, takes_dependency
 from headrace._plan.calls import elements_run
@@ -28,6 +20,14 @@ from headrace._plan.threads import give_threads
 from headrace._portable import told
 from headrace._scheduling.thread import OwnThread
 from headrace.errors import SetupError
+from headrace.words._ranges import inside, ranged
+from headrace.words._wiring import Wiring
+from headrace.words.background import BackgroundThread
+from headrace.words.batching import Batching, InstanceDispatcher
+from headrace.words.choice import Fallback
+from headrace.words.dag import DagDispatcher, Repost
+from headrace.words.process import Process
+from headrace.words.queues import Observer, QueueUser, Send
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.door import Guarded
-from headrace._containers.background import BackgroundThread
-from headrace._containers.cat_split import CatSplit
-from headrace._containers.choice import Fallback, ModelLoader
-from headrace._containers.conditions import Branches
-from headrace._containers.loops import Again
-from headrace._containers.process import Process
-from headrace._containers.sequential import Sequential
-from headrace._containers.wiring import Wiring
 from headrace._plan.choosing import label_of
 from headrace._plan.reads import OPTIONAL, keys_named
 from headrace.keys import DATA
+from headrace.words._wiring import Wiring
+from headrace.words.background import BackgroundThread
+from headrace.words.cat_split import CatSplit
+from headrace.words.choice import Fallback, ModelLoader
+from headrace.words.conditions import Branches
+from headrace.words.loops import Again
+from headrace.words.process import Process
+from headrace.words.sequential import Sequential
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._containers.background import BackgroundThread
 from headrace._plan.ranges import narrowed
 from headrace._scheduling.instance import Instance
 from headrace._scheduling.probing import ProbedScheduler
 from headrace._scheduling.scheduler import Limits, Scheduler
 from headrace.errors import HeadraceError, SetupError
 from headrace.policies import BestFit, Greedy
+from headrace.words.background import BackgroundThread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

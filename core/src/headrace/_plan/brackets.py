@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.nesting import MAX_DEPTH
-from headrace._containers.background import BackgroundThread
-from headrace._containers.process import Process
-from headrace._containers.sequential import Sequential
 from headrace._expression import Call
 from headrace._plan.values import plain_value
+from headrace.words.background import BackgroundThread
+from headrace.words.process import Process
+from headrace.words.sequential import Sequential
 
 if TYPE_CHECKING:
     from headrace._backend import Backend

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._config.problems import UNBUILDABLE, Problems
-from headrace._containers.choice import Fallback
 from headrace._plan.brackets import prefix_values
 from headrace._plan.wiring import check_callable
+from headrace.words.choice import Fallback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

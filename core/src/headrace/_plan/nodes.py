@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from headrace._config.document import Written
 from headrace._config.nodekeys import NODE_KEYS, NodeKeys
 from headrace._config.problems import key_place
-from headrace._containers.scheduling import Batching
 from headrace._expression import read_expression
 from headrace._plan.element import Element, Named, NodePlan
 from headrace._plan.keys import check_keys
@@ -20,6 +19,7 @@ from headrace._plan.scope import Layer, Scope
 from headrace._plan.threads import give_threads
 from headrace._registry import registry
 from headrace.errors import ConfigError, PluginError
+from headrace.words.batching import Batching
 
 if TYPE_CHECKING:
     from headrace._plan.parameters import Found

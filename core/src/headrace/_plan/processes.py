@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._containers.graph import DagDispatcher, Repost
-from headrace._containers.queues import Queue, QueueUser
-from headrace._containers.scheduling import Batching
+from headrace.words.batching import Batching
+from headrace.words.dag import DagDispatcher, Repost
+from headrace.words.queues import Queue, QueueUser
 
 if TYPE_CHECKING:
     from headrace._plan.element import Element

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._containers.ranges import Ranged, inside
 from headrace._weights import range_problem
+from headrace.words._ranges import Ranged, inside
 
 if TYPE_CHECKING:
     from headrace._backend import Backend

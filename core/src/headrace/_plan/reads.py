@@ -10,18 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
-from headrace._containers.background import BackgroundThread
-from headrace._containers.cat_split import CatSplit
-from headrace._containers.choice import Fallback, ModelLoader
-from headrace._containers.conditions import Branches
-from headrace._containers.graph import Repost
-from headrace._containers.loops import Again
-from headrace._containers.process import Process
-from headrace._containers.sequential import Sequential
-from headrace._containers.wiring import Wiring
 from headrace._graph.links import KEPT
 from headrace._plan.calls import doors
 from headrace.keys import BOX, COLOR, DATA, RESERVED, RESULT
+from headrace.words._wiring import Wiring
+from headrace.words.background import BackgroundThread
+from headrace.words.cat_split import CatSplit
+from headrace.words.choice import Fallback, ModelLoader
+from headrace.words.conditions import Branches
+from headrace.words.dag import Repost
+from headrace.words.loops import Again
+from headrace.words.process import Process
+from headrace.words.sequential import Sequential
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

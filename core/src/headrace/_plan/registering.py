@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._containers.wiring import Wiring
 from headrace._plan.element import Named
+from headrace.words._wiring import Wiring
 
 if TYPE_CHECKING:
     from headrace._plan.brackets import Phases

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace._containers.cat_split import CatSplit
-from headrace._containers.graph import DagDispatcher
 from headrace._plan.calls import doors, elements_run, nodes_named, roots_of
+from headrace.words.cat_split import CatSplit
+from headrace.words.dag import DagDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,11 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.nesting import MAX_DEPTH
 from headrace._config.problems import SUGGESTED
-from headrace._containers.call import Call as CallFunction
-from headrace._containers.choice import Fallback, ModelLoader
-from headrace._containers.scheduling import Batching
-from headrace._containers.sequential import Sequential
-from headrace._containers.wiring import Wiring
 from headrace._plan import brackets, choosing, scheduling, wiring
 from headrace._plan.definitions import Definitions, expand
 from headrace._plan.element import Element
@@ -21,6 +16,11 @@ from headrace._plan.ranges import depending_range, static_range
 from headrace._plan.sizes import MAX_ELEMENTS, Sizes
 from headrace._registry import registry
 from headrace.errors import PluginError
+from headrace.words._wiring import Wiring
+from headrace.words.batching import Batching
+from headrace.words.call import Call as CallFunction
+from headrace.words.choice import Fallback, ModelLoader
+from headrace.words.sequential import Sequential
 
 if TYPE_CHECKING:
     from headrace._backend import Backend

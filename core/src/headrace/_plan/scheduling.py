@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._containers.graph import DagDispatcher
-from headrace._containers.process import Process
-from headrace._containers.scheduling import Batching, InstanceDispatcher
-from headrace._containers.wiring import Wiring
 from headrace._plan.processes import check_process
+from headrace.words._wiring import Wiring
+from headrace.words.batching import Batching, InstanceDispatcher
+from headrace.words.dag import DagDispatcher
+from headrace.words.process import Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._containers.scheduling import Batching
-from headrace._containers.wiring import Wiring
 from headrace._plan.brackets import owns_its_thread
+from headrace.words._wiring import Wiring
+from headrace.words.batching import Batching
 
 if TYPE_CHECKING:
     from headrace._plan.element import Element

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._containers.queues import Queue
-from headrace._containers.scheduling import Batching
-from headrace._containers.wiring import Wiring
 from headrace._plan import reflection, registering, scheduling
 from headrace._plan.element import Element, Named
 from headrace._registry.registry import nearest
+from headrace.words._wiring import Wiring
+from headrace.words.batching import Batching
+from headrace.words.queues import Queue
 
 if TYPE_CHECKING:
     from headrace._expression import Call
@@ -23,7 +23,7 @@ __all__ = ["check_callable", "plan_word", "word_of"]
 def plan_word(
     resolver: Resolver, element: Element, phases: Phases, inner: Scope, scope: Scope, *, good: bool
 ) -> Element | None:
-    """Plan one of the words of `headrace._containers.wiring`.
+    """Plan one of the words of `headrace.words._wiring`.
 
     Args:
         resolver: The resolver.

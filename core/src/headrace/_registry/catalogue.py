@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 __all__ = [
     "CORE_BACKENDS",
     "CORE_BATCH_POLICIES",
@@ -13,43 +16,25 @@ __all__ = [
     "how_to_install",
 ]
 
-_CONTAINERS = "headrace._containers"
+_ALL = re.compile(r"^__all__ = \[(.*?)\]", re.MULTILINE | re.DOTALL)
 
-CORE_BACKENDS = {
-    "S": f"{_CONTAINERS}.sequential:Sequential",
-    "Sequential": f"{_CONTAINERS}.sequential:Sequential",
-    "Identity": f"{_CONTAINERS}.identity:Identity",
-    "IoC": f"{_CONTAINERS}.wiring:IoC",
-    "DI": f"{_CONTAINERS}.wiring:DI",
-    "Aspect": f"{_CONTAINERS}.wiring:DI",
-    "With": f"{_CONTAINERS}.wiring:With",
-    "Proxy": f"{_CONTAINERS}.wiring:Proxy",
-    "Forward": f"{_CONTAINERS}.wiring:Forward",
-    "Reflect": f"{_CONTAINERS}.wiring:Reflect",
-    "InstanceFromParam": f"{_CONTAINERS}.wiring:InstanceFromParam",
-    "Register": f"{_CONTAINERS}.wiring:Register",
-    "InstancesRegister": f"{_CONTAINERS}.wiring:InstancesRegister",
-    "List": f"{_CONTAINERS}.wiring:List",
-    "BackgroundThread": f"{_CONTAINERS}.background:BackgroundThread",
-    "Process": f"{_CONTAINERS}.process:Process",
-    "Batching": f"{_CONTAINERS}.scheduling:Batching",
-    "InstanceDispatcher": f"{_CONTAINERS}.scheduling:InstanceDispatcher",
-    "CatSplit": f"{_CONTAINERS}.cat_split:CatSplit",
-    "ModelLoader": f"{_CONTAINERS}.choice:ModelLoader",
-    "Fallback": f"{_CONTAINERS}.choice:Fallback",
-    "HasKey": f"{_CONTAINERS}.conditions:HasKey",
-    "NotHasKey": f"{_CONTAINERS}.conditions:NotHasKey",
-    "Random": f"{_CONTAINERS}.conditions:Random",
-    "Queue": f"{_CONTAINERS}.queues:Queue",
-    "Send": f"{_CONTAINERS}.queues:Send",
-    "Recv": f"{_CONTAINERS}.queues:Recv",
-    "Observer": f"{_CONTAINERS}.queues:Observer",
-    "Loop": f"{_CONTAINERS}.loops:Loop",
-    "Restart": f"{_CONTAINERS}.loops:Restart",
-    "DagDispatcher": f"{_CONTAINERS}.graph:DagDispatcher",
-    "Repost": f"{_CONTAINERS}.graph:Repost",
-    "Call": f"{_CONTAINERS}.call:Call",
-}
+
+def _words() -> dict[str, str]:
+    """Find the words of core without importing one: each module of `headrace.words` lists its own.
+
+    A name that stands for another one there (``Aspect = DI``) is an alias of that word.
+    """
+    found: dict[str, str] = {}
+    for file in sorted(Path(__file__).parents[1].joinpath("words").glob("[a-z]*.py")):
+        text = file.read_text(encoding="utf-8")
+        listed = _ALL.search(text)
+        for name in re.findall(r"\w+", listed[1]) if listed is not None else ():
+            alias = re.search(rf"^{name} = (\w+)$", text, re.MULTILINE)
+            found[name] = f"headrace.words.{file.stem}:{alias[1] if alias is not None else name}"
+    return found
+
+
+CORE_BACKENDS = _words()
 """The backends of core and where each class is."""
 
 CORE_BATCH_POLICIES = {"greedy": "headrace.policies:Greedy"}

@@ -62,7 +62,7 @@ def _wrong_words(cls: type[Any]) -> Iterator[str]:
 
 def _has_forward(cls: type[Any]) -> bool:
     """Tell whether a class has a ``forward`` of its own; core's words of wiring need none."""
-    if cls.__module__.startswith("headrace._"):
+    if cls.__module__.startswith("headrace.words."):
         return True
     from headrace._backend import Backend
 

@@ -11,9 +11,9 @@ from headrace._options import Options as _Options
 
 if TYPE_CHECKING:
     from headrace._backend import Outcomes
-    from headrace._containers.ranges import Range, Ranged
     from headrace._context import InitContext
     from headrace.keys import Request
+    from headrace.words._ranges import Range, Ranged
 
 __all__ = ["Fallback", "ModelLoader"]
 

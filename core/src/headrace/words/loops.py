@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace._backend import Backend
-from headrace._containers.calling import caller_of
 from headrace._options import Options as _Options
 from headrace.errors import LimitError, NoResultError
 from headrace.keys import REPOST
+from headrace.words._calling import caller_of
 
 if TYPE_CHECKING:
-    from headrace._containers.ranges import Range, Ranged
     from headrace._context import InitContext
     from headrace.keys import Request
+    from headrace.words._ranges import Range, Ranged
 
 __all__ = ["Loop", "Restart"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
-from headrace._containers.calling import caller_of
 from headrace._weights import weight_of
 from headrace.errors import ClosedError, InputError, InstanceLostError, NoResultError, RequestError
+from headrace.words._calling import caller_of
 
 if TYPE_CHECKING:
     from headrace._backend import Outcomes
-    from headrace._containers.ranges import Range, Ranged
     from headrace._context import InitContext
     from headrace.keys import Request
+    from headrace.words._ranges import Range, Ranged
 
 __all__ = ["CatSplit"]
 

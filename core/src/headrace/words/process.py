@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headrace._context import InitContext
     from headrace.keys import Request
 
-__all__ = ["Far", "Process"]
+__all__ = ["Process"]
 
 
 class Far(Protocol):

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace._backend import Backend
-from headrace._containers.calling import Caller, caller_of
-from headrace._containers.ranges import branches, ranged
 from headrace._options import Options as _Options
+from headrace.words._calling import Caller, caller_of
+from headrace.words._ranges import branches, ranged
 
 if TYPE_CHECKING:
     from headrace._backend import Outcomes
-    from headrace._containers.ranges import Range, Ranged
     from headrace._context import InitContext
     from headrace.keys import Request
+    from headrace.words._ranges import Range, Ranged
 
 __all__ = ["HasKey", "NotHasKey", "Random"]
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
-from headrace._containers.calling import caller_of
-from headrace._containers.ranges import ranged, sequence
 from headrace.errors import NoResultError
 from headrace.keys import REPOST
+from headrace.words._calling import caller_of
+from headrace.words._ranges import ranged, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import Outcomes
-    from headrace._containers.ranges import Range, Ranged
     from headrace._context import InitContext
     from headrace.keys import Request
+    from headrace.words._ranges import Range, Ranged
 
-__all__ = ["Sequential"]
+__all__ = ["S", "Sequential"]
 
 
 class Sequential(Backend):
@@ -190,3 +190,6 @@ class _Step:
         if self.key is not None:
             return self.key in request and (self.otherwise or ready)
         return True
+
+
+S = Sequential

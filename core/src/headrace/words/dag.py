@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from headrace._backend import Backend
-from headrace._containers.wiring import Wiring
 from headrace.errors import ClosedError, ContractError, HeadraceError
 from headrace.keys import REPOST
+from headrace.words._wiring import Wiring
 
 if TYPE_CHECKING:
     from headrace.keys import Request
