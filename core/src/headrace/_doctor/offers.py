@@ -142,7 +142,7 @@ def _check(hook: str, found: Any, offer: Offer) -> None:
         as_command(found, offer)
         return
     from headrace._options import Options
-    from headrace._plan.probes import PROBE_METHODS
+    from headrace._registry.named import PROBE_METHODS
     from headrace.policies import BatchPolicy, DispatchPolicy
 
     if hook == "headrace_probes":

@@ -10,8 +10,9 @@ from headrace._config.nodekeys import NodeKeys
 from headrace._config.problems import key_place
 from headrace._expression import read_expression
 from headrace._expression.words import PLAIN_NAME
+from headrace._plan.layer import Layer, ScopedArgs
 from headrace._plan.parameters import Parameters
-from headrace._plan.scope import Graft, Layer, Scope, ScopedArgs
+from headrace._plan.scope import Graft, Scope
 from headrace._plan.values import plain_value
 from headrace._registry import registry
 from headrace.errors import ConfigError
@@ -68,7 +69,7 @@ class Definitions:
         """Take one from the configuration."""
         path = f"define.{name}"
         at_key = key_place(written.file, path, name, written.value, at_key=True)
-        layer = Layer(path, written.file, str(written.base), written=written)
+        layer = Layer.of(written, path)
         if not PLAIN_NAME.fullmatch(name) or ":" in name:
             self._problems.add("definition", f"{name!r} is no name for a definition", **at_key)
         elif not isinstance(written.value, str):

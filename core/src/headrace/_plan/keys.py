@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from headrace._config.nodekeys import EXPRESSION_KEYS
-from headrace._config.problems import key_place, shown_value
-from headrace._plan.values import nearest_choice, replaced
+from headrace._config.problems import shown_value
+from headrace._plan.parameters import written_key
+from headrace._plan.values import nearest_choice
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace._config.document import Written
     from headrace._config.problems import Problems
     from headrace._options import Options
@@ -23,8 +26,8 @@ K = TypeVar("K", bound="Options")
 
 def check_keys(
     model: type[K],
-    table: dict[str, Written],
-    shared: dict[str, Written],
+    table: Mapping[str, Written],
+    shared: Mapping[str, Written],
     name: str,
     problems: Problems,
 ) -> tuple[K, dict[str, str]]:
@@ -36,22 +39,20 @@ def check_keys(
     """
     values: dict[str, Any] = {}
     places: dict[str, dict[str, Any]] = {}
-    origins: dict[str, str] = {}
+    origins = dict.fromkeys(model.model_fields, "default")
     for key in model.model_fields:
-        origins[key] = "node" if key in table else "global" if key in shared else "default"
-        written = table.get(key, shared.get(key))
-        if written is None:
+        found = written_key(key, name, table, shared)
+        if found is None:
             continue
-        where = f"{name}.{key}" if key in table else f"global.{key}"
-        places[key] = key_place(written.file, where, key, written.value)
+        places[key], origins[key] = found.place(), found.origin
         if key in EXPRESSION_KEYS:
-            if isinstance(written.value, str):  # anything else is reported where it is parsed
-                values[key] = written.value
+            if isinstance(found.written.value, str):  # else it is reported where it is parsed
+                values[key] = found.written.value
             continue
         try:
-            values[key] = replaced(written.value)
-        except ConfigError as error:
-            problems.extend(error.problems, file=written.file, path=where)
+            values[key] = found.value(problems)
+        except ConfigError:
+            continue
     return _checked(model, values, places, name, problems), origins
 
 

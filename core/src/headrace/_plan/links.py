@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from headrace._config.nodekeys import LINK_KEYS, NODE_ONLY
-from headrace._config.problems import key_place
+from headrace._config.nodekeys import LINK_KEYS
 from headrace._graph.links import Each, Links
-from headrace._plan.values import replaced
+from headrace._plan.parameters import written_key
 from headrace._registry.registry import nearest
 from headrace.errors import ConfigError
 
@@ -48,17 +47,14 @@ class _Reader:
         self.places: dict[str, Place] = {}
         self.incomplete = False
         for key in LINK_KEYS:
-            written, owner = table.get(key), name
-            if written is None and key not in NODE_ONLY:
-                written, owner = shared.get(key), "global"
-            if written is None:
+            found = written_key(key, name, table, shared)
+            if found is None:
                 continue
-            self.places[key] = key_place(written.file, f"{owner}.{key}", key, written.value)
+            self.places[key] = found.place()
             try:
-                self.table[key] = replaced(written.value)
-            except ConfigError as error:
+                self.table[key] = found.value(problems)
+            except ConfigError:
                 self.incomplete = True
-                problems.extend(error.problems, file=written.file, path=f"{owner}.{key}")
 
     def wrong(self, key: str, message: str, code: str = "graph", **more: Any) -> None:
         self.problems.add(code, message, **{**self.places[key], **more})

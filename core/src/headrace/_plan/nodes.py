@@ -11,11 +11,12 @@ from headrace._config.problems import key_place
 from headrace._expression import read_expression
 from headrace._plan.element import Element, Named, NodePlan
 from headrace._plan.keys import check_keys
+from headrace._plan.layer import Layer
+from headrace._plan.named import plan_policies
 from headrace._plan.parameters import Parameters
-from headrace._plan.policies import plan_policies
 from headrace._plan.ranges import narrowed
 from headrace._plan.scheduling import check_one_batching, check_used, door_of
-from headrace._plan.scope import Layer, Scope
+from headrace._plan.scope import Scope
 from headrace._plan.threads import give_threads
 from headrace._registry import registry
 from headrace.errors import ConfigError, PluginError
@@ -83,8 +84,7 @@ class NodePlanner:
         found = self.parameters.key(key)
         if found is None:
             return None
-        _, written, path = found
-        return self.pipeline.expression(written, path, self.name, entry=True)
+        return self.pipeline.expression(found.written, found.layer.path, self.name, entry=True)
 
     def _entry(self) -> Element | None:
         if self.parameters.key("node_entrypoint") is not None:
@@ -112,11 +112,10 @@ class NodePlanner:
         name = f"node.{self.name}"
         if name in self.pipeline.registered:
             return True
-        _, written, path = init
         self.problems.add(
             "unknown_instance",
             f"init registers nothing as {name!r}, through which the node is called",
-            **key_place(written.file, path, "init", written.value),
+            **init.place(),
             hint="Add Register[...] to it, or write a node_entrypoint.",
         )
         return False
@@ -159,7 +158,7 @@ class NodePlanner:
         found = self.parameters.key("node_entrypoint") or self.parameters.key("init")
         if found is None:
             return Layer(self.name, self.pipeline.file_of(self.name))
-        return Layer(found[2], found[1].file)
+        return Layer(found.layer.path, found.layer.file)
 
     def _check_range(self, plan: NodePlan, door: Element) -> bool:
         """Check that the keys of the node leave something of the range that the classes tell."""
@@ -173,11 +172,7 @@ class NodePlanner:
             return True
         keys = [k for k in ("min", "max", "batch_sizes") if self.parameters.key(k) is not None]
         found = self.parameters.key(keys[-1]) if keys else None
-        place = (
-            {"path": self.name}
-            if found is None
-            else key_place(found[1].file, found[2], keys[-1], found[1].value)
-        )
+        place = {"path": self.name} if found is None else found.place()
         shown = plan.backend.name if plan.backend is not None else root.name
         most = root.range[1]
         says = ", ".join(f"{key} = {getattr(plan.keys, key)}" for key in keys)
@@ -197,10 +192,11 @@ class NodePlanner:
         others = ("init", "node_entrypoint")
         if found is None or any(self.parameters.key(key) is not None for key in others):
             return None
-        if not isinstance(found[1].value, str) or "Forward" not in found[1].value:
+        text = found.written.value
+        if not isinstance(text, str) or "Forward" not in text:
             return None
         try:
-            call = read_expression(found[1].value, node_name=self.name, environ={})
+            call = read_expression(text, node_name=self.name, environ={})
         except ConfigError:
             return None  # it is reported where the backend is planned
         children = call.children

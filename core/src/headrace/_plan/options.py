@@ -1,16 +1,16 @@
-"""Finding and checking the options of one element, with the origin of every value."""
+"""Checking the options of one element, with the origin of every value."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from headrace._config.nodekeys import KEYS_ELSEWHERE, NODE_KEYS
-from headrace._config.problems import key_place, shown_value
+from headrace._config.problems import shown_value
 from headrace._options import Options
-from headrace._plan.values import nearest_choice, plain_value, replaced
+from headrace._plan.parameters import argument
+from headrace._plan.values import nearest_choice, plain_value
 from headrace._portable import told
 from headrace.errors import ConfigError
 
@@ -22,23 +22,9 @@ if TYPE_CHECKING:
     from headrace._config.problems import Problems
     from headrace._expression import Call
     from headrace._plan.parameters import Found, Parameters
-    from headrace._plan.scope import Layer, Scope
+    from headrace._plan.scope import Scope
 
 __all__ = ["OptionsReader"]
-
-
-class _Value:
-    """A value for one option: what, from where, and the place to show when it is wrong.
-
-    ``told`` says that what is wrong with it has been reported.
-    """
-
-    def __init__(self, value: Any, origin: str, base: str, place: dict[str, Any]) -> None:
-        self.value = value
-        self.origin = origin
-        self.base = base
-        self.place = place
-        self.told = False
 
 
 class OptionsReader:
@@ -50,7 +36,7 @@ class OptionsReader:
         scope: Where it stands.
         parameters: The keys of its node.
         problems: Where what is wrong goes.
-        names: The names before ``::`` that mean this element.
+        plugin: The qualifier of whoever brings it; empty for nobody's.
     """
 
     def __init__(
@@ -60,16 +46,19 @@ class OptionsReader:
         scope: Scope,
         parameters: Parameters,
         problems: Problems,
-        names: tuple[str, ...],
+        plugin: str = "",
     ) -> None:
         self.call = call
         self.options = options
         self.scope = scope
         self.parameters = parameters
         self.problems = problems
-        self.names = names
+        qualified = (f"{plugin}:{call.part}",) if plugin else ()
+        self.names = tuple(dict.fromkeys((call.name, call.part, *qualified)))
         fields = options.model_fields if _is_options(options) else {}
         self.keys = {field.alias or name: name for name, field in fields.items()}
+        self._found: dict[str, Found] = {}
+        self._reported: set[str] = set()
         self._wrong = False
 
     def read(
@@ -87,115 +76,29 @@ class OptionsReader:
         if not _is_options(self.options):
             self._add("contract", f"{self.call.name}.Options is no subclass of headrace.Options")
             return None, {}
-        written = self._written()
-        values: dict[str, _Value] = {}
+        arguments = self._arguments()
+        origins = dict.fromkeys(self.keys, "default")
+        values: dict[str, Any] = {}
         for key in self.keys:
-            value = self._winner(key, written)
-            if value is None and given is not None and key in given:
-                value = _Value(*given[key], ".", self._place())
-            if value is not None:
-                values[key] = value
-        origins = {key: values[key].origin if key in values else "default" for key in self.keys}
+            found = self.parameters.find(self.names, key, self.scope.layer, arguments.get(key))
+            if found is not None:
+                self._found[key], origins[key] = found, found.origin
+                values[key] = self._value(key, found)
+            elif given is not None and key in given:
+                values[key], origins[key] = given[key]
         options = self._validated(values)
-        if options is None or self._wrong:
-            return None, origins
-        return options, origins
+        return None if self._wrong else options, origins
 
-    def _validated(self, values: dict[str, _Value]) -> Options | None:
-        bases = {self.keys[key]: Path(value.base) for key, value in values.items()}
-        context = {"bases": bases, "of": self.options}
-        try:
-            options: Options = self.options.model_validate(
-                {key: value.value for key, value in values.items()}, context=context
-            )
-        except ValidationError as error:
-            self._report_all(error, values)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - a validator or a default of the class
-            self._add_raised(error)
-        else:
-            return options
-        return None
-
-    def _report_all(self, error: ValidationError, values: dict[str, _Value]) -> None:
-        try:
-            for detail in error.errors(include_url=False):
-                self._report(detail, values)
-        except Exception as broken:  # noqa: BLE001 - the text of what a validator raised
-            self._add_raised(broken)
-
-    def _add_raised(self, error: BaseException) -> None:
-        cls = f"{self.options.__module__}.{self.options.__qualname__}"
-        message = f"{self.call.name}: checking its options raised {told(error)}"
-        self._add("option", message, hint=f"The class {cls} has to be mended by its author.")
-
-    def _add(self, code: str, message: str, which: int | str | None = None, **more: Any) -> None:
-        self._wrong = True
-        self.problems.add(code, message, **{**self._place(which), **more})
-
-    def _place(self, which: int | str | None = None) -> dict[str, Any]:
-        return _place(self.scope.layer, self.call, which)
-
-    # Who wins.
-
-    def _winner(self, key: str, written: dict[str, _Value]) -> _Value | None:
-        """Apply the rule of precedence to one option."""
-        layer = self.scope.layer
-        inline: _Value | None = None
-        definition: _Value | None = None
-        for scoped in layer.scoped:  # outermost first
-            scoped.asked.add(key)
-            if key not in scoped.values:
-                continue
-            scoped.used.add(key)
-            value = self._argument(scoped.layer, scoped.call, key, scoped.values[key])
-            if scoped.layer.depth == 0:
-                inline = inline or value
-            else:
-                definition = definition or value
-        own = written.get(key)
-        if own is not None and layer.depth == 0:
-            inline = inline or own
-        elif own is not None:
-            definition = definition or own
-        found = self.parameters.find(self.names, key, wins=inline is None)
-        if inline is not None:
-            return inline
-        return definition if found is None else self._from_parameter(found)
-
-    def _argument(self, layer: Layer, call: Call, which: int | str, value: Any) -> _Value:
-        origin = "inline" if layer.depth == 0 else "definition"
-        return _Value(value, origin, layer.base, _place(layer, call, which))
-
-    def _from_parameter(self, found: Found) -> _Value:
-        origin, written, path = found
-        key = path.split(".", 1)[1]
-        place = key_place(written.file, path, key, written.value)
-        value = _Value(written.value, origin, str(written.base), place)
-        try:
-            value.value = replaced(written.value)
-        except ConfigError as error:
-            self._wrong = value.told = True
-            self.problems.extend(error.problems, file=written.file, path=path)
-        return value
-
-    def _written(self) -> dict[str, _Value]:
+    def _arguments(self) -> dict[str, Found]:
         """Give the args of the element by key, and report those it cannot have."""
         call, layer = self.call, self.scope.layer
         positional = getattr(self.options, "positional", ())
-        values: dict[str, _Value] = {}
+        found: dict[str, Found] = {}
         for index, value in enumerate(call.args.positional):
             if index >= len(positional) or positional[index] not in self.keys:
-                takes = f"takes {len(positional)}" if positional else "takes no positional args"
-                hint = f"They are {', '.join(positional)}." if positional else None
-                if not positional:
-                    hint = "Options stand in ( ), backends in [ ]."
-                    hint = f"Write {next(iter(self.keys))}=..." if self.keys else hint
-                self._add("args", f"{call.name} {takes}", index, hint=hint)
+                self._refuse_positional(index, positional)
                 break
-            key = positional[index]
-            values[key] = self._argument(layer, call, index, plain_value(value))
+            found[positional[index]] = argument(layer, call, index, plain_value(value))
         for index, (key, value) in enumerate(call.args.named, len(call.args.positional)):
             if key not in self.keys:
                 self._add(
@@ -205,49 +108,93 @@ class OptionsReader:
                     suggestion=self.problems.nearest(key, self.keys),
                     hint=_of_the_node(key) or _known(self.keys),
                 )
-            elif key in values:
+            elif key in found:
                 self._add("twice", f"{key!r} stands there twice", key)
             else:
-                values[key] = self._argument(layer, call, key, plain_value(value))
-        return values
+                found[key] = argument(layer, call, key, plain_value(value))
+        return found
+
+    def _refuse_positional(self, index: int, positional: tuple[str, ...]) -> None:
+        hint = "Options stand in ( ), backends in [ ]."
+        if positional:
+            hint = f"They are {', '.join(positional)}."
+        elif self.keys:
+            hint = f"Write {next(iter(self.keys))}=..."
+        takes = f"takes {len(positional) or 'no positional args'}"
+        self._add("args", f"{self.call.name} {takes}", index, hint=hint)
+
+    def _value(self, key: str, found: Found) -> Any:
+        try:
+            return found.value(self.problems)
+        except ConfigError:
+            self._wrong = True
+            self._reported.add(key)
+            return found.written.value
+
+    def _validated(self, values: dict[str, Any]) -> Options | None:
+        bases = {self.keys[key]: found.written.base for key, found in self._found.items()}
+        try:
+            options: Options = self.options.model_validate(
+                values, context={"bases": bases, "of": self.options}
+            )
+        except ValidationError as error:
+            try:
+                for detail in error.errors(include_url=False):
+                    self._report(detail)
+            except Exception as broken:  # noqa: BLE001 - the text of what a validator raised
+                self._add_raised(broken)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a validator or a default of the class
+            self._add_raised(error)
+        else:
+            return options
+        return None
 
     # What is wrong.
 
-    def _report(self, detail: ErrorDetails, values: dict[str, _Value]) -> None:
+    def _add(self, code: str, message: str, which: int | str | None = None, **more: Any) -> None:
+        self._wrong = True
+        place = self.scope.layer.place(self.call, which)
+        self.problems.add(code, message, **{**place, **more})
+
+    def _add_raised(self, error: BaseException) -> None:
+        cls = f"{self.options.__module__}.{self.options.__qualname__}"
+        message = f"{self.call.name}: checking its options raised {told(error)}"
+        self._add("option", message, hint=f"The class {cls} has to be mended by its author.")
+
+    def _report(self, detail: ErrorDetails) -> None:
+        """Report one thing that is wrong with a value, where the value was written."""
         location = detail["loc"]
         key = str(location[0]) if location else None
-        if key in values and values[key].told:
+        if key in self._reported:
             return
         if detail["type"] == "missing" and len(location) == 1:
-            if not self.scope.lenient:
-                inline = f"{self.call.name}({key}=...)"
-                own = self.parameters.is_own(str(key))
-                ways = f'"{self.call.name}::{key}" = ...' if own else f"{key} = ..."
-                self._add(
-                    "missing_option",
-                    f"{self.call.name} needs the option {key!r}",
-                    hint=f"Write {ways} in the node, or {inline}.",
-                )
+            self._report_missing(str(key))
             return
         inner = "".join(f"[{part!r}]" for part in location[1:])
         message = detail["msg"].removeprefix("Value error, ")
         got = "" if "no such file" in message else f", got {shown_value(detail['input'])}"
-        what = f"{self.call.name}: {key}{inner}: " if key else f"{self.call.name}: "
-        place = values[key].place if key in values else self._place()
-        self._wrong = True
-        told = f"{what}{message}{got if key else ''}"
-        self.problems.add("option", told, suggestion=nearest_choice(detail), **place)
+        what = f"{key}{inner}: {message}{got}" if key else message
+        found = self._found.get(key or "")
+        place = self.scope.layer.place(self.call) if found is None else found.place()
+        more = {**place, "suggestion": nearest_choice(detail)}
+        self._add("option", f"{self.call.name}: {what}", **more)
+
+    def _report_missing(self, key: str) -> None:
+        if self.scope.lenient:
+            return
+        own = self.parameters.is_own(key)
+        ways = f'"{self.call.name}::{key}" = ...' if own else f"{key} = ..."
+        self._add(
+            "missing_option",
+            f"{self.call.name} needs the option {key!r}",
+            hint=f"Write {ways} in the node, or {self.call.name}({key}=...).",
+        )
 
 
 def _is_options(options: Any) -> bool:
     return isinstance(options, type) and issubclass(options, Options)
-
-
-def _place(layer: Layer, call: Call, which: int | str | None = None) -> dict[str, Any]:
-    span = call.name_span or call.span
-    if which is not None:
-        span = call.args.span_of(which) or span
-    return {"file": layer.file, "path": layer.path, "span": span, "text": call.text}
 
 
 def _of_the_node(key: str) -> str | None:

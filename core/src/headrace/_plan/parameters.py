@@ -1,9 +1,13 @@
-"""The parameters of a node: who wins, and which keys nobody has."""
+"""Where values are written, who wins (the one place that knows), and which keys nobody has."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from headrace._config.document import Written
 from headrace._config.nodekeys import (
     GLOBAL_KEYS,
     KEYS_ELSEWHERE,
@@ -13,22 +17,83 @@ from headrace._config.nodekeys import (
 )
 from headrace._config.problems import key_place
 from headrace._config.shape import misspelt_table
+from headrace._plan.layer import Layer
 from headrace._plan.values import replaced
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from headrace._config.document import Written
     from headrace._config.problems import Problems
+    from headrace._expression import Call
 
-__all__ = ["Found", "Parameters", "report_unknown_globals"]
+__all__ = ["Found", "Parameters", "argument", "report_unknown_globals", "written_key"]
 
 _OWN = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS))
 """Keys that configure nodes and the pipeline; they are never options."""
 
-Found = tuple[str, "Written", str]
-"""Origin (``node`` or ``global``), what is written, and the path of keys to it."""
+_NO_LAYER = Layer("")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A value that is written for an option, or for a key of the node itself.
+
+    Attributes:
+        origin: Where: ``inline``, ``node``, ``global`` or ``definition``.
+        written: The value.
+        layer: The text that it is, or that it is an argument in.
+        key: The key it is written under, or the argument.
+        call: The element that it is an argument of, None for the value of a key.
+    """
+
+    origin: str
+    written: Written
+    layer: Layer
+    key: int | str
+    call: Call | None = None
+
+    def place(self, *, at_key: bool = False) -> dict[str, Any]:
+        """Give its place for a problem."""
+        if self.call is not None:
+            return self.layer.place(self.call, self.key)
+        file, path, value = self.written.file, self.layer.path, self.written.value
+        return key_place(file, path, str(self.key), value, at_key=at_key)
+
+    def value(self, problems: Problems) -> Any:
+        """Give the value, placeholders replaced; those that are wrong are reported.
+
+        Raises:
+            ConfigError: Placeholders are wrong or have no value; it has been reported.
+        """
+        if self.call is not None:
+            return self.written.value  # the placeholders of an expression are replaced already
+        try:
+            return replaced(self.written.value)
+        except ConfigError as error:
+            problems.extend(error.problems, file=self.written.file, path=self.layer.path)
+            raise
+
+
+def argument(layer: Layer, call: Call, which: int | str, value: Any) -> Found:
+    """Give a value that is an argument of ``call``, which stands in the text ``layer``."""
+    origin = "inline" if layer.depth == 0 else "definition"
+    return Found(origin, Written(value, Path(layer.base), layer.file), layer, which, call)
+
+
+def written_key(
+    key: str, node: str, table: Mapping[str, Written], shared: Mapping[str, Written]
+) -> Found | None:
+    """Give what is written under a key: in the table of a node, else in ``[global]``."""
+    return next(_written(key, node, table, shared), None)
+
+
+def _written(
+    key: str, node: str, table: Mapping[str, Written], shared: Mapping[str, Written]
+) -> Iterator[Found]:
+    for origin, owner, values in (("node", node, table), ("global", "global", shared)):
+        if key in values and not (origin == "global" and key in NODE_ONLY):
+            yield Found(origin, values[key], Layer.of(values[key], f"{owner}.{key}"), key)
 
 
 class Parameters:
@@ -53,8 +118,8 @@ class Parameters:
     def __init__(
         self,
         node: str,
-        table: dict[str, Written],
-        shared: dict[str, Written],
+        table: Mapping[str, Written],
+        shared: Mapping[str, Written],
         used_globals: set[str],
     ) -> None:
         self.node = node
@@ -73,104 +138,103 @@ class Parameters:
         """Tell whether a key configures nodes, so that an option of that name is written scoped."""
         return key in _OWN
 
-    def find(self, names: Sequence[str], key: str, *, wins: bool = True) -> Found | None:
-        """Give the value of ``key`` for the backend called ``names``, the nearest one.
+    def key(self, key: str) -> Found | None:
+        """Give one of the keys of the node itself, from the node, else from ``[global]``.
+
+        None stands for no key, also in the node, whatever ``[global]`` says.
+        """
+        found = written_key(key, self.node, self._table, self._shared)
+        return None if found is None or found.written.value is None else found
+
+    def find(
+        self,
+        names: Sequence[str],
+        key: str,
+        layer: Layer = _NO_LAYER,
+        own: Found | None = None,
+    ) -> Found | None:
+        """Give the value of an option of an element; this is the rule of who wins.
+
+        Of these the first that is written, None leaves the option its default:
+
+        1. args of the expression as the user wrote it: of the definition that is used there, else
+           of the element itself;
+        2. ``Name::key`` of the node, then its ``key``;
+        3. ``Name::key`` of ``[global]``, then its ``key``;
+        4. args inside definitions: of an outer use, of an inner one, of the element itself.
 
         All places where it is written count as known from now on.
 
         Args:
-            names: The names of the backend.
+            names: The names of the element that may stand before ``::``.
             key: The option.
-            wins: Whether the backend takes that value; else one in the expression is nearer.
+            layer: The text that the element stands in.
+            own: The option among the args of the element itself.
         """
-        scoped = [f"{name}::{key}" for name in names]
-        plain = [key] if key not in _OWN else []
-        self._asked.update(scoped, plain)
-        found: Found | None = None
-        for origin, table, used in (
-            ("node", self._table, self._used),
-            ("global", self._shared, self.used_globals),
-        ):
-            for name in (*scoped, *plain):
-                if name in table:
-                    used.add(name)
-                    where = f"{self.node}.{name}" if origin == "node" else f"global.{name}"
-                    if found is None and wins:
-                        self.effective.add(where)
-                    else:
-                        self.overruled.setdefault(where, []).append(names[0])
-                    found = found or (origin, table[name], where)
-        return found
+        args = [*_args_of_definitions(layer, key), *([own] if own is not None else [])]
+        keys = list(self._keys(names, key))
+        inside = [one for one in args if one.origin == "definition"]
+        ranked = [*(one for one in args if one.origin == "inline"), *keys, *inside]
+        for one in keys:
+            if one is ranked[0]:
+                self.effective.add(one.layer.path)
+            else:
+                self.overruled.setdefault(one.layer.path, []).append(names[0])
+        return ranked[0] if ranked else None
 
-    def key(self, key: str) -> Found | None:
-        """Give one of the keys of the node itself, from the node or from ``[global]``."""
-        for origin, table, where in (
-            ("node", self._table, self.node),
-            ("global", self._shared, "global"),
-        ):
-            if key in table and table[key].value is not None:
-                return origin, table[key], f"{where}.{key}"
-        return None
+    def _keys(self, names: Sequence[str], key: str) -> Iterator[Found]:
+        """Give the keys of the node, then those of ``[global]``, that hold an option."""
+        spelt = [*(f"{name}::{key}" for name in names), *([key] if key not in _OWN else [])]
+        self._asked.update(spelt)
+        found = [
+            one for key in spelt for one in _written(key, self.node, self._table, self._shared)
+        ]
+        self._used.update(str(one.key) for one in found if one.origin == "node")
+        self.used_globals.update(str(one.key) for one in found if one.origin == "global")
+        yield from sorted(found, key=lambda one: one.origin == "global")
 
     def unused(self) -> list[str]:
         """Give the keys of the node that nobody has asked for so far."""
         return [key for key in self._table if key not in self._used and key not in _OWN]
 
+    def known(self) -> set[str]:
+        """Give the keys that the node could have."""
+        return self._asked | {*NODE_KEYS, *LINK_KEYS}
+
     def report_unknown(self, problems: Problems) -> None:
         """Report the node's keys that belong to the pipeline, and those that nobody has."""
-        known = self.known()
-        for key, written in self._table.items():
-            path = f"{self.node}.{key}"
-            place = key_place(written.file, path, key, written.value, at_key=True)
+        unused = set(self.unused())
+        for key in self._table:
             if key in GLOBAL_KEYS:
                 problems.add(
                     "global_key",
                     f"{key!r} belongs to the pipeline, not to a node",
                     hint="Move it to [global].",
-                    **place,
+                    **self._found(key).place(at_key=True),
                 )
-            elif key not in self._used and key not in _OWN and not self.excused:
-                _report_unset(written, path, problems)
-                suggestion = _like(key, known, problems, incomplete=self.incomplete)
-                if isinstance(written.value, dict):
-                    suggestion = misspelt_table(key) or suggestion
-                if suggestion is not None or not self.incomplete:
-                    problems.add(
-                        "unknown_key",
-                        f"nobody in node {self.node!r} has an option {key!r}",
-                        suggestion=suggestion,
-                        **place,
-                    )
+            elif key in unused and not self.excused:
+                found = self._found(key)
+                with suppress(ConfigError):
+                    found.value(problems)
+                known = self.known()
+                message = f"no backend in node {self.node!r} has an option {key!r}"
+                _report_unknown(found, message, known, problems, incomplete=self.incomplete)
 
-    def known(self) -> set[str]:
-        """Give the keys that the node could have."""
-        return self._asked | {*NODE_KEYS, *LINK_KEYS}
+    def _found(self, key: str) -> Found:
+        return next(_written(key, self.node, self._table, {}))
 
 
-def _like(key: str, known: Iterable[str], problems: Problems, *, incomplete: bool) -> str | None:
-    """Give the known key that was probably meant by ``key``.
-
-    That is ``max`` for ``Name::max``, since node keys have no scope, and for ``batch_size``. Where
-    some backend is not known, whose option it may be, only a key of nodes that is nearly the same.
-    """
-    scope, _, part = key.rpartition("::")
-    if scope and part in NODE_KEYS:
-        return part
-    if incomplete:
-        return problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
-    return KEYS_ELSEWHERE.get(part) or problems.nearest(key, known)
-
-
-def _report_unset(written: Written, path: str, problems: Problems) -> None:
-    """Report placeholders without a value in a key whose owner is not known."""
-    try:
-        replaced(written.value)
-    except ConfigError as error:
-        problems.extend(error.problems, file=written.file, path=path)
+def _args_of_definitions(layer: Layer, key: str) -> Iterator[Found]:
+    """Give what the uses of definitions around an element say of an option, outermost first."""
+    for scoped in layer.scoped:
+        scoped.asked.add(key)
+        if key in scoped.values:
+            scoped.used.add(key)
+            yield argument(scoped.layer, scoped.call, key, scoped.values[key])
 
 
 def report_unknown_globals(
-    shared: dict[str, Written], nodes: list[Parameters], problems: Problems
+    shared: Mapping[str, Written], nodes: list[Parameters], problems: Problems
 ) -> None:
     """Report the global keys that belong to a node, and those that no node has."""
     used = set().union(*(node.used_globals for node in nodes))
@@ -178,15 +242,33 @@ def report_unknown_globals(
     excused = any(node.excused for node in nodes)
     incomplete = any(node.incomplete for node in nodes)
     for key, written in shared.items():
-        place = key_place(written.file, f"global.{key}", key, written.value, at_key=True)
+        found = Found("global", written, Layer.of(written, f"global.{key}"), key)
         if key in NODE_ONLY:
-            problems.add("node_key", f"{key!r} belongs to a node, not to [global]", **place)
+            message = f"{key!r} belongs to a node, not to [global]"
+            problems.add("node_key", message, **found.place(at_key=True))
         elif key not in used and key not in _OWN and not excused:
-            suggestion = _like(key, known, problems, incomplete=incomplete)
-            if suggestion is not None or not incomplete:
-                problems.add(
-                    "unknown_key",
-                    f"no node has an option {key!r}",
-                    suggestion=suggestion,
-                    **place,
-                )
+            message = f"no node has an option {key!r}"
+            _report_unknown(found, message, known, problems, incomplete=incomplete)
+
+
+def _report_unknown(
+    found: Found, message: str, known: Iterable[str], problems: Problems, *, incomplete: bool
+) -> None:
+    """Report a key that nobody has, with the known key that was probably meant.
+
+    That is ``max`` for ``Name::max``, since node keys have no scope, and for ``batch_size``. Where
+    some backend is not known, whose option it may be, only a key of nodes that is nearly the same.
+    """
+    key = str(found.key)
+    scope, _, part = key.rpartition("::")
+    if scope and part in NODE_KEYS:
+        suggestion: str | None = part
+    elif incomplete:
+        suggestion = problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
+    else:
+        suggestion = KEYS_ELSEWHERE.get(part) or problems.nearest(key, known)
+    if found.origin == "node" and isinstance(found.written.value, dict):
+        suggestion = misspelt_table(key) or suggestion
+    if suggestion is not None or not incomplete:
+        place = found.place(at_key=True)
+        problems.add("unknown_key", message, suggestion=suggestion, **place)

@@ -11,14 +11,15 @@ from headrace._expression import read_expression
 from headrace._plan.doubts import report_overruled
 from headrace._plan.element import Named, PipelinePlan
 from headrace._plan.keys import check_keys
+from headrace._plan.layer import Layer
 from headrace._plan.links import check_links, read_links
+from headrace._plan.named import plan_probes
 from headrace._plan.nodes import NodePlanner
-from headrace._plan.parameters import Parameters, report_unknown_globals
-from headrace._plan.probes import plan_probes
+from headrace._plan.parameters import Parameters, report_unknown_globals, written_key
 from headrace._plan.reads import check_keys_read
 from headrace._plan.reposts import check_front, check_reposts, with_calls
 from headrace._plan.resolver import Resolver
-from headrace._plan.scope import Layer, Scope
+from headrace._plan.scope import Scope
 from headrace._plan.threads import give_threads
 from headrace._plan.wiring import why_not_callable
 from headrace.errors import ConfigError, SetupError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from headrace._config.document import Written
     from headrace._config.shape import Shape
     from headrace._expression import Call
-    from headrace._plan.element import Element, NodePlan
+    from headrace._plan.element import Element, NodePlan, ProbePlan
 
 __all__ = ["Files", "Pipeline", "plan_expression", "plan_pipeline"]
 
@@ -75,8 +76,7 @@ class Pipeline:
         for name in self.shape.nodes:
             if name not in self._begun:
                 self.node(name)
-        entrypoint, threads = self._front()
-        probes = plan_probes(self)
+        entrypoint, threads, probes = self._front()
         shared = self.shape.globals
         links = {
             name: read_links(name, table, shared, self.problems)
@@ -109,21 +109,22 @@ class Pipeline:
             doubts=tuple(doubts),
         )
 
-    def _front(self) -> tuple[Element | None, int | None]:
+    def _front(self) -> tuple[Element | None, int | None, tuple[ProbePlan, ...]]:
+        """Plan the front, the thread budget and the probes: the keys of the whole pipeline."""
         table = self.shape.globals
         keys, _ = check_keys(GlobalKeys, {}, table, "global", self.problems)
-        written = table.get("entrypoint")
-        if written is None or written.value is None:
-            return None, keys.threads
         parameters = Parameters("global", {}, table, self.used_globals)
         self.parameters.append(parameters)
         self.resolver.enter("global", None, parameters)
-        element = self.expression(written, "global.entrypoint", None)
-        if element is not None:
-            self.check_called(element, Layer("global.entrypoint", written.file))
+        found, element = parameters.key("entrypoint"), None
+        if found is not None:
+            element = self.expression(found.written, found.layer.path, None)
+        if found is not None and element is not None:
+            self.check_called(element, found.layer)
             give_threads(element)
+        probes = plan_probes(self.resolver, table)
         self.resolver.leave("global")
-        return element, keys.threads
+        return element, keys.threads, probes
 
     def node(self, name: str) -> None:
         """Plan one node; a name that it should register and does not is known as wrong."""
@@ -143,9 +144,9 @@ class Pipeline:
             read: set[str] = set()
             todo: list[Call] = []
             for key in ("init", "node_entrypoint"):
-                written = table.get(key, self.shape.globals.get(key))
-                if written is not None:
-                    todo += _parsed_quietly(written.value, name)
+                found = written_key(key, name, table, self.shape.globals)
+                if found is not None:
+                    todo += _parsed_quietly(found.written.value, name)
             while todo:
                 call = todo.pop()
                 todo.extend(call.children)
@@ -221,7 +222,7 @@ class Pipeline:
         call = self.read(written, path, node)
         if call is None:
             return None
-        layer = Layer(path, written.file, str(written.base), written=written)
+        layer = Layer.of(written, path)
         return self.resolver.plan(call, Scope(layer, entry=entry, wraps=True))
 
     def read(self, written: Written, path: str, node: str | None) -> Call | None:

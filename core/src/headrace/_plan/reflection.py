@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace._config.document import Written
 from headrace._config.nodekeys import NODE_KEYS
-from headrace._plan.scope import Layer
 from headrace._plan.threads import needs_thread
-from headrace._plan.values import plain_value
 from headrace._registry.registry import nearest
 
 if TYPE_CHECKING:
+    from headrace._config.document import Written
     from headrace._expression import Call
     from headrace._plan.brackets import Phases
     from headrace._plan.element import Element
-    from headrace._plan.parameters import Found
+    from headrace._plan.layer import Layer
     from headrace._plan.resolver import Resolver
     from headrace._plan.scope import Scope
 
@@ -29,30 +26,12 @@ def parameter(
 ) -> tuple[Written, Layer] | None:
     """Find a parameter as an option is found, by the same rule of who wins."""
     if key == "backend":
-        written = resolver.parameters.key(key)
-        return None if written is None else (written[1], _layer(written))
-    inline = definition = None
-    for scoped in scope.layer.scoped:  # outermost first
-        scoped.asked.add(key)
-        if key not in scoped.values:
-            continue
-        scoped.used.add(key)
-        value = plain_value(scoped.values[key])
-        layer = replace(scoped.layer, written=None)
-        found = Written(value, Path(layer.base), layer.file), layer
-        if layer.depth == 0:
-            inline = inline or found
-        else:
-            definition = definition or found
-    stated = resolver.parameters.find((element.name,), key, wins=inline is None)
-    if inline is not None:
-        return inline
-    return definition if stated is None else (stated[1], _layer(stated))
-
-
-def _layer(found: Found) -> Layer:
-    _, written, path = found
-    return Layer(path, written.file, str(written.base), written=written)
+        found = resolver.parameters.key(key)
+    else:
+        found = resolver.parameters.find((element.name,), key, scope.layer)
+    if found is None:
+        return None
+    return found.written, found.layer if found.call is None else replace(found.layer, written=None)
 
 
 def plan_reflect(

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from headrace._expression import Call
     from headrace._plan.brackets import Phases
     from headrace._plan.element import Named
+    from headrace._plan.layer import Layer
     from headrace._plan.parameters import Parameters
     from headrace._plan.planner import Files, Pipeline
-    from headrace._plan.scope import Layer, Scope
+    from headrace._plan.scope import Scope
     from headrace._registry import BackendSpec
 
 __all__ = ["Resolver"]
@@ -100,7 +101,7 @@ class Resolver:
 
     def add(self, code: str, message: str, call: Call, scope: Scope, **more: Any) -> None:
         """Report a problem at ``call``."""
-        self.problems.add(code, message, **{**_place(call, scope.layer), **more})
+        self.problems.add(code, message, **{**scope.layer.place(call), **more})
 
     def fits(self, call: Call, layer: Layer, definition: str = "") -> bool:
         """Tell whether an expression is no deeper and no larger than is allowed; report it if not.
@@ -114,14 +115,14 @@ class Resolver:
         if wrong is None:
             return self._is_small(call, layer, definition)
         message = f"nested more than {MAX_DEPTH} levels deep"
-        place = {**_place(call, layer), "span": wrong.name_span or wrong.span}
+        place = {**layer.place(call), "span": wrong.name_span or wrong.span}
         self.problems.add("nesting", message, **place)
         return False
 
     def _is_small(self, call: Call, layer: Layer, definition: str) -> bool:
         why = self.sizes.why_too_large(call, self.known_node, definition)
         if why:
-            self.problems.add("definition", why, **_place(call, layer))
+            self.problems.add("definition", why, **layer.place(call))
         return why is None
 
     # Names.
@@ -207,7 +208,7 @@ class Resolver:
             return
         near = self._nearest(call, scope)
         problem = registry.unknown(call.name, [near] if near else [])
-        self.problems.extend([replace(problem, **_place(call, scope.layer))])
+        self.problems.extend([replace(problem, **scope.layer.place(call))])
         if problem.code != "unknown_backend":
             self.parameters.incomplete = True
         elif near is not None:
@@ -319,16 +320,9 @@ class Resolver:
     def _backend(
         self, call: Call, spec: BackendSpec, cls: type[Backend], scope: Scope
     ) -> Element | None:
-        names = (call.name, call.part, f"{spec.plugin}:{call.part}")
-        reader = OptionsReader(
-            call,
-            cls.Options,
-            scope,
-            self.parameters,
-            self.problems,
-            tuple(dict.fromkeys(names)),
-        )
-        options, origins = reader.read()
+        options, origins = OptionsReader(
+            call, cls.Options, scope, self.parameters, self.problems, spec.plugin
+        ).read()
         element = Element(call.name, call, spec, cls, options, origins, frames=scope.frames)
         phases, inner = brackets.bracket_of(call, scope)
         if cls is Sequential:
@@ -388,9 +382,3 @@ class Resolver:
                 element.prefixes.append(brackets.prefix_values(call.prefix))
             planned.append(row)
         return planned if good else None
-
-
-def _place(call: Call, layer: Layer) -> dict[str, Any]:
-    """Give where ``call`` was written, for a problem."""
-    span = call.name_span or call.span
-    return {"file": layer.file, "path": layer.path, "span": span, "text": call.text}

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace._plan.element import Element, Named
+    from headrace._plan.layer import Layer
     from headrace._plan.resolver import Resolver
-    from headrace._plan.scope import Layer, Scope
+    from headrace._plan.scope import Scope
 
 __all__ = [
     "check_batching",

@@ -1,59 +1,16 @@
-"""What the planner carries down an expression: names in scope, layers of definitions, the place."""
+"""What the planner carries down an expression: the names in scope, and what stands around."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace._config.document import Written
     from headrace._expression import Call
     from headrace._plan.element import Named
+    from headrace._plan.layer import Layer
 
-__all__ = ["MAX_DEPTH", "Graft", "Layer", "Scope", "ScopedArgs"]
-
-MAX_DEPTH = 100
-"""Greatest nesting of anything but ``S`` directly in ``S``."""
-
-
-@dataclass(eq=False)
-class ScopedArgs:
-    """The args written on a definition: ``a=1`` in ``Z(a=1)``, for every backend of Z that has it.
-
-    Attributes:
-        call: Where they were written.
-        layer: The text they were written in.
-        values: By key.
-        used: Keys that some backend of the definition has.
-        asked: All keys that backends of the definition have.
-    """
-
-    call: Call
-    layer: Layer
-    values: dict[str, Any]
-    used: set[str] = field(default_factory=set)
-    asked: set[str] = field(default_factory=set)
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """The text that an element was written in.
-
-    Attributes:
-        path: The keys that lead to the text, ``main.backend`` or ``define.Z``.
-        file: The file that holds it, None for a dict.
-        base: The folder that relative paths in it start from, as text.
-        depth: 0 for what the user wrote, 1 inside a definition, 2 inside one used there, ...
-        scoped: Args on the definitions around, outermost first.
-        written: The value of the configuration that the text is, None for one that is made up.
-    """
-
-    path: str
-    file: str | None = None
-    base: str = "."
-    depth: int = 0
-    scoped: tuple[ScopedArgs, ...] = ()
-    written: Written | None = None
+__all__ = ["Graft", "Scope"]
 
 
 @dataclass(frozen=True, eq=False)
