@@ -22,7 +22,8 @@ __all__ = ["ROOT", "folders", "sources", "write_metadata"]
 
 def folders() -> list[Path]:
     """Give the folders of all distributions, core first."""
-    return [ROOT / "core", *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
+    own = [ROOT / name for name in ("core", "testing")]
+    return [*own, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
 
 
 def sources() -> list[Path]:

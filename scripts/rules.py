@@ -10,11 +10,11 @@ import ast
 import sys
 from pathlib import Path
 
-from headrace.testing.conformance import Rule, rules
+from headrace_testing.conformance import Rule, rules
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "rules"
-SHELF = ROOT / "core" / "tests" / "conformance_shelf"
+SHELF = ROOT / "testing" / "tests" / "conformance_shelf"
 
 HEAD = """# The rules
 
@@ -26,7 +26,7 @@ A backend is certified by a class with its expression and a factory of requests:
 ```python
 import numpy
 
-from headrace.testing import BackendConformance
+from headrace_testing import BackendConformance
 
 
 class ResizeMatConformance(BackendConformance):
@@ -42,8 +42,7 @@ class ResizeMatConformance(BackendConformance):
   needs `pip install 'headrace[testing]'` (see [Install](../../README.md#install)).
 - **`headrace conformance NAME...`** judges the backends of a distribution that offers the class as
   an entry point, `ResizeMat = "headrace_cv.conformance:ResizeMatConformance"` in the group
-  `headrace.conformance`. It prints a certificate; `--certificate out.json` writes it. It does not
-  need pytest.
+  `headrace.conformance`. It prints a certificate; `--certificate out.json` writes it.
 
 A rule **passes**, **fails**, does **not apply** (where the contract itself promises nothing), or is
 **blocked** because a rule that it needs fails. An exception to a rule stands in
@@ -112,7 +111,7 @@ def page(rule: Rule) -> str:
     text = f"# {rule.id}\n\n{rule.reason}\n\n{rule.text}\n"
     example = broken().get(rule.id)
     if example is not None:
-        shelf = "../../core/tests/conformance_shelf/perfect.py"
+        shelf = "../../testing/tests/conformance_shelf/perfect.py"
         text += f"\nBroken by, where [`Perfect`]({shelf}) keeps every rule:\n\n"
         text += f"```python\n{example}\n```\n"
     if rule.needs:

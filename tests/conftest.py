@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 DISTRIBUTIONS = {
     "core": "headrace",
+    "testing": "headrace_testing",
     "plugins/cv": "headrace_cv",
     "plugins/ort": "headrace_ort",
     "plugins/torch": "headrace_torch",

@@ -12,9 +12,7 @@ import pytest
 import headrace
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = sorted(p for p in ROOT.glob("core/src/**/*.py")) + sorted(
-    ROOT.glob("plugins/*/src/**/*.py")
-)
+SOURCES = sorted([*ROOT.glob("*/src/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")])
 HEAVY = ("numpy", "cv2", "onnxruntime", "torch", "tensorrt")
 
 PUBLIC = [
@@ -122,7 +120,8 @@ def test_every_distribution_is_typed_and_admits_this_core():
         import tomllib
     else:
         import tomli as tomllib
-    for folder in (ROOT / "core", *sorted((ROOT / "plugins").iterdir())):
+    for pyproject in (*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/*/pyproject.toml")):
+        folder = pyproject.parent
         (package,) = (folder / "src").iterdir()
         assert (package / "py.typed").is_file()
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from headrace._registry import registry
-from headrace.testing import certify
-from headrace.testing.conformance import rules
+from headrace_testing import certify
+from headrace_testing.conformance import rules
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = ("headrace-cv", "headrace-ort")
@@ -27,7 +27,7 @@ def load_script():
     return module
 
 
-WORDS = [p for p in entry_points(group="headrace.conformance") if p.value.startswith("headrace._")]
+WORDS = [p for p in entry_points(group="headrace.conformance") if p.dist.name == "headrace-testing"]
 
 
 @pytest.mark.parametrize("point", {p.value: p for p in WORDS}.values(), ids=lambda p: p.name)

@@ -163,7 +163,9 @@ def made(environment, wheels, tmp_path_factory) -> Path:
     run(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, source)
     (wheel,) = folder.glob("headrace_scale-*.whl")
     core = wheels["headrace"]
-    run(python, "-m", "pip", "install", "--quiet", f"{core}[cli,testing]", wheel)
+    run(
+        python, "-m", "pip", "install", "--quiet", f"{core}[cli]", wheels["headrace_testing"], wheel
+    )
     return source
 
 

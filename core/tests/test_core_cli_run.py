@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.testing import Blocking
+from headrace_testing import Blocking
 
 pytest.importorskip("typer")
 

@@ -15,7 +15,7 @@ import pytest
 
 import headrace
 from headrace.errors import BackendError, ClosedError
-from headrace.testing import Blocking
+from headrace_testing import Blocking
 
 pytestmark = pytest.mark.usefixtures("shortcut")
 

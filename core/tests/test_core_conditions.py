@@ -31,7 +31,7 @@ from headrace.policies import (
     Weight,
     When,
 )
-from headrace.testing import FakeClock
+from headrace_testing import FakeClock
 
 
 @dataclass

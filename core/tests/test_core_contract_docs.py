@@ -11,7 +11,7 @@ import pytest
 
 import headrace
 from headrace import hookspecs, policies
-from headrace.testing import BackendConformance, certify
+from headrace_testing import BackendConformance, certify
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
+from headrace_testing import Failing
 
 FAILS_LATE_S = 60.0
 
@@ -757,7 +758,7 @@ def test_in_a_graph_each_errors_can_change_and_every_node_can(control):
         "each": {"backend": "Failing(on=bad)", "each": "data", "next": "last"},
         "last": {"backend": "Versioned"},
     }
-    headrace.register("Failing", headrace.testing.Failing, replace=True)
+    headrace.register("Failing", Failing, replace=True)
     with headrace.pipe(config) as pipe:
         with pytest.raises(BackendError):
             pipe({"data": ["a", "bad"]})

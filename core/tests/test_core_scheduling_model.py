@@ -33,7 +33,7 @@ from headrace._scheduling.scheduler import Limits, Scheduler
 from headrace._scheduling.signal import Signal
 from headrace.errors import ClosedError, HeadraceError, InstanceLostError
 from headrace.policies import BestFit, Greedy
-from headrace.testing import FakeClock
+from headrace_testing import FakeClock
 
 
 class HandAlarm:

@@ -58,7 +58,7 @@ _HOME = {
     "pipe": "headrace._pipeline",
     "register": "headrace._registry",
 }
-_MODULES = ("errors", "hookspecs", "keys", "plugins", "policies", "testing")
+_MODULES = ("errors", "hookspecs", "keys", "plugins", "policies")
 
 # What is logged goes where the application says, and nowhere by itself.
 logging.getLogger("headrace").addHandler(logging.NullHandler())

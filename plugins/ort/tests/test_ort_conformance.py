@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from headrace.testing import BackendConformance
 from headrace_ort.conformance import MODEL, OnnxTensorConformance
+from headrace_testing import BackendConformance
 
 __all__ = ["OnnxTensorConformance"]
 

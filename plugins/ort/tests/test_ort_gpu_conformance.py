@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.testing import BackendConformance
 from headrace_ort.conformance import OnnxTensorConformance
+from headrace_testing import BackendConformance
 
 
 @pytest.mark.gpu

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.testing.conformance import certify
+from headrace_testing.conformance import certify
 from headrace_trt import conformance
 from headrace_trt.cache import CachedPlan
 

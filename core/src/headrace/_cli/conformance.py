@@ -14,7 +14,7 @@ from headrace._cli.printing import as_json
 from headrace._cli.reporting import FAILED, OK, WrongArgument, counted, say, tell
 from headrace._registry import BackendSpec, conformance_classes, normalised_plugin, registry
 from headrace.errors import ConfigError, PluginError
-from headrace.testing.conformance import BackendConformance, Certificate, Verdict, certify
+from headrace_testing.conformance import BackendConformance, Certificate, Verdict, certify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +23,10 @@ __all__ = ["conformance"]
 
 _HOW = (
     "its distribution offers no conformance class for it: subclass "
-    "headrace.testing.BackendConformance and name it in the entry-point group headrace.conformance"
+    "headrace_testing.BackendConformance and name it in the entry-point group headrace.conformance"
 )
+_OFFERED_BY = {"headrace": "headrace-testing"}
+"""Core's own classes come with the kit."""
 _MARKS = {
     "passed": "ok",
     "failed": "FAILED",
@@ -49,7 +51,7 @@ def conformance(names: Sequence[str], *, certificate: str | None, json: bool) ->
     classes = conformance_classes()
     certificates = []
     for (distribution, name), spec in wanted.items():
-        found = _certificate(spec, classes.get((distribution, name)))
+        found = _certificate(spec, classes.get((_OFFERED_BY.get(distribution, distribution), name)))
         certificates.append(found)
         if not json:
             _show(found)
@@ -105,7 +107,7 @@ def _certificate(spec: BackendSpec, path: str | None) -> Certificate:
         what = f"{type(error).__name__}: {error}"
         return _none(spec, f"its conformance class {path} cannot be imported: {what}")
     if not isinstance(cls, type) or not issubclass(cls, BackendConformance):
-        return _none(spec, f"{path} is no subclass of headrace.testing.BackendConformance")
+        return _none(spec, f"{path} is no subclass of headrace_testing.BackendConformance")
     try:
         return certify(_of(spec, cls), promised=promised)
     except Exception as error:  # noqa: BLE001 - foreign code may raise anything

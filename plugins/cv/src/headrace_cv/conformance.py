@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.testing import BackendConformance
 from headrace_cv.image_files import encode_image
 from headrace_cv.transforms import LetterBoxTransform
+from headrace_testing import BackendConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

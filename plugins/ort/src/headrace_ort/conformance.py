@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.testing import BackendConformance
+from headrace_testing import BackendConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

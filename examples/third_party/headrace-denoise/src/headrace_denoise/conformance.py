@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from headrace.testing import BackendConformance
+from headrace_testing import BackendConformance
 
 __all__ = ["DenoiseConformance"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headrace.testing import BackendConformance
+from headrace_testing import BackendConformance
 
 __all__ = ["FileTypeConformance"]
 

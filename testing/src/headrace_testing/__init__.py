@@ -1,0 +1,54 @@
+"""What tests of backends need: the conformance kit, and fakes.
+
+`BackendConformance` is subclassed with an expression and a factory of requests; pytest collects it,
+one test per rule of the backend contract, and ``headrace conformance NAME`` prints a certificate.
+
+The fakes are what Headrace's own tests use: a clock, and backends that record, block or fail. Each
+backend is registered by the test that needs it::
+
+    headrace.register("Recording", headrace_testing.Recording)
+
+Nothing is imported until it is used: ``import headrace_testing`` loads neither pytest nor pydantic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace_testing.conformance import BackendConformance, Certificate, certify
+    from headrace_testing.fakes import Blocking, Failing, FakeClock, Recording
+
+__all__ = [
+    "BackendConformance",
+    "Blocking",
+    "Certificate",
+    "Failing",
+    "FakeClock",
+    "Recording",
+    "certify",
+]
+
+_HOME = {
+    "BackendConformance": "conformance",
+    "Blocking": "fakes",
+    "Certificate": "conformance",
+    "Failing": "fakes",
+    "FakeClock": "fakes",
+    "Recording": "fakes",
+    "certify": "conformance",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'headrace_testing' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"headrace_testing.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

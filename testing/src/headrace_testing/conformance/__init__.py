@@ -1,0 +1,21 @@
+"""The conformance kit: rules of the backend contract, each checked against a real backend.
+
+Needs neither pytest nor any array library: rules are plain functions, which ``headrace
+conformance`` and the pytest plugin both run.
+"""
+
+from headrace_testing.conformance.base import BackendConformance
+from headrace_testing.conformance.certificate import Certificate
+from headrace_testing.conformance.outcome import Verdict
+from headrace_testing.conformance.rule import Rule
+from headrace_testing.conformance.run import ConformanceRun, certify, rules
+
+__all__ = [
+    "BackendConformance",
+    "Certificate",
+    "ConformanceRun",
+    "Rule",
+    "Verdict",
+    "certify",
+    "rules",
+]

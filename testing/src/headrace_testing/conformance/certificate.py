@@ -1,0 +1,71 @@
+"""What a run of the kit found of one backend, and whether it is certified."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headrace_testing.conformance.outcome import EXPECTED_FAILURE, Verdict
+
+__all__ = ["Certificate"]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a run of the kit found about one backend.
+
+    Attributes:
+        backend: Its name, as in the expression.
+        distribution, version: Who brings it; for a registered class its module, and nothing.
+        expression: What was certified.
+        options: What stood beside it in the configuration, as text or plain data.
+        headrace, python: The versions that ran.
+        platform: Operating system and machine.
+        rules: A verdict per rule, in order.
+        problem: Why no rule could be judged, or None.
+        unavailable: What this machine lacks to run the backend, or None.
+        tolerance: ``(rtol, atol)`` of comparisons of numbers with fractions.
+    """
+
+    backend: str
+    distribution: str
+    version: str
+    expression: str
+    options: dict[str, Any]
+    headrace: str
+    python: str
+    platform: str
+    rules: tuple[Verdict, ...] = ()
+    problem: str | None = None
+    tolerance: tuple[float, float] = (0.0, 0.0)
+    unavailable: str | None = None
+
+    @property
+    def certified(self) -> bool:
+        """Whether every rule holds, does not apply or fails for a reason that is given."""
+        judged = self.problem is None and self.unavailable is None and bool(self.rules)
+        return judged and all(verdict.good for verdict in self.rules)
+
+    @property
+    def expected_failures(self) -> dict[str, str]:
+        """The rules that are not kept, each with the reason that the author gives."""
+        return {v.id: v.expected or "" for v in self.rules if v.outcome == EXPECTED_FAILURE}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the certificate as plain data for JSON."""
+        return {
+            "unavailable": self.unavailable,
+            "backend": self.backend,
+            "distribution": self.distribution,
+            "version": self.version,
+            "certified": self.certified,
+            "problem": self.problem,
+            "expression": self.expression,
+            "options": self.options,
+            "tolerance": {"rtol": self.tolerance[0], "atol": self.tolerance[1]},
+            "headrace": self.headrace,
+            "python": self.python,
+            "platform": self.platform,
+            "rules": [asdict(verdict) for verdict in self.rules],
+            "expected_failures": self.expected_failures,
+        }

@@ -1,0 +1,127 @@
+"""Conformance classes as pytest collects them: a node per class, a test per rule."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace_testing.conformance.outcome import BLOCKED, EXPECTED_FAILURE, NOT_JUDGED
+from headrace_testing.conformance.run import ConformanceRun, check_expected, rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace_testing.conformance.base import BackendConformance
+    from headrace_testing.conformance.outcome import Verdict
+    from headrace_testing.conformance.rule import Rule
+
+__all__ = ["ConformanceCollector"]
+
+
+class RuleBroken(Exception):  # noqa: N818 - shown as a failure of a test
+    """A rule is broken; pytest shows its text without a traceback."""
+
+
+class ConformanceCollector(pytest.Collector):
+    """One conformance class; its backend is built at its first test and closed after its last."""
+
+    def __init__(self, *, conformance: type[BackendConformance], **rest: Any) -> None:
+        super().__init__(**rest)
+        self.conformance = conformance
+        for mark in _marks(conformance):
+            self.add_marker(mark)
+        self._run: ConformanceRun | None = None
+
+    @property
+    def run(self) -> ConformanceRun:
+        """The run that its tests share."""
+        if self._run is None:
+            self._run = ConformanceRun(self.conformance)
+        return self._run
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Give a test per rule."""
+        try:
+            check_expected(self.conformance)
+        except ValueError as error:
+            raise self.CollectError(str(error)) from error
+        for rule in rules().values():
+            yield RuleItem.from_parent(self, name=rule.id, rule=rule)
+
+    def teardown(self) -> None:
+        """Close what was built."""
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+
+
+def _marks(cls: type) -> Iterator[pytest.MarkDecorator]:
+    """Give the marks of a class and of its bases, as pytest does for classes of tests."""
+    for one in reversed(cls.__mro__):
+        marks = vars(one).get("pytestmark", [])
+        for mark in marks if isinstance(marks, (list, tuple)) else [marks]:
+            # A mark, or the decorator that makes it; `with_args`, since a decorator that is called
+            # with one class marks that.
+            made: pytest.MarkDecorator = getattr(pytest.mark, mark.name)
+            yield made.with_args(*mark.args, **mark.kwargs)
+
+
+class RuleItem(pytest.Item):
+    """One rule, judged on one backend."""
+
+    parent: ConformanceCollector
+
+    def __init__(self, *, rule: Rule, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.rule = rule
+
+    def runtest(self) -> None:
+        """Judge the rule."""
+        run = self.parent.run
+        verdict = run.verdict(self.rule.id)
+        if verdict.outcome == EXPECTED_FAILURE:
+            pytest.xfail(f"{verdict.expected} ({verdict.detail})")
+        if verdict.outcome == NOT_JUDGED:
+            pytest.skip(verdict.detail)
+        if verdict.outcome == BLOCKED and self._reported(verdict):
+            pytest.skip(verdict.detail)
+        if not verdict.good:
+            raise RuleBroken(self._text(verdict))
+
+    def _reported(self, verdict: Verdict) -> bool:
+        """Tell whether a rule that blocks this one fails as a test of its own."""
+        run = self.parent.run
+        names = {item.name for item in self.session.items if item.parent is self.parent}
+        todo = list(self.rule.needs)
+        while todo:
+            needed = run.verdict(todo.pop())
+            if not needed.good and needed.outcome != BLOCKED and needed.id in names:
+                return True
+            if needed.outcome == BLOCKED:
+                todo += run.rules[needed.id].needs
+        return False
+
+    def _text(self, verdict: Verdict) -> str:
+        what = "listed in expected_failures" if verdict.expected else verdict.outcome
+        return (
+            f"{self.parent.run.subject.kit.expression}: rule {verdict.id!r} {what}: "
+            f"{verdict.detail}\n  {verdict.reason}"
+        )
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Show a broken rule as a sentence, anything else as pytest does."""
+        if isinstance(excinfo.value, RuleBroken):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Any, int | None, str]:
+        """Say where the test stands: its class, or where that is imported the top of the module."""
+        line = 0  # pytest asks for a line where a mark skips
+        with contextlib.suppress(OSError, TypeError):
+            cls = self.parent.conformance
+            if inspect.getsourcefile(cls) == str(self.path):
+                line = inspect.getsourcelines(cls)[1] - 1
+        return self.path, line, f"{self.parent.name}::{self.name}"

@@ -1,0 +1,123 @@
+"""The backend under test, built as a pipeline builds it, and called directly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace_testing.conformance.outcome import Broken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace import Backend, PipelineConfig
+    from headrace.keys import Request
+
+__all__ = ["MOST", "USUAL_BATCH", "Live", "weight_of"]
+
+USUAL_BATCH = 4
+"""How many requests a batch has where the range allows it."""
+
+MOST = 1024
+"""The heaviest batch that is tried of a backend that takes heavier ones."""
+
+_UNBOUNDED = 64
+"""The heaviest batch that is tried of a backend without a ``max``, where its node asks for none."""
+
+_EACH = 16
+"""Every weight up to here is tried, and above it each power of two."""
+
+
+def weight_of(batch: Sequence[Request]) -> int:
+    """Give the weight of a batch: the sum of ``request_size``, 1 where an item has none."""
+    return sum(request.get("request_size", 1) for request in batch)
+
+
+class Live:
+    """The backend, built.
+
+    Args:
+        config: A configuration of one node.
+        asked: The ``max`` that the node asks for beside its expression, None for nothing.
+
+    Attributes:
+        instances: What a scheduler would call, one per instance.
+        root: The object of the outermost name, of the first instance; it may be inside the former.
+    """
+
+    def __init__(self, config: PipelineConfig, asked: int | None = None) -> None:
+        self._built = headrace.plugins.build(config)
+        self._asked = asked
+        self.instances: list[Backend] = self._built.instances
+        self.root: Backend = self._built.root
+
+    @property
+    def backend(self) -> Backend:
+        """The first instance."""
+        return self.instances[0]
+
+    @property
+    def range(self) -> tuple[int, int | None]:
+        """Least and greatest weight; None for unbounded."""
+        return self.backend.min, self.backend.max
+
+    @property
+    def weights(self) -> list[int]:
+        """The weights of the batches that are tried: all up to 16, powers of two, the largest."""
+        least, most = self.range
+        largest = max(least, min(MOST, max(_UNBOUNDED, self._asked or 1) if most is None else most))
+        powers = (1 << n for n in range(largest.bit_length()))
+        tried = {least, largest, *range(least, min(largest, _EACH) + 1), *powers}
+        return sorted(weight for weight in tried if least <= weight)
+
+    def close(self) -> list[Exception]:
+        """Close all that was built, newest first; give the errors. A second call does nothing."""
+        return self._built.close()
+
+    def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
+        """Call an instance; give an exception or None per item."""
+        return self._built.call(batch, index)
+
+    def results(self, batch: list[Request], index: int = 0) -> list[Any]:
+        """Call an instance with requests that are right; give their results.
+
+        Raises:
+            Broken: One failed, or has no result.
+        """
+        outcomes = self.call(batch, index)
+        for place, (request, outcome) in enumerate(zip(batch, outcomes, strict=True)):
+            if outcome is not None:
+                raise Broken(
+                    f"item {place} of a batch of {len(batch)} failed: "
+                    f"{type(outcome).__name__}: {outcome}"
+                ) from outcome
+            if "result" not in request:
+                raise Broken(f"item {place} of a batch of {len(batch)} got no 'result'")
+        return [dict.__getitem__(request, "result") for request in batch]
+
+    def filled(self, request: Request) -> list[Request]:
+        """Give the smallest batch that begins with a request: shallow copies are added, as by pad."""
+        batch = [request]
+        while self.backend.max != 1 and weight_of(batch) < self.backend.min:
+            batch.append(dict(request))
+        return batch
+
+    def alone(self, request: Request, index: int = 0) -> Exception | None:
+        """Call an instance with one request, filled up to its min; give that one's outcome."""
+        return self.call(self.filled(request), index)[0]
+
+    def result_alone(self, request: Request, index: int = 0) -> Any:
+        """Give the result of one request."""
+        return self.results(self.filled(request), index)[0]
+
+    def take(self, item: Callable[[int], Request], want: int = USUAL_BATCH) -> list[Request]:
+        """Make a batch of up to ``want`` requests, more where the min asks for them."""
+        least, most = self.range
+        batch: list[Request] = []
+        while len(batch) < want or weight_of(batch) < least:
+            request = item(len(batch))
+            full = len(batch) if most == 1 else weight_of([*batch, request]) - 1
+            if batch and most is not None and full >= most:
+                break
+            batch.append(request)
+        return batch

@@ -1,0 +1,69 @@
+"""What may come of a rule: what its check raises, and the verdict that stands in the certificate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "BLOCKED",
+    "EXPECTED_FAILURE",
+    "FAILED",
+    "NOT_APPLICABLE",
+    "NOT_JUDGED",
+    "PASSED",
+    "UNEXPECTED_PASS",
+    "Broken",
+    "NotApplicable",
+    "NotJudged",
+    "Verdict",
+]
+
+
+class Broken(AssertionError):  # noqa: N818 - it is the rule that is broken
+    """A rule is broken; the text says how it was seen."""
+
+
+class NotApplicable(Exception):  # noqa: N818 - no error: the contract promises nothing here
+    """The contract says that the rule does not hold for this kind of backend."""
+
+
+class NotJudged(Exception):  # noqa: N818 - no error either
+    """The rule cannot be judged on this machine; the text says why."""
+
+
+PASSED = "passed"
+FAILED = "failed"
+NOT_APPLICABLE = "not_applicable"
+BLOCKED = "blocked"
+NOT_JUDGED = "not_judged"
+EXPECTED_FAILURE = "expected_failure"
+UNEXPECTED_PASS = "unexpected_pass"  # noqa: S105 - a word, no password
+
+_GOOD = (PASSED, NOT_APPLICABLE, EXPECTED_FAILURE)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one rule.
+
+    Attributes:
+        id: The rule.
+        outcome: ``passed``; ``failed``; ``not_applicable`` where the contract promises nothing;
+            ``blocked`` where another rule must hold first; ``not_judged`` where this machine lacks
+            what it takes to run the backend; ``expected_failure``;
+            ``unexpected_pass`` of a rule that is listed as an expected failure.
+        reason: Why the rule is there.
+        detail: What was seen; empty when there is nothing to say.
+        expected: The reason that the author gives for an expected failure, or None.
+    """
+
+    id: str
+    outcome: str
+    reason: str
+    detail: str = ""
+    expected: str | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether a backend with this verdict can be certified."""
+        return self.outcome in _GOOD

@@ -1,0 +1,275 @@
+"""Rules about calling a backend: what a batch may be, and that there is an outcome per request."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import BatchRangeError, ContractError, SetupError
+from headrace_testing.conformance.live import MOST, weight_of
+from headrace_testing.conformance.outcome import Broken
+from headrace_testing.conformance.rule import Rule, rule
+from headrace_testing.conformance.subject import DISTINCT, replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+    from headrace import Backend
+    from headrace.keys import Request
+    from headrace_testing.conformance.live import Live
+    from headrace_testing.conformance.subject import Subject
+
+__all__ = ["RULES"]
+
+
+class Spy:
+    """Notes what ``forward`` of one backend is given and gives."""
+
+    def __init__(self, root: Backend) -> None:
+        self._root = root
+        self._own = vars(root).get("forward")  # what core itself has put before it
+        self._forward: Callable[[list[Request]], Any] = root.forward
+        self.calls: list[tuple[list[Request], list[Request], Any]] = []
+
+    def __enter__(self) -> Self:
+        def forward(batch: list[Request]) -> Any:
+            before = list(batch)
+            given = self._forward(batch)
+            self.calls.append((before, batch, given))
+            return given
+
+        self._root.forward = forward  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        del self._root.forward
+        if self._own is not None:
+            self._root.forward = self._own  # type: ignore[method-assign]
+
+
+@rule("builds", "attributes")
+def builds(subject: Subject) -> None:
+    """A backend that is configured right can be built and warmed up.
+
+    It is built as a pipeline builds it: `init` with validated options and a context, then
+    `warm_up`. What `init` leaves in `min` and `max` must be a range.
+    """
+    if not subject.live.instances:
+        raise Broken("a node with this backend has no instance")
+
+
+@rule("outcomes", "builds", "items")
+def outcomes(subject: Subject) -> None:
+    """`forward` answers for every request: None, or one exception or None per item.
+
+    What `forward` returns is looked at for batches that are right and for one with a request that
+    is not. Anything else than None or a list of that length, with exceptions and None, would be a
+    ContractError for the whole batch.
+    """
+    live = subject.live
+    with Spy(live.root) as spy:
+        live.call(live.take(subject.item))
+    calls = spy.calls
+    with contextlib.suppress(
+        Exception, SystemExit
+    ):  # another life, and errors, have rules of their own
+        tried = subject.tried
+        bad = tried.take(subject.item)
+        bad[-1].pop("data")
+        with Spy(tried.root) as spy:
+            tried.call(bad)
+        calls = calls + spy.calls
+    for before, _, given in calls:
+        if given is None:
+            continue
+        if not isinstance(given, list):
+            raise Broken(f"forward returned {type(given).__name__}, neither None nor a list")
+        if len(given) != len(before):
+            raise Broken(f"forward returned {len(given)} outcomes for {len(before)} items")
+        for one in given:
+            if one is not None and not isinstance(one, Exception):
+                raise Broken(f"forward returned {one!r} in its list, no exception and not None")
+
+
+@rule("runs", "outcomes")
+def runs(subject: Subject) -> None:
+    """A request that is right gets a `result`, and no error.
+
+    The requests of `make_item` are run in a batch; each must end with a `result`.
+    """
+    subject.live.results(subject.live.take(subject.item))
+
+
+@rule("batch-list-kept", "runs")
+def batch_list_kept(subject: Subject) -> None:
+    """`forward` may change the requests, never the list that holds them.
+
+    Whoever called still needs the list: after `forward` it must hold the same requests in the same
+    order, whether they came in the order of `make_item` or backwards.
+    """
+    live = subject.live
+    with Spy(live.root) as spy:
+        live.results(live.take(subject.item))
+        live.results(live.take(subject.item)[::-1])
+    for before, after, _ in spy.calls:
+        if len(after) != len(before):
+            raise Broken(
+                f"forward got a list of {len(before)} requests and left {len(after)} in it"
+            )
+        for one, other in zip(before, after, strict=True):
+            if one is not other:
+                raise Broken("forward reordered or replaced the requests in the list it got")
+
+
+@rule("empty-batch", "runs")
+def empty_batch(subject: Subject) -> None:
+    """An empty batch is no call: nothing runs, and nothing failed.
+
+    `backend([])` gives None and does not reach `forward`.
+    """
+    live = subject.live
+    with Spy(live.root) as spy:
+        found = live.backend([])
+    if found is not None:
+        raise Broken(f"backend([]) gives {found!r}, not None")
+    if spy.calls:
+        raise Broken("backend([]) called forward")
+
+
+@rule("range", "errors-returned")
+def batch_range(subject: Subject) -> str:
+    """Schedulers cut batches by the range: all of it must work, and nothing outside of it run.
+
+    Batches of every weight from `min` to 16, of each power of two above, and of `max` (without one
+    that of `options`, at least 64; of more than 1024, 1024) succeed. One above `max` and one below
+    `min` fail with BatchRangeError for every item, and do not reach `forward`.
+    """
+    live = subject.live
+    least, most = live.range
+    for weight in live.weights:
+        batch = _of_weight(subject, live, weight)
+        try:
+            live.results(batch)
+        except Broken as error:
+            raise Broken(f"a batch inside the range {_said(live)} fails: {error}") from error
+    if most is not None and most <= MOST:
+        _refused(live, _of_weight(subject, live, most, above=True), "above its max")
+    if least > 1:
+        below = [dict(subject.item(0), request_size=1)]
+        _refused(live, below, "below its min")
+    return f"range {_said(live)}"
+
+
+def _of_weight(subject: Subject, live: Live, weight: int, *, above: bool = False) -> list[Request]:
+    """Make a batch as heavy as ``weight`` with whole requests, or the next heavier one."""
+    batch: list[Request] = []
+    while not batch or _weight(live, batch) < weight:
+        one = subject.item(len(batch) % DISTINCT)
+        if batch and not above and _weight(live, [*batch, one]) > weight:
+            break
+        batch.append(one)
+    if above:
+        batch.append(subject.item(len(batch) % DISTINCT))
+    return batch
+
+
+def _weight(live: Live, batch: list[Request]) -> int:
+    return len(batch) if live.backend.max == 1 else weight_of(batch)
+
+
+def _refused(live: Live, batch: list[Request], where: str) -> None:
+    with Spy(live.root) as spy:
+        found = live.call(batch)
+    wrong = [one for one in found if not isinstance(one, BatchRangeError)]
+    if wrong or spy.calls:
+        got = type(wrong[0]).__name__ if wrong and wrong[0] is not None else "no error"
+        raise Broken(
+            f"a batch of weight {_weight(live, batch)}, {where} ({_said(live)}), is run"
+            if spy.calls
+            else f"a batch {where} ({_said(live)}) gives {got}, not BatchRangeError"
+        )
+
+
+def _said(live: Live) -> str:
+    least, most = live.range
+    return f"{least} to {'unbounded' if most is None else most}"
+
+
+@rule("errors-returned", "life-cycle-again")
+def errors_returned(subject: Subject) -> None:
+    """`backend(batch)` gives errors back, one per item; it raises none of them.
+
+    Called with requests that lack their keys, hold something else, or do not fit the range, the
+    backend gives a list; a container must be able to go on with the items that are still alive.
+    """
+    live = subject.build()
+    for request in ({}, {"data": object()}, {"data": None}):
+        try:
+            live.call(live.filled(dict(request)))
+        except Exception as error:
+            raise Broken(
+                f"backend(batch) raised {type(error).__name__}: {error}; errors are given back"
+            ) from error
+        except SystemExit as error:
+            raise Broken(
+                f"backend(batch) raised {type(error).__name__}, which ends a thread"
+            ) from error
+
+
+@rule("called-in-order", "closes-unused")
+def called_in_order(subject: Subject) -> None:
+    """Before `init`, after `close` and after a failed `init` a backend refuses, with an outcome.
+
+    A call outside of its life gives a ContractError per item and does not reach `forward`.
+    """
+    new = subject.cls()
+    _must_refuse(new, new, [subject.item(0)], "before init")
+    for failed in _with_failed_init(subject):
+        _must_refuse(failed, failed, [subject.item(0)], "after a failed init")
+    live = subject.build()
+    backend, root = live.backend, live.root
+    subject.done(live)
+    for called in (backend, root):
+        _must_refuse(called, root, live.filled(subject.item(0)), "after close")
+
+
+def _with_failed_init(subject: Subject) -> list[Backend]:
+    """Give a backend whose ``init`` has failed; none where it is a word that core never starts."""
+    failed: list[Backend] = []
+
+    def init(self: Backend, options: object, context: object) -> None:
+        failed.append(self)
+        raise RuntimeError("told to fail by the conformance kit")
+
+    with replaced(subject.cls, "init", init), contextlib.suppress(SetupError):
+        subject.done(subject.build())
+        if failed:
+            raise Broken("an init that fails is no SetupError")
+    return failed
+
+
+def _must_refuse(backend: Backend, root: Backend, batch: list[Request], when: str) -> None:
+    """Call a backend, and see whether the one that is judged (``root``, or inside) refuses."""
+    with Spy(root) as spy:
+        try:
+            found = backend(batch)
+        except Exception as error:
+            raise Broken(f"called {when} it raises {type(error).__name__}: {error}") from error
+    if spy.calls:
+        raise Broken(f"called {when} it runs forward")
+    if found is None or not all(isinstance(one, ContractError) for one in found):
+        raise Broken(f"called {when} it gives {found!r}, not a ContractError per item")
+
+
+RULES: tuple[Rule, ...] = (
+    builds,
+    outcomes,
+    runs,
+    called_in_order,
+    batch_list_kept,
+    empty_batch,
+    errors_returned,
+    batch_range,
+)

@@ -1,0 +1,288 @@
+"""Rules about the class: its name, its attributes, its options. Nothing is built for them."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ConfigError
+from headrace_testing.conformance.outcome import Broken, NotJudged
+from headrace_testing.conformance.rule import Rule, rule
+from headrace_testing.conformance.values import difference
+
+if TYPE_CHECKING:
+    from headrace_testing.conformance.subject import Subject
+
+__all__ = ["RULES"]
+
+_KEY = re.compile(r"[^{}]+|\{\w+\}")
+_UNIT = re.compile(
+    r"\bin (?!the\b|a\b|an\b|this\b|which\b|one\b)\w+|\(.+\)|\bnumber of\b|\bhow many\b|\bmost\b|"
+    r"\b(pixels?|bytes?|[mu]?s|hertz|hz|(milli|micro)?seconds?|minutes?|ratio|factor|percent|%|degrees?|"
+    r"radians?|no unit|unitless|count|times|threads?|rows?|items?|elements?|requests?|boxes|"
+    r"channels?|levels?|index|port|seed|tokens?|characters?|power|exponent|probability|"
+    r"fraction|share|pixel values?)\b",
+    re.IGNORECASE,
+)
+_NEVER = "no_option_has_this_name"
+
+
+@rule("resolves")
+def resolves(subject: Subject) -> None:
+    """A configuration that names the backend must be right, or nobody can use it.
+
+    The expression of the conformance class is read together with its `options`, as
+    `headrace check` does: every name is known, every option is valid. For an entry point, the
+    outermost name must be the backend that the entry point is named after.
+    """
+    if not isinstance(subject.kit.expression, str) or not subject.kit.expression:
+        raise Broken("the conformance class has no `expression`")
+    try:
+        cls = subject.cls
+    except ConfigError as error:
+        raise Broken(str(error)) from error
+    if subject.promised is not None and cls is not subject.promised:
+        raise Broken(
+            f"the expression {subject.kit.expression!r} certifies {cls.__name__}, the entry point "
+            f"promises {subject.promised.__name__}"
+        )
+
+
+@rule("attributes", "resolves")
+def attributes(subject: Subject) -> None:
+    """The attributes of the class are what planners read before anything is built.
+
+    `min` is an int of at least 1, `max` None or an int of at least `min`; `owns_thread` and `rerun`
+    are bools; `reads` and `writes` are tuples of keys, of `"{option}"` for options that exist, or a
+    TypedDict; `takes` is a number or `(least, most)`, `phases` at least 1, `prefixes` a tuple of
+    texts; a backend without children has `forward`, and can be made without arguments.
+    """
+    cls = subject.cls
+    _check_range(cls.min, cls.max)
+    for name in ("owns_thread", "rerun"):
+        if not isinstance(getattr(cls, name), bool):
+            raise Broken(f"{name} is {getattr(cls, name)!r}, not True or False")
+    for name in ("reads", "writes"):
+        _check_keys(name, getattr(cls, name), cls)
+    _check_takes(cls.takes)
+    if not _is_count(cls.phases) or cls.phases < 1:
+        raise Broken(f"phases is {cls.phases!r}, not an int of at least 1")
+    if not isinstance(cls.prefixes, tuple) or not all(isinstance(p, str) for p in cls.prefixes):
+        raise Broken(f"prefixes is {cls.prefixes!r}, not a tuple of texts")
+    for name in ("init", "forward", "warm_up", "describe", "close"):
+        if not callable(getattr(cls, name)):
+            raise Broken(f"{name} is {getattr(cls, name)!r}, which cannot be called")
+
+
+def _check_range(least: Any, most: Any) -> None:
+    if not _is_count(least) or least < 1:
+        raise Broken(f"min is {least!r}, not an int of at least 1")
+    if most is not None and (not _is_count(most) or most < least):
+        raise Broken(f"max is {most!r}, neither None nor an int of at least min ({least})")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_keys(name: str, declared: Any, cls: Any) -> None:
+    if isinstance(declared, type):
+        if not hasattr(declared, "__required_keys__"):
+            raise Broken(f"{name} is the class {declared.__name__}, which is no TypedDict")
+        return
+    if not isinstance(declared, tuple) or not all(isinstance(key, str) for key in declared):
+        raise Broken(f"{name} is {declared!r}, neither a tuple of keys nor a TypedDict")
+    for key in declared:
+        if not _KEY.fullmatch(key):
+            raise Broken(f"{name} holds {key!r}, neither a key nor one '{{option}}'")
+        if key.startswith("{") and key[1:-1] not in cls.Options.model_fields:
+            raise Broken(f"{name} holds {key!r}, and there is no option {key[1:-1]!r}")
+    if len(set(declared)) < len(declared):
+        raise Broken(f"{name} names a key twice: {declared!r}")
+
+
+def _check_takes(takes: Any) -> None:
+    least, most = takes if isinstance(takes, tuple) and len(takes) == 2 else (takes, takes)
+    good = _is_count(least) and least >= 0
+    good = good and (most is None or (_is_count(most) and most >= least))
+    if not good:
+        raise Broken(f"takes is {takes!r}, neither a number of children nor (least, most or None)")
+
+
+@rule("options-described", "resolves")
+def options_described(subject: Subject) -> None:
+    """`headrace plugins info`, editors and error messages show what the author writes here.
+
+    Every field of `Options` has a description, and the description of a number says its unit: "in
+    pixels", "(bytes)", "number of threads", "a factor", or that it has no unit. A name that ends in
+    a unit (`timeout_ms`, `max_bytes`) says it as well.
+    """
+    for name, field in subject.cls.Options.model_fields.items():
+        description = (field.description or "").strip()
+        if not description:
+            raise Broken(f"the option {name!r} has no description: Field(description=...)")
+        leaves = {leaf for leaf in _leaves(field.annotation) if leaf is not type(None)}
+        if (
+            leaves
+            and leaves <= {int, float}
+            and not _UNIT.search(description)
+            and not _named_unit(name)
+        ):
+            raise Broken(
+                f"the description of the number {name!r} names no unit: {description!r}; write "
+                "one, such as 'in pixels', or '(no unit)'"
+            )
+
+
+def _leaves(annotation: Any) -> list[Any]:
+    parts = typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Literal:
+        return [str]
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _leaves(parts[0])
+    parts = tuple(part for part in parts if part is not Ellipsis)
+    return [leaf for part in parts for leaf in _leaves(part)] if parts else [annotation]
+
+
+def _named_unit(name: str) -> bool:
+    return name.rpartition("_")[2] in ("ms", "s", "us", "bytes", "pixels", "h", "w", "hw", "num")
+
+
+@rule("options-strict", "resolves")
+def options_strict(subject: Subject) -> None:
+    """A misspelt option must be an error where it is written, not a default that nobody asked for.
+
+    `Options` is a subclass of `headrace.Options`, refuses names that it does not have, is frozen
+    after validation, and every name in `Options.positional` is a field.
+    """
+    from pydantic import ValidationError
+
+    import headrace
+
+    cls = subject.cls.Options
+    if not isinstance(cls, type) or not issubclass(cls, headrace.Options):
+        raise Broken(f"Options is {cls!r}, which is no subclass of headrace.Options")
+    given = subject.element.options
+    try:
+        cls(**{**_as_given(given), _NEVER: 1})
+    except ValidationError as error:
+        wrong = [str(part) for one in error.errors() for part in one["loc"]]
+    else:
+        wrong = []
+    if _NEVER not in wrong:
+        raise Broken("an option that it does not have is not refused: extra must stay 'forbid'")
+    if not cls.model_config.get("frozen"):
+        raise Broken("Options is not frozen: what was validated could be changed")
+    for name in cls.positional:
+        if name not in cls.model_fields:
+            raise Broken(f"Options.positional names {name!r}, which is no option")
+    if given is None:
+        raise Broken("the configuration gave no options")
+
+
+def _as_given(options: Any) -> dict[str, Any]:
+    fields = type(options).model_fields if options is not None else {}
+    return {field.alias or name: getattr(options, name) for name, field in fields.items()}
+
+
+@rule("options-schema", "options-strict")
+def options_schema(subject: Subject) -> None:
+    """`headrace schema` gives editors one JSON Schema of all options; one bad class would spoil it.
+
+    `Options.model_json_schema()` works, can be written as JSON, every reference in it leads
+    somewhere and every required name is a property. Every default is what its own field would
+    accept.
+    """
+    cls = subject.cls.Options
+    try:
+        schema = cls.model_json_schema()
+        again = json.loads(json.dumps(schema, allow_nan=False))
+    except Exception as error:
+        raise Broken(f"there is no JSON Schema of its options: {error}") from error
+    if schema.get("type") != "object" or not isinstance(schema.get("properties", {}), Mapping):
+        raise Broken(f"its JSON Schema describes no object: {schema.get('type')!r}")
+    _check_whole(again)
+    _check_defaults(cls)
+
+
+def _check_whole(schema: dict[str, Any]) -> None:
+    for reference in _references(schema):
+        place: Any = schema
+        for part in reference.removeprefix("#/").split("/"):
+            place = place.get(part) if isinstance(place, dict) else None
+        if place is None:
+            raise Broken(f"its JSON Schema refers to {reference!r}, which is not there")
+    for name in schema.get("required", ()):
+        if name not in schema.get("properties", {}):
+            raise Broken(f"its JSON Schema requires {name!r}, which is no property")
+
+
+def _check_defaults(cls: Any) -> None:
+    from pydantic import TypeAdapter
+
+    for name, field in cls.model_fields.items():
+        if field.is_required() or field.default_factory is not None:
+            continue
+        wanted: Any = field.annotation
+        for one in field.metadata:
+            wanted = typing.Annotated[wanted, one]
+        try:
+            TypeAdapter(wanted).validate_python(field.default)
+        except Exception as error:
+            raise Broken(
+                f"the default of {name!r}, {field.default!r}, is not what the option takes"
+            ) from error
+
+
+def _references(part: Any) -> list[str]:
+    if isinstance(part, dict):
+        found = [part["$ref"]] if isinstance(part.get("$ref"), str) else []
+        return found + [one for value in part.values() for one in _references(value)]
+    if isinstance(part, list):
+        return [one for value in part for one in _references(value)]
+    return []
+
+
+@rule("items", "resolves")
+def items(subject: Subject) -> None:
+    """The kit compares runs over equal requests, so the factory must give equal requests.
+
+    `make_item(k)` gives a new dict with text keys and `data`, without `result`, equal for the same
+    `k` and not the same for all.
+    """
+    first = []
+    for k in range(3):
+        try:
+            one, again = subject.item(k), subject.item(k)
+        except Exception as error:
+            if subject.unavailable is None:
+                raise
+            what = f"make_item({k}) gives {type(error).__name__}: {error}"
+            raise NotJudged(f"{subject.unavailable}; {what}") from error
+        if type(one) is not dict or not all(isinstance(key, str) for key in one):
+            raise Broken(f"make_item({k}) gives {type(one).__name__}, not a dict with text keys")
+        if "data" not in one:
+            raise Broken(f"make_item({k}) gives a request without 'data'")
+        if "result" in one:
+            raise Broken(f"make_item({k}) gives a request that has a 'result' already")
+        if one is again:
+            raise Broken(f"make_item({k}) gives the same dict twice; it must be a new one")
+        found = difference(one, again)
+        if found is not None:
+            raise Broken(f"make_item({k}) gives requests that differ: {found}")
+        first.append(one)
+    if difference(first[0], first[1]) is None and difference(first[0], first[2]) is None:
+        raise Broken("make_item gives the same request for every k; mixed up results are not seen")
+
+
+RULES: tuple[Rule, ...] = (
+    resolves,
+    attributes,
+    options_described,
+    options_strict,
+    options_schema,
+    items,
+)

@@ -1,0 +1,247 @@
+"""Rules about the docstring: its sections are there, and say what the class says."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING
+
+from headrace_testing.conformance.outcome import Broken, NotJudged
+from headrace_testing.conformance.rule import Rule, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace import Backend
+    from headrace_testing.conformance.subject import Subject
+
+__all__ = ["RULES", "documentation", "entries", "sections"]
+
+_WORDS = "what words tell"
+
+SECTIONS = ("Reads", "Writes", "Batch", "Raises", "Source")
+
+_HEADING = re.compile(r"([A-Z][a-z]+):(?:\s+(\S.*))?")
+_ENTRY = re.compile(r"([\w{}`., /-]+?):(?:\s|$)")
+_AT_LEAST = re.compile(r"(\d+|one|any number)\s+or more\b|any number\b", re.IGNORECASE)
+_FROM_TO = re.compile(r"(\d+)\s*(?:to|-|\u2013)\s*(\d+)\b", re.IGNORECASE)
+_FROM = re.compile(r"(\d+)\s+to\s", re.IGNORECASE)
+_CONDITION = re.compile(r"\b(where|when|if|else|unless|otherwise|depend\w*)\b", re.IGNORECASE)
+_ONE = re.compile(
+    r"(?:exactly\s+)?(\d+|one)\b(?=\s*(?:$|[.;,:(\n]|items?\b|requests?\b|at a time\b))",
+    re.IGNORECASE,
+)
+
+
+def documentation(cls: type[Backend]) -> str:
+    """Give the docstring of a class, or the one it inherits; empty when that is core's own."""
+    from headrace import Backend
+
+    doc = inspect.getdoc(cls) or ""
+    return "" if doc == inspect.getdoc(Backend) else doc
+
+
+def sections(doc: str) -> dict[str, str]:
+    """Give the sections of a docstring: heading to text."""
+    found: dict[str, list[str]] = {}
+    into: list[str] | None = None
+    for line in doc.splitlines():
+        heading = _HEADING.fullmatch(line)
+        if heading is not None:
+            into = found.setdefault(heading[1], [])
+            if heading[2]:
+                into.append(heading[2])
+        elif into is not None and (not line or line.startswith(" ")):
+            into.append(line)
+        else:
+            into = None
+    return {
+        name: inspect.cleandoc("\n".join(["", *lines])).strip() for name, lines in found.items()
+    }
+
+
+def entries(text: str) -> dict[str, str]:
+    """Give the entries of a section: ``name: what`` or ``name, name: what``, by name."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in text.splitlines():
+        entry = None if line.startswith(" ") else _ENTRY.match(line)
+        if entry is not None:
+            names = [name.strip().strip("`") for name in re.split(r",| and | or ", entry[1])]
+            found.update(dict.fromkeys(names, line[entry.end() :].strip()))
+        elif names:
+            found.update({name: f"{found[name]} {line.strip()}".strip() for name in names})
+    return found
+
+
+@rule("docstring-sections", "resolves")
+def docstring_sections(subject: Subject) -> None:
+    """Whoever composes backends reads the docstring: `headrace plugins info` prints it.
+
+    The docstring of the class has a first sentence and the sections `Reads:`, `Writes:`, `Batch:`,
+    `Raises:` and `Source:` (where formulas and constants come from), none of them empty.
+    """
+    doc = documentation(subject.cls)
+    if not doc.strip():
+        raise Broken("the class has no docstring")
+    if _HEADING.fullmatch(doc.splitlines()[0]):
+        raise Broken("the docstring begins with a section, not with what the backend does")
+    found = sections(doc)
+    missing = [name for name in SECTIONS if not found.get(name)]
+    if missing:
+        raise Broken(f"the docstring lacks {', '.join(f'{name}:' for name in missing)}")
+
+
+@rule("docstring-keys", "docstring-sections", "attributes", "builds", unbuilt=True)
+def docstring_keys(subject: Subject) -> str | None:
+    """The sections Reads and Writes must name the keys that the class declares, and no others.
+
+    Each section has one entry per key, `data: uint8 [H, W, C]`; a key that an option names stands
+    under its default, its present value or the name of the option. Where nothing is read or
+    written the section says `Nothing.` A container without `reads` or `writes` of its own may say
+    in words what it passes on.
+    """
+    found = sections(documentation(subject.cls))
+    for which in ("reads", "writes"):
+        section = which.capitalize()
+        documented = entries(found.get(section, ""))
+        if not documented and subject.children and which not in vars(subject.cls):
+            continue
+        _compare(subject, which, section, set(documented))
+    return None
+
+
+def _compare(subject: Subject, which: str, section: str, documented: set[str]) -> None:
+    declared = getattr(subject.cls, which)
+    options = subject.element.options
+    now = subject.declared(which).all
+    left = set(documented)
+    if not isinstance(declared, type) and any(_holds_many(key, options) for key in declared):
+        # A list or table of keys, which differ from one configuration to the next.
+        declared = tuple(key for key in declared if not _holds_many(key, options))
+        left = set()
+        if not documented:
+            raise Broken(f"the section {section} of the docstring names no key")
+    if isinstance(declared, type):
+        names = [{name} for name in declared.__annotations__]
+    else:
+        names = [_names_of(key, options) for key in declared]
+    for accepted in names:
+        if not accepted & left and not (accepted & documented):
+            raise Broken(
+                f"{which} declares {' or '.join(sorted(map(repr, accepted)))}, the section "
+                f"{section} of the docstring does not name it"
+            )
+        left -= accepted
+    left -= now
+    if left:
+        raise Broken(
+            f"the section {section} of the docstring names {min(left)!r}, {which} does not "
+            "declare it"
+        )
+
+
+def _names_of(key: str, options: object) -> set[str]:
+    """Give every name under which a declared key may be documented."""
+    if not key.startswith("{"):
+        return {key}
+    name = key[1:-1]
+    field = type(options).model_fields[name]  # type: ignore[attr-defined]
+    values = (getattr(options, name), field.default)
+    return {name, key, *(value for value in values if isinstance(value, str))}
+
+
+def _holds_many(key: str, options: object) -> bool:
+    value = getattr(options, key[1:-1], None) if key.startswith("{") else None
+    return isinstance(value, (dict, list, tuple))
+
+
+@rule("docstring-batch", "docstring-sections", "builds", unbuilt=True)
+def docstring_batch(subject: Subject) -> str | None:
+    """The section Batch must give the range that the backend has.
+
+    It begins with the range: `1 or more`, `1 to 8`, `4`, `2 to the size of the window`; words may
+    follow. It must be the range that the backend has once it is built. Where `init` sets another
+    one than the class declares, the section may begin with that of the class and say on what it
+    depends: it names an option, or says "where", "else", "unless". The range of a container is not
+    compared: it has that of what is inside.
+    """
+    text = sections(documentation(subject.cls)).get("Batch", "")
+    documented = _range_of(text)
+    if subject.children:
+        return "a container has the range of what is inside"
+    if documented is None:
+        raise Broken(f"the section Batch begins with no range such as '1 or more': {text!r}")
+    declared = subject.cls.min, subject.cls.max
+    if subject.unavailable is not None:
+        if not _is(documented, declared):
+            raise NotJudged(
+                f"{subject.unavailable}, and only init could make its range another one"
+            )
+        return "the range of the class"
+    actual = subject.live.root.min, subject.live.root.max
+    if _is(documented, actual):
+        return None
+    if not _is(documented, declared):
+        raise Broken(f"the section Batch says {_said(documented)}, the backend has {_said(actual)}")
+    if not _depends(text, subject.cls.Options.model_fields):
+        raise Broken(
+            f"the section Batch says {_said(documented)}, and init makes that {_said(actual)}; say "
+            "where it is another one, with the name of the option"
+        )
+    return f"here it is {_said(actual)}"
+
+
+def _is(documented: tuple[int, int | str | None], range_: tuple[int, int | None]) -> bool:
+    return documented[0] == range_[0] and documented[1] in (range_[1], _WORDS)
+
+
+def _depends(text: str, options: Iterable[str]) -> bool:
+    """Tell whether a section says that the range is not always the same."""
+    return bool(_CONDITION.search(text)) or any(
+        re.search(rf"\b{re.escape(name)}\b", text) for name in options
+    )
+
+
+def _range_of(text: str) -> tuple[int, int | str | None] | None:
+    """Read a range; its end is `_WORDS` where words tell it."""
+    at_least = _AT_LEAST.match(text)
+    if at_least is not None:
+        word = (at_least[1] or "1").lower()
+        return (int(word) if word.isdigit() else 1), None
+    between = _FROM_TO.match(text)
+    if between is not None:
+        return int(between[1]), int(between[2])
+    begin = _FROM.match(text)
+    if begin is not None:
+        return int(begin[1]), _WORDS
+    one = _ONE.match(text)
+    if one is not None:
+        number = 1 if one[1].lower() == "one" else int(one[1])
+        return number, number
+    return None
+
+
+def _said(found: tuple[int, int | str | None]) -> str:
+    least, most = found
+    return f"{least} or more" if most is None else f"{least} to {most}"
+
+
+@rule("docstring-raises", "docstring-sections", "attributes", "missing-key", unbuilt=True)
+def docstring_raises(subject: Subject) -> str | None:
+    """The section Raises must name what callers will meet.
+
+    A backend that refuses a request without one of its keys names `InputError` there.
+    """
+    text = sections(documentation(subject.cls)).get("Raises", "")
+    if subject.children:
+        return "what it raises is that of its children"
+    if subject.declared("reads").required and "InputError" not in text:
+        raise Broken(
+            "it raises InputError for a request that is wrong; the section Raises does "
+            f"not name it: {text!r}"
+        )
+    return None
+
+
+RULES: tuple[Rule, ...] = (docstring_sections, docstring_keys, docstring_batch, docstring_raises)

@@ -1,0 +1,320 @@
+"""Rules about requests that are wrong."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import BatchRangeError, InputError
+from headrace_testing.conformance.live import USUAL_BATCH
+from headrace_testing.conformance.outcome import Broken, NotApplicable
+from headrace_testing.conformance.rule import Rule, rule
+from headrace_testing.conformance.rules_docs import documentation, entries, sections
+from headrace_testing.conformance.subject import DISTINCT
+from headrace_testing.conformance.values import kept, said
+from headrace_testing.conformance.wrong import Alien, wrong_dtype, wrong_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace.keys import Request
+    from headrace_testing.conformance.subject import Subject
+
+__all__ = ["RULES"]
+
+
+def _keys(subject: Subject) -> list[str]:
+    """Give the keys that a request must bring; a container's are those of what is inside."""
+    return sorted(subject.declared("reads").required & subject.item(0).keys())
+
+
+def _needed(subject: Subject) -> list[str]:
+    """Give the keys that a request must bring, of which there is one.
+
+    Raises:
+        NotApplicable: There is none.
+    """
+    keys = _keys(subject)
+    if not keys:
+        raise NotApplicable("it requires no key of a request")
+    return keys
+
+
+def _documented(subject: Subject, key: str) -> str:
+    """Give what the section Reads says of a key."""
+    found = entries(sections(documentation(subject.cls)).get("Reads", ""))
+    if key in found:
+        return found[key].lower()
+    declared = subject.cls.reads
+    for name in declared if isinstance(declared, tuple) else ():
+        option = name[1:-1]
+        if name.startswith("{") and getattr(subject.element.options, option, None) == key:
+            default = subject.cls.Options.model_fields[option].default
+            for candidate in (str(default), option, name):
+                if candidate in found:
+                    return found[candidate].lower()
+    return ""
+
+
+@rule("missing-key", "reads", "works-after-failure")
+def missing_key(subject: Subject) -> str | None:
+    """Who sent a request without a key must be told which one.
+
+    For each key that `reads` requires, a request without it fails with an InputError whose `key` is
+    that key. In a container the error may be that of what is inside.
+    """
+    for key in _needed(subject):
+        request = subject.item(0)
+        del request[key]
+        outcome = subject.tried.alone(request)
+        if outcome is None:
+            raise Broken(f"a request without {key!r}, which it declares to read, gives no error")
+        if subject.children:
+            continue
+        if not isinstance(outcome, InputError):
+            raise Broken(f"a request without {key!r} gives {_said(outcome)}, not an InputError")
+        if outcome.key != key:
+            raise Broken(
+                f"the InputError of a request without {key!r} names {outcome.key!r} as its `key`"
+            )
+    return None
+
+
+def _said(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}"
+    return text if error.__cause__ is None else f"{text} (cause: {type(error.__cause__).__name__})"
+
+
+def _refused(
+    subject: Subject, spoil: Callable[[Any], Any], words: tuple[str, ...], what: str
+) -> str | None:
+    """Check that a wrong value under each key is refused, unless the docstring takes anything."""
+    taken = []
+    for key in _needed(subject):
+        text = _documented(subject, key)
+        anything = any(word in text for word in words)
+        request = subject.item(0)
+        value = request[key] = spoil(request[key])
+        outcome = subject.tried.alone(request)
+        if anything and not subject.children:
+            if outcome is not None:
+                raise Broken(
+                    f"the section Reads says of {key!r} {text!r}, and {said(value)} gives "
+                    f"{_said(outcome)}"
+                )
+            taken.append(key)
+            continue
+        if outcome is None and subject.children:
+            continue  # what is inside may take anything
+        if outcome is None:
+            raise Broken(
+                f"{what} under {key!r} ({said(value)}) is accepted; refuse it with an InputError, or "
+                f"let the section Reads say {words[-1]!r}"
+            )
+        if not isinstance(outcome, InputError):
+            raise Broken(
+                f"{what} under {key!r} ({said(value)}) gives {_said(outcome)}, not an InputError"
+            )
+        if outcome.key != key and not subject.children:
+            raise Broken(
+                f"the InputError about {what} under {key!r} names {outcome.key!r} as its `key`"
+            )
+    return f"any value of {', '.join(map(repr, taken))} is taken, as documented" if taken else None
+
+
+@rule("wrong-type", "missing-key", "docstring-sections")
+def wrong_type(subject: Subject) -> str | None:
+    """A value of a type that the backend cannot read is the sender's error, not the backend's.
+
+    Under each key that it reads, an object of an unknown type gives an InputError that names the
+    key. A backend that takes any object says so: the entry of that key in the section Reads
+    contains the word `anything`, and then the object must not be refused.
+    """
+    return _refused(subject, lambda _: Alien(), ("anything",), "an object of an unknown type")
+
+
+@rule("wrong-shape", "wrong-type")
+def wrong_shape_(subject: Subject) -> str | None:
+    """A value of a shape that the backend cannot read is the sender's error.
+
+    Under each key, an array with three more axes, or a value wrapped in three lists, gives an
+    InputError that names the key; unless the section Reads says `anything` or `any shape` of it.
+    """
+    words = ("anything", "any shape")
+    return _refused(subject, wrong_shape, words, "a value of the wrong shape")
+
+
+@rule("wrong-dtype", "wrong-type")
+def wrong_dtype_(subject: Subject) -> str | None:
+    """A value of a dtype that the backend cannot read is the sender's error.
+
+    Under each key, the same array of complex numbers (or a complex number in place of each value)
+    gives an InputError that names the key; unless the section Reads says `anything` or `any dtype`.
+    """
+    words = ("anything", "any dtype")
+    return _refused(subject, wrong_dtype, words, "a value of the wrong dtype")
+
+
+@rule("works-after-failure", "order-kept")
+def works_after_failure(subject: Subject) -> None:
+    """One bad request must not spoil the backend for those that come after it.
+
+    After requests that fail, a batch that is right gives what it gave before them.
+    """
+    live = subject.build()
+    for bad in _bad(subject):
+        live.alone(bad)
+        subject.must_give(live, list(range(len(live.take(subject.item)))), "after a failure")
+
+
+def _bad(subject: Subject) -> Iterator[Request]:
+    """Give requests that are wrong in several ways."""
+    yield {}
+    for key in _keys(subject):
+        for spoil in (lambda _: Alien(), wrong_shape, wrong_dtype):
+            request = subject.item(0)
+            request[key] = spoil(request[key])
+            yield request
+
+
+@rule("bad-item-alone", "works-after-failure", "rerun")
+def bad_item_alone(subject: Subject) -> str:
+    """Requests of strangers share a batch: a bad one fails alone.
+
+    In a batch with one request that lacks a key, and in one with an object of an unknown type, that
+    request fails as it does alone, wherever it stands, and the other requests get the result that
+    they get alone. Return a list with an exception or None per item, or raise and declare
+    `rerun = True`. Where `min` is above 1 they may instead fail with BatchRangeError, since too few
+    are left. Tried in a batch of four and in the largest one of `batch-equals-items`.
+    """
+    _needed(subject)
+    live = subject.tried
+    tried = 0
+    for spoil in (_without_key, _with_alien):
+        for size, places in ((USUAL_BATCH, (0, 1, -1)), (live.weights[-1], (-2,))):
+            for place in places:
+                tried += _judge_batch(subject, spoil, size, place)
+        if live.backend.max == 1:
+            subject.must_equal(live.result_alone(subject.item(1)), subject.expected(1), "request 1")
+    return f"{tried} batches with a bad request"
+
+
+def _judge_batch(
+    subject: Subject, spoil: Callable[[Subject, Request], Request | None], size: int, place: int
+) -> bool:
+    """Run a batch with one bad request; tell whether there is one."""
+    live = subject.tried
+    batch = live.take(subject.repeating, size)
+    if not -len(batch) <= place < len(batch):
+        return False
+    place %= len(batch)
+    bad = spoil(subject, batch[place])
+    if bad is None:
+        return False
+    alone = live.alone(dict(bad))
+    batch[place] = bad
+    outcomes = live.call(batch)
+    if outcomes[place] is None:
+        if alone is None:
+            return False  # it is taken: the rules about wrong values judge that
+        wrong = next((k for k, outcome in enumerate(outcomes) if outcome is not None), None)
+        raise Broken(
+            f"alone a bad request gives {_said(alone)}; as item {place} of a batch of {len(batch)} "
+            + ("it gives no error" if wrong is None else f"item {wrong} gets the error")
+        )
+    _judge_neighbours(subject, batch, outcomes, place)
+    return True
+
+
+def _without_key(subject: Subject, request: Request) -> Request | None:
+    keys = _keys(subject)
+    return {k: v for k, v in request.items() if k != keys[0]} if keys else None
+
+
+def _with_alien(subject: Subject, request: Request) -> Request | None:
+    keys = _keys(subject)
+    return {**request, keys[0]: Alien()} if keys else None
+
+
+def _judge_neighbours(
+    subject: Subject, batch: list[Request], outcomes: list[Exception | None], place: int
+) -> None:
+    few = subject.tried.backend.min > 1
+    for k, outcome in enumerate(outcomes):
+        if k == place or (few and isinstance(outcome, BatchRangeError)):
+            continue
+        if outcome is not None:
+            raise Broken(
+                f"item {place} of a batch of {len(batch)} is bad, and its neighbour {k} fails too: "
+                f"{_said(outcome)}; give a list with an exception or None per item, or raise and "
+                "declare rerun = True"
+            )
+        subject.must_equal(
+            batch[k].get("result"),
+            subject.expected(k % DISTINCT),
+            f"beside a bad item, item {k} differs",
+        )
+
+
+@rule("errors-pickle", "errors-returned")
+def errors_pickle(subject: Subject) -> None:
+    """Errors travel between processes: each can be pickled, and says the same on the other side.
+
+    The errors of bad requests are pickled, unpickled and copied; class, text and `key` stay.
+    """
+    for bad in _bad(subject):
+        outcome = subject.tried.alone(bad)
+        if outcome is None:
+            continue
+        for how, again in (("pickled", _pickled), ("copied", copy.copy)):
+            try:
+                twin = again(outcome)
+            except Exception as error:
+                raise Broken(
+                    f"{type(outcome).__name__} cannot be {how}: {type(error).__name__}: {error}"
+                ) from error
+            same = type(twin) is type(outcome) and str(twin) == str(outcome)
+            if not same or getattr(twin, "key", None) != getattr(outcome, "key", None):
+                raise Broken(f"{_said(outcome)} is {_said(twin)} after it was {how}")
+
+
+def _pickled(error: Exception) -> Any:
+    return pickle.loads(pickle.dumps(error))  # noqa: S301 - what was pickled a moment ago
+
+
+@rule("rerun", "reads", "writes", "inputs-kept", "results-kept")
+def rerun(subject: Subject) -> str:
+    """`rerun = True` promises that items of a failed batch may be run again: nothing must show it.
+
+    Where it is True, each request is run a second time as it is after the first, without its
+    `result`, and a third time in the first one's batch; the results stay the same. Where it is
+    False nothing is promised, and core runs nothing twice.
+    """
+    if not subject.live.root.rerun:
+        raise NotApplicable("rerun is False: the backend does not promise that it can be run again")
+    live = subject.build()
+    batch = live.take(subject.item)
+    for turn in ("first", "second", "third"):
+        for request in batch:
+            request.pop("result", None)
+        if turn == "second" and live.backend.min == 1:
+            results = [kept(live.result_alone(request)) for request in batch]
+        else:
+            results = [kept(result) for result in live.results(batch)]
+        for k, result in enumerate(results):
+            what = f"run for the {turn} time, request {k} differs"
+            subject.must_equal(result, subject.expected(k), what)
+    return "run three times"
+
+
+RULES: tuple[Rule, ...] = (
+    missing_key,
+    wrong_type,
+    wrong_shape_,
+    wrong_dtype_,
+    works_after_failure,
+    bad_item_alone,
+    errors_pickle,
+    rerun,
+)

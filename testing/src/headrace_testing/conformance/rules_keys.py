@@ -1,0 +1,170 @@
+"""Rules about the keys that a backend reads and writes, against what it declares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_testing.conformance.outcome import Broken
+from headrace_testing.conformance.rule import Rule, rule
+from headrace_testing.conformance.values import kept
+from headrace_testing.conformance.watching import DECOY, WatchedRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.keys import Request
+    from headrace_testing.conformance.subject import Subject
+
+__all__ = ["RULES"]
+
+_ITEMS = 3
+_ALWAYS = frozenset({"request_size", "result"})
+"""Keys that core itself looks at around every batch."""
+
+_MOVED = frozenset({"data", "result"})
+"""Keys that containers move between the backends inside."""
+
+
+def watched(subject: Subject) -> Iterator[tuple[list[WatchedRequest], str]]:
+    """Run requests, some alone and some in a batch; give them with what was read and written."""
+
+    def one(k: int) -> WatchedRequest:
+        return WatchedRequest({**subject.item(k), DECOY: "decoy"})
+
+    for k in range(_ITEMS):
+        request = one(k)
+        subject.live.results(subject.live.filled(request))
+        yield [request], f"request {k}"
+    batch = subject.live.take(one)
+    subject.live.results(batch)
+    if len(batch) > 1:
+        yield batch, f"a request in a batch of {len(batch)}"  # type: ignore[misc]
+
+
+def _inside(subject: Subject, which: str) -> frozenset[str]:
+    """Give the keys that the backends inside a container declare."""
+    children = subject.children
+    found = [subject.declared(which, child).all for child in children]
+    return frozenset().union(*found, _MOVED if children else ())
+
+
+@rule("reads", "order-kept")
+def reads(subject: Subject) -> str | None:
+    """Maps, `check` and readers rely on `reads`: it names all keys that matter, and no others.
+
+    Requests note which of their keys are looked at, alone and in a batch: only declared ones may
+    be, and every declared one must be. Requests cut down to the declared keys must give what the
+    whole ones give. Keys of a TypedDict that are not required may be missing; `request_size` is
+    core's and need not be declared.
+    """
+    declared = subject.declared("reads")
+    allowed = declared.all | _inside(subject, "reads") | _inside(subject, "writes") | _ALWAYS
+    looked: set[str] = set()
+    walked = False
+    for k in range(_ITEMS):
+        whole = subject.item(k)
+        for key in sorted(declared.required - whole.keys()):
+            raise Broken(f"it declares that it reads {key!r}; request {k} has none and is run")
+        less = _cut_down(whole, allowed)
+        error = subject.live.alone(less)
+        if error is not None:
+            raise Broken(f"a request with the declared keys alone fails: {error}")
+        what = f"request {k} with the declared keys alone differs"
+        subject.must_equal(kept(less.get("result")), subject.expected(k), what)
+    for batch, which in watched(subject):
+        for request in batch:
+            looked |= request.read
+            walked |= request.walked
+            undeclared = request.read - allowed - {DECOY}
+            if undeclared and not request.walked:
+                raise Broken(
+                    f"it reads {min(undeclared)!r} of {which}, which `reads` does not declare"
+                )
+    together = subject.live.take(lambda k: _cut_down(subject.item(k), allowed))
+    for k, result in enumerate(subject.live.results(together)):
+        what = f"in a batch, request {k} with the declared keys alone differs"
+        subject.must_equal(kept(result), subject.expected(k), what)
+    never = declared.all - looked
+    if never:
+        raise Broken(f"it declares that it reads {min(never)!r}, and never looks at it")
+    return "it copies requests; single keys cannot be seen" if walked else None
+
+
+def _cut_down(request: Request, allowed: frozenset[str]) -> Request:
+    return {key: value for key, value in request.items() if key in allowed}
+
+
+@rule("writes", "range")
+def writes(subject: Subject) -> None:
+    """Maps, `check` and readers rely on `writes`: each of these keys is set, and no other is.
+
+    After a request that went well, alone or in a batch, every declared key must have been written,
+    keys of a TypedDict that are not required excepted, and no other key may have been set, changed
+    or removed. In a batch the declared keys hold what they hold alone, where that is always the
+    same.
+    """
+    declared = subject.declared("writes")
+    allowed = declared.all | _inside(subject, "writes")
+    seen: set[str] = set()
+    for batch, which in watched(subject):
+        for request in batch:
+            changed = _changed(request.came, dict(request.copy())) | request.written
+            undeclared = changed - allowed
+            if undeclared:
+                raise Broken(f"it writes {_shown(undeclared)}, which `writes` does not declare")
+            missing = declared.required - changed
+            if missing:
+                raise Broken(f"it declares that it writes {_shown(missing)}; {which} got none")
+            seen |= changed
+    never = declared.all - seen
+    if never:
+        raise Broken(f"it declares that it writes {_shown(never)}, and no request got it")
+    # Results are compared by rules of their own.
+    for key in sorted(declared.all - {"result"}):
+        _compare_values(subject, key)
+
+
+def _compare_values(subject: Subject, key: str) -> None:
+    """Compare what a batch writes under a key with what its requests get alone.
+
+    What differs from one run alone to the next, such as a time, is not compared.
+    """
+    batch = subject.live.take(subject.item)
+    subject.live.results(batch)
+    for k, request in enumerate(batch):
+        first, again = subject.item(k), subject.item(k)
+        for one in (first, again):
+            subject.live.result_alone(one)
+        if subject.differ(first.get(key), again.get(key)) is None:
+            what = f"in a batch, what it writes under {key!r} into request {k} differs"
+            subject.must_equal(request.get(key), first.get(key), what)
+
+
+def _changed(before: dict[str, object], after: dict[str, object]) -> set[str]:
+    changed = set(before.keys() ^ after.keys())
+    return changed | {key for key in before.keys() & after.keys() if before[key] is not after[key]}
+
+
+def _shown(keys: set[str] | frozenset[str]) -> str:
+    first = min(keys)
+    return "every key of the request" if first == DECOY else repr(first)
+
+
+@rule("extra-keys-pass", "reads", "writes")
+def extra_keys_pass(subject: Subject) -> None:
+    """Keys that a backend does not know belong to others and pass through it untouched.
+
+    A request with a further key gives the same result, and that key holds the same object after.
+    """
+    stranger = object()
+    request = subject.item(0)
+    request["a key of another backend"] = stranger
+    result = kept(subject.live.result_alone(request))
+    if request.get("a key of another backend") is not stranger:
+        raise Broken("a key that the backend does not know was changed or removed")
+    subject.must_equal(
+        result, subject.expected(0), "a key that it does not know changes the result"
+    )
+
+
+RULES: tuple[Rule, ...] = (reads, writes, extra_keys_pass)

@@ -1,0 +1,256 @@
+"""Rules about what is left behind when a backend is closed: nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import sys
+import tempfile
+import threading
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace_testing.conformance.outcome import Broken
+from headrace_testing.conformance.rule import Rule, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace_testing.conformance.subject import Subject
+
+__all__ = ["RULES"]
+
+_CYCLES = 3
+_PATIENCE = 30
+_DEVICE = "bytes on devices"
+_MEMORY_BYTES = 1 << 20
+"""Device memory that may come and go with other processes on the same device."""
+
+
+def _life(subject: Subject) -> None:
+    """Build it, run a good batch and a bad request, close it."""
+    live = subject.build()
+    live.results(live.take(subject.item))
+    live.alone({})
+    subject.done(live)
+
+
+def _measured(subject: Subject) -> dict[str, list[int]]:
+    """Count what there is after each of several lives, by the name of what is counted."""
+    if _measured not in subject.measured:
+        subject.measured[_measured] = _lives(subject)
+    found: dict[str, list[int]] = subject.measured[_measured]
+    return found
+
+
+def _lives(subject: Subject) -> dict[str, list[int]]:
+    """Count after several lives; the first may leave what a library starts once and keeps."""
+    with _temporary_folder() as temporary:
+        return _counted(subject, temporary)
+
+
+def _counted(subject: Subject, temporary: Path) -> dict[str, list[int]]:
+    _life(subject)
+    counters = dict(_counters(temporary))
+    counts = {name: [count()] for name, count in _quiet(counters, {}).items()}
+    for _ in range(_CYCLES):
+        _life(subject)
+        before = {name: found[-1] for name, found in counts.items()}
+        for name, count in _quiet(counters, before).items():
+            counts[name].append(count())
+    return counts
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """Let all temporary files of the process be made in a folder that nobody else uses."""
+    names = ("TMPDIR", "TEMP", "TMP")
+    before, environ = tempfile.tempdir, {name: os.environ.get(name) for name in names}
+    with tempfile.TemporaryDirectory(prefix="headrace-conformance-") as folder:
+        try:
+            tempfile.tempdir = folder
+            os.environ.update(dict.fromkeys(names, folder))
+            yield Path(folder)
+        finally:
+            tempfile.tempdir = before
+            for name, value in environ.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+def _quiet(
+    counters: dict[str, Callable[[], int]], before: dict[str, int]
+) -> dict[str, Callable[[], int]]:
+    """Give what ends by itself a moment for it."""
+    pause = threading.Event()
+    for turn in range(_PATIENCE):
+        if all(counters[name]() <= limit for name, limit in before.items()):
+            break
+        if turn % 10 == 0:
+            gc.collect()
+        pause.wait(0.02)
+    return counters
+
+
+def _counters(temporary: Path) -> Iterator[tuple[str, Callable[[], int]]]:
+    """Give what counts, as far as this platform can tell."""
+    yield "temporary files", lambda: sum(1 for _ in temporary.rglob("*"))
+    # Those that are new: threads of others may end meanwhile.
+    known = set(threading.enumerate())
+    yield "threads", lambda: len(set(threading.enumerate()) - known)
+    tasks = Path("/proc/self/task")
+    if tasks.is_dir():
+        native = {task.name for task in tasks.iterdir()}
+        yield "native threads", lambda: len({task.name for task in tasks.iterdir()} - native)
+    if next(tasks.glob("*/children"), None) is not None:
+        yield "processes", lambda: sum(_children(task) for task in tasks.glob("*/children"))
+    folder = next((p for p in (Path("/proc/self/fd"), Path("/dev/fd")) if p.is_dir()), None)
+    if folder is None:
+        yield "files", _open_files
+    else:
+        yield "file descriptors", lambda: sum(1 for _ in folder.iterdir())
+    yield from _device_counters()
+
+
+def _children(task: Path) -> int:
+    with contextlib.suppress(OSError):  # a thread that has just ended has none
+        return len(task.read_text().split())
+    return 0
+
+
+def _grown(subject: Subject, name: str, least: int = 1) -> list[int] | None:
+    """Give the counts when they grew with every life, by at least ``least`` in all."""
+    counts = _measured(subject).get(name)
+    if counts is None or counts[-1] - counts[0] < least:
+        return None
+    return counts if all(counts[i] < counts[i + 1] for i in range(_CYCLES)) else None
+
+
+@rule("threads-left", "closes-unused")
+def threads_left(subject: Subject) -> str:
+    """A thread that outlives its backend holds memory, and may keep the process from ending.
+
+    The backend is built, used and closed several times; the number of threads (those of Python, and
+    on Linux all of the process) and on Linux that of processes it has started does not grow each
+    time. What a library starts once and keeps is its own business.
+    """
+    before = set(threading.enumerate())
+    if _grown(subject, "threads"):
+        new = sorted({t.name for t in threading.enumerate() if t not in before})
+        raise Broken(f"close leaves a thread running: {', '.join(new)}".removesuffix(": "))
+    counts = _grown(subject, "native threads")
+    if counts:
+        raise Broken(f"close leaves native threads running: {counts} after each life")
+    counts = _grown(subject, "processes")
+    if counts:
+        raise Broken(f"close leaves processes running: {counts} after each life")
+    return _looked(subject, "threads", "native threads", "processes")
+
+
+def _looked(subject: Subject, *names: str) -> str:
+    found = [name for name in names if name in _measured(subject)]
+    return f"counted {' and '.join(found)}"
+
+
+@rule("files-left", "closes-unused")
+def files_left(subject: Subject) -> str:
+    """A file that stays open is one fewer for everybody, until there are none.
+
+    Over several lives the file descriptors of the process (where the platform does not tell them,
+    the open file objects of Python) do not grow each time, and neither do the files and folders
+    where temporary ones are made.
+    """
+    for name, how in (
+        ("files", "open"),
+        ("file descriptors", "open"),
+        ("temporary files", "behind"),
+    ):
+        counts = _grown(subject, name)
+        if counts:
+            raise Broken(f"close leaves {name} {how}: {counts} after each life")
+    return _looked(subject, "files", "file descriptors", "temporary files")
+
+
+def _open_files() -> int:
+    return sum(1 for one in gc.get_objects() if _is_open_file(one))
+
+
+def _is_open_file(one: object) -> bool:
+    if type(one).__module__ not in ("_io", "socket", "mmap"):
+        return False
+    with contextlib.suppress(Exception):
+        return isinstance(one, (io.FileIO, io.BufferedIOBase)) and not one.closed
+    return False
+
+
+@rule("warnings-left", "closes-unused")
+def warnings_left(subject: Subject) -> None:
+    """A warning in production is noise or a defect; with `-W error` it is an exception.
+
+    A whole life, and the garbage collection after it, emits no warning (a ResourceWarning tells of
+    something that was not closed), raises nothing that nobody can catch, and ends no thread with an
+    error.
+    """
+    _life(subject)
+    gc.collect()
+    with _listening() as heard:
+        _life(subject)
+        gc.collect()
+    if heard:
+        raise Broken(f"a life of it emits {heard[0]}")
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[list[str]]:
+    """Note warnings, and errors that nobody could catch."""
+    heard: list[str] = []
+    hooks = sys.unraisablehook, threading.excepthook
+    sys.unraisablehook = lambda lost: heard.append(f"{lost.err_msg}: {lost.exc_value!r}")
+    threading.excepthook = lambda lost: heard.append(f"in a thread {lost.exc_value!r}")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield heard
+            heard += [f"{one.category.__name__}: {one.message}" for one in caught]
+    finally:
+        sys.unraisablehook, threading.excepthook = hooks
+
+
+@rule("device-memory-left", "closes-unused")
+def device_memory_left(subject: Subject) -> str:
+    """Device memory is scarce: a pipeline that is reloaded must not lose some of it each time.
+
+    Where the backend has loaded torch or cuda-python and a device is in use, its memory is looked
+    at after each of several lives, and does not grow each time.
+    """
+    looked = [name for name in _measured(subject) if name.startswith(_DEVICE)]
+    for name in looked:
+        counts = _grown(subject, name, _MEMORY_BYTES)
+        if counts:
+            raise Broken(f"close leaves memory on a device ({name}): {counts} after each life")
+    return _looked(subject, *looked) if looked else "it uses no device"
+
+
+def _device_counters() -> Iterator[tuple[str, Callable[[], int]]]:
+    """Give what tells the bytes in use on a device, of the libraries that are loaded."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+
+        def allocated() -> int:
+            return sum(torch.cuda.memory_allocated(i) for i in range(torch.cuda.device_count()))
+
+        yield f"{_DEVICE} of torch", allocated
+    runtime: Any = sys.modules.get("cuda.bindings.runtime") or sys.modules.get("cuda.cudart")
+    if runtime is not None:
+        error, free, total = runtime.cudaMemGetInfo()
+        if int(error) == 0:
+            yield f"{_DEVICE} of CUDA", lambda: total - runtime.cudaMemGetInfo()[1]
+        del free
+
+
+RULES: tuple[Rule, ...] = (threads_left, files_left, warnings_left, device_memory_left)

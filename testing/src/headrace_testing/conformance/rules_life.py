@@ -1,0 +1,165 @@
+"""Rules about imports, and about building and closing more than once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING
+
+from headrace.errors import MissingDependencyError, SetupError
+from headrace_testing.conformance.outcome import Broken
+from headrace_testing.conformance.probe import probe
+from headrace_testing.conformance.rule import Rule, rule
+from headrace_testing.conformance.subject import replaced
+from headrace_testing.conformance.values import difference, kept
+
+if TYPE_CHECKING:
+    from headrace import Backend
+    from headrace_testing.conformance.subject import Subject
+
+__all__ = ["RULES"]
+
+
+@rule("imports-lazily", "resolves")
+def imports_lazily(subject: Subject) -> str:
+    """`check` and `explain` must work on a machine without the heavy library.
+
+    In a fresh process the module of the backend is imported and the configuration is checked. This
+    may load the standard library, headrace with what it requires itself, and modules of the
+    backend's own distribution; numpy, torch and the like are imported in `init`, best through a
+    module of plain functions.
+    """
+    found = probe(subject, build=subject.unavailable is None)
+    if found.error and found.stage != "build":
+        raise Broken(f"in a fresh process its {found.stage} fails: {found.error_text}")
+    if found.imported:
+        raise Broken(
+            f"importing {found.module} loads {', '.join(found.imported)}; import it in init"
+        )
+    if found.configured:
+        raise Broken(f"checking the configuration loads {', '.join(found.configured)}")
+    if subject.unavailable is not None:
+        return "what init loads was not looked at"
+    return (
+        f"init loads {', '.join(found.built)}" if found.built else "init loads no further library"
+    )
+
+
+@rule("missing-library", "imports-lazily", "builds")
+def missing_library(subject: Subject) -> str:
+    """Without its library a backend is named in an error that says what to install.
+
+    In a fresh process in which the libraries that `init` loads cannot be imported, the
+    configuration is still checked, and building it raises MissingDependencyError, or works without
+    them. An ImportError that leaves `init` becomes one by itself.
+    """
+    found = probe(subject)
+    if not found.built:
+        return "init loads no library that could be missing"
+    without = probe(subject, blocked=tuple(found.built))
+    names = ", ".join(found.built)
+    if not without.error:
+        return f"it is built without {names} as well"
+    if without.stage != "build":
+        raise Broken(f"without {names} the configuration cannot be checked: {without.error_text}")
+    if without.error != MissingDependencyError.__name__:
+        got = without.error_text
+        raise Broken(f"without {names}, building gives {got}, not a MissingDependencyError")
+    return f"tried without {names}"
+
+
+@rule("life-cycle-again", "finished-when-told")
+def life_cycle_again(subject: Subject) -> None:
+    """A pipeline is built, closed and built again in one process, and parts of one may fail.
+
+    The backend is built, used and closed twice, then built once more with a `warm_up` that fails
+    (so that it is closed without ever being used), and again; each time it gives the same results,
+    and `close` raises nothing.
+    """
+    expected = kept(subject.live.results(subject.live.take(subject.item)))
+    for turn in ("second", "third", "fourth"):
+        if turn == "fourth":
+            _fail_once(subject)
+        try:
+            live = subject.build()
+        except Exception as error:
+            raise Broken(
+                f"built a {turn} time it fails: {type(error).__name__}: {error}"
+            ) from error
+        results = kept(live.results(live.take(subject.item)))
+        subject.done(live)
+        subject.must_equal(results, expected, f"built a {turn} time, it gives other results")
+
+
+def _fail_once(subject: Subject) -> list[Exception]:
+    """Build it with a ``warm_up`` that fails: what was built is closed again; give its errors."""
+
+    def warm_up(self: object) -> None:
+        raise RuntimeError("told to fail by the conformance kit")
+
+    failed: list[Exception] = []
+    close = subject.cls.close
+
+    def noting(self: Backend) -> None:
+        try:
+            close(self)
+        except Exception as error:
+            failed.append(error)
+            raise
+
+    with (
+        replaced(subject.cls, "warm_up", warm_up),
+        replaced(subject.cls, "close", noting),
+        contextlib.suppress(SetupError),
+    ):
+        subject.done(subject.build())  # core builds some words without their warm_up
+    return failed
+
+
+@rule("closes-unused", "errors-returned")
+def closes_unused(subject: Subject) -> None:
+    """A pipeline may be closed before its first request, and after requests that failed.
+
+    The backend is built and closed without a call, built, called with a bad request and closed, and
+    closed after a `warm_up` that failed; `close` raises nothing, and closing once more does nothing.
+    """
+    subject.done(subject.build())
+    live = subject.build()
+    live.alone({})
+    subject.done(live)
+    live.close()
+    for error in _fail_once(subject):
+        raise Broken(
+            f"after a warm_up that failed, close fails: {type(error).__name__}: {error}"
+        ) from error
+
+
+@rule("describe", "builds")
+def describe(subject: Subject) -> None:
+    """`pipe.describe()` shows what was really built, to people and as JSON.
+
+    `describe()` gives a dict with text keys that can be written as JSON, the same when asked again,
+    and requests do not change its keys.
+    """
+    root = subject.live.root
+    first = root.describe()
+    if not isinstance(first, dict):
+        raise Broken(f"describe() gives {type(first).__name__}, not a dict")
+    try:
+        again = json.loads(json.dumps(first))
+    except (TypeError, ValueError) as error:
+        raise Broken(f"describe() cannot be written as JSON: {error}") from error
+    if not all(isinstance(key, str) for key in first):
+        raise Broken("describe() has keys that are no text")
+    found = difference(sorted(first), sorted(root.describe()))
+    if found is not None or sorted(again) != sorted(first):
+        raise Broken(f"describe() gives other keys when asked again: {found}")
+
+
+RULES: tuple[Rule, ...] = (
+    imports_lazily,
+    missing_library,
+    life_cycle_again,
+    closes_unused,
+    describe,
+)

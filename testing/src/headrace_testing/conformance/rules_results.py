@@ -1,0 +1,213 @@
+"""Rules about what requests get, and what becomes of what they came with."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+from headrace_testing.conformance.live import weight_of
+from headrace_testing.conformance.memory import shares_memory
+from headrace_testing.conformance.outcome import Broken
+from headrace_testing.conformance.rule import Rule, rule
+from headrace_testing.conformance.rules_threads import in_thread
+from headrace_testing.conformance.subject import DISTINCT
+from headrace_testing.conformance.values import arrays_on_device, difference, kept, said
+
+if TYPE_CHECKING:
+    from headrace_testing.conformance.live import Live
+    from headrace_testing.conformance.subject import Subject
+
+__all__ = ["RULES"]
+
+_MIXED_UP = "results of other requests"
+"""What `batch-equals-items` leaves to `order-kept`."""
+
+_TURNS = 3
+"""How many batches are looked at as soon as they are told."""
+
+_LATER = 8
+"""How many batches come after one whose results must not change."""
+
+_LARGER = 16
+"""How many requests each of them has, where the range allows it."""
+
+
+def _batches(subject: Subject, live: Live) -> list[list[int]]:
+    """Give the requests of batches of each size that is tried, as their weights allow."""
+    item = subject.repeating
+    sizes = sorted({len(live.take(item, want)) for want in live.weights})
+    return [[k % DISTINCT for k in range(size)] for size in sizes]
+
+
+@rule("finished-when-told", "runs")
+def finished_when_told(subject: Subject) -> str | None:
+    """Whoever gets a result reads it at once, in any thread and on any stream.
+
+    What `forward` leaves unfinished in the memory of a device is finished when the batch is told: by
+    a function that `init` has given to `context.at_batch_end`. Results on a device are copied to the
+    host by another thread as soon as their batch is told, and again once the same requests have run
+    once more, the backend is closed and the device has nothing left to do: both copies are equal.
+    """
+    try:
+        live = subject.build()
+    except Exception:  # noqa: BLE001 - `life-cycle-again` says so
+        return None
+    told: list[tuple[Any, Any]] = []
+    for _ in range(_TURNS):
+        results = live.results(live.take(subject.item))
+        on_device = [one for result in results for one in arrays_on_device(result)]
+        copies = in_thread(functools.partial(kept, on_device))
+        told += zip(on_device, copies, strict=True)
+    live.results(live.take(subject.item))
+    with contextlib.suppress(Broken):  # so it does of a close that fails
+        subject.done(live)
+    if told:
+        _wait_for_devices()
+    for array, copy in told:
+        found = subject.differ(array, copy)
+        if found is not None:
+            raise Broken(
+                f"{said(array)} is not finished when its batch is told, by the time of close it "
+                f"differs: {found}; finish it in a function given to context.at_batch_end"
+            )
+    return f"{len(told)} arrays on a device" if told else "no result is on a device"
+
+
+def _wait_for_devices() -> None:
+    """Let devices end all that they were asked for, through the libraries that are loaded."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        for index in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(index)
+    runtime: Any = sys.modules.get("cuda.bindings.runtime") or sys.modules.get("cuda.cudart")
+    if runtime is not None:
+        runtime.cudaDeviceSynchronize()
+
+
+@rule("batch-equals-items", "range")
+def batch_equals_items(subject: Subject) -> str:
+    """What a request gets must not depend on which strangers share its batch.
+
+    In batches of every size up to 16, of each power of two above, and of the largest (without a
+    `max` that of `options`, at least 64; of more than 1024, 1024), each request gets what it gets
+    alone (filled up with copies of itself where `min` is above 1). Large batches repeat the requests
+    0 to 16. Numbers with fractions may differ by the tolerance of the conformance class. Results
+    that are right and belong to other requests of the batch are for `order-kept` to judge.
+    """
+    batches = _batches(subject, subject.live)
+    for ks in batches:
+        results = subject.given(subject.live, ks)
+        try:
+            subject.must_match(results, ks, f"in a batch of {len(ks)}")
+        except Broken as error:
+            if not _same_in_any_order(subject, results, [subject.expected(k) for k in ks]):
+                raise
+            subject.measured.setdefault(_MIXED_UP, str(error))
+    return f"batches of {', '.join(str(len(ks)) for ks in batches)}"
+
+
+def _same_in_any_order(subject: Subject, results: list[Any], expected: list[Any]) -> bool:
+    """Tell whether each result is one of those expected, each of them taken once."""
+    left = list(expected)
+    for result in results:
+        place = next((i for i, one in enumerate(left) if subject.differ(result, one) is None), None)
+        if place is None:
+            return False
+        del left[place]
+    return True
+
+
+@rule("order-kept", "batch-equals-items")
+def order_kept(subject: Subject) -> None:
+    """Results belong to requests, wherever they stand in the batch.
+
+    In the batches of `batch-equals-items` each request gets its own result, and the same requests
+    backwards, and rotated, get the same results. Where only one fits in a batch, they are called
+    one after the other in those orders.
+    """
+    live = subject.live
+    if _MIXED_UP in subject.measured:
+        raise Broken(subject.measured[_MIXED_UP])
+    size = max(3, len(live.take(subject.item)))
+    for ks in (list(reversed(range(size))), [*range(1, size), 0]):
+        for part in _fitting(subject, live, ks):
+            subject.must_give(live, part, f"in the order {ks}")
+
+
+def _fitting(subject: Subject, live: Live, ks: list[int]) -> list[list[int]]:
+    """Cut requests into batches that fit, in order."""
+    most = live.backend.max
+    parts: list[list[int]] = []
+    for k in ks:
+        longer = [*(parts[-1] if parts else []), k]
+        weight = len(longer) if most == 1 else weight_of(subject.items(longer))
+        if parts and (most is None or weight <= most):
+            parts[-1] = longer
+        else:
+            parts.append([k])
+    return parts
+
+
+@rule("results-kept", "order-kept")
+def results_kept(subject: Subject) -> None:
+    """Results own their memory: callers hold them while the backend works on.
+
+    Results are compared with copies of themselves after each of eight larger batches, and after
+    `close`. Those of the same requests, run again, stand on other memory (as far as lists, dicts
+    and arrays tell), that of the requests themselves excepted.
+    """
+    live = subject.build()
+    batch, again = live.take(subject.item), live.take(subject.item)
+    came = [dict(request) for request in (*batch, *again)]
+    first = live.results(batch)
+    copies = [kept(result) for result in first]
+    for k, (result, later) in enumerate(zip(first, live.results(again), strict=True)):
+        if shares_memory(result, later, but=came):
+            raise Broken(f"the result of item {k} shares its memory with that of a later batch")
+
+    def must_be_as_before(since: str) -> None:
+        for k, (result, copy) in enumerate(zip(first, copies, strict=True)):
+            subject.must_equal(result, copy, f"the result of item {k} was changed by {since}")
+
+    for turn in range(1, _LATER + 1):
+        live.results(live.take(lambda k, turn=turn: subject.repeating(5 * turn + k), _LARGER))  # type: ignore[misc]
+        must_be_as_before("a later batch")
+    subject.done(live)
+    must_be_as_before("close")
+
+
+@rule("inputs-kept", "life-cycle-again")
+def inputs_kept(subject: Subject) -> None:
+    """What callers sent is theirs: they may send it again, or to another branch at the same time.
+
+    After a batch, and after another one and `close`, the values that requests came with are equal
+    to fresh ones of `make_item`. The keys that the backend writes may hold something else; the
+    objects that were there are compared.
+    """
+    live = subject.build()
+    batch = live.take(subject.item)
+    came = [dict(request) for request in batch]
+    live.results(batch)
+    _must_be_fresh(subject, came, "forward")
+    live.results(live.take(lambda k: subject.item(5 + k)))
+    _must_be_fresh(subject, came, "a later batch")
+    subject.done(live)
+    _must_be_fresh(subject, came, "close")
+
+
+def _must_be_fresh(subject: Subject, came: list[dict[str, Any]], since: str) -> None:
+    for k, request in enumerate(came):
+        found = difference(request, subject.item(k))
+        if found is not None:
+            raise Broken(f"{since} changed what request {k} came with: {found}")
+
+
+RULES: tuple[Rule, ...] = (
+    finished_when_told,
+    batch_equals_items,
+    order_kept,
+    inputs_kept,
+    results_kept,
+)

@@ -1,0 +1,200 @@
+"""Rules about threads: several instances, several threads, nothing changed in any of them."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace_testing.conformance.outcome import Broken
+from headrace_testing.conformance.rule import Rule, rule
+from headrace_testing.conformance.values import kept
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace_testing.conformance.live import Live
+    from headrace_testing.conformance.subject import Subject
+
+__all__ = ["RULES", "in_thread"]
+
+T = TypeVar("T")
+
+_ROUNDS = 3
+_LIMIT_S = 120.0
+
+
+def in_thread(function: Callable[[], T]) -> T:
+    """Call a function in a new thread and give what it gives, or raise what it raises."""
+    (result,) = _together([function])
+    return result
+
+
+def _together(functions: list[Callable[[], T]]) -> list[T]:
+    """Call functions in a thread each, begun at the same moment."""
+    results: list[Any] = [None] * len(functions)
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(len(functions))
+
+    def run(place: int) -> None:
+        try:
+            barrier.wait(_LIMIT_S)
+            results[place] = functions[place]()
+        except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(functions))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_LIMIT_S)
+    if any(thread.is_alive() for thread in threads):
+        raise Broken(f"a call did not end within {_LIMIT_S:.0f} s")
+    if errors:
+        raise errors[0]
+    return results
+
+
+def _result(pool: ThreadPoolExecutor, function: Callable[[], T]) -> T:
+    return pool.submit(function).result(_LIMIT_S)
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[list[Callable[[Callable[[], Any]], Any]]]:
+    """Give threads that live at the same time, so that none gets the identifier of another."""
+    pools = [ThreadPoolExecutor(1, "headrace-conformance") for _ in range(count)]
+    try:
+        for pool in pools:
+            pool.submit(threading.get_ident).result(_LIMIT_S)
+        yield [functools.partial(_result, pool) for pool in pools]
+    finally:
+        for pool in pools:
+            pool.shutdown(wait=False)
+
+
+@rule("instances-agree", "threads-in-turn")
+def instances_agree(subject: Subject) -> None:
+    """A node may have several instances, which run at the same time and must not meet.
+
+    Two instances of one node, each in a thread of its own and begun at the same moment, get
+    different batches several times over; every request gets what one instance alone gives it.
+    """
+    live = subject.build(instance_num=2)
+    if len(live.instances) != 2:
+        raise Broken(f"a node with instance_num = 2 has {len(live.instances)} instance(s)")
+
+    def work(index: int) -> list[tuple[int, Any]]:
+        found = []
+        for turn in range(_ROUNDS):
+            start = (turn + index) % _ROUNDS
+            batch = live.take(lambda k, start=start: subject.item(start + k))  # type: ignore[misc]
+            found += [(start + k, kept(r)) for k, r in enumerate(live.results(batch, index))]
+        return found
+
+    for index, found in enumerate(_together([lambda: work(0), lambda: work(1)])):
+        for k, result in found:
+            what = f"beside another instance, instance {index} gives request {k} something else"
+            subject.must_equal(result, subject.expected(k), what)
+    subject.done(live)
+
+
+@rule("threads-in-turn", "order-kept")
+def threads_in_turn(subject: Subject) -> str:
+    """Whichever thread has the batch runs it, unless the class says `owns_thread = True`.
+
+    The backend is built in one thread, called in turn by three others and closed by a fifth; the
+    results stay the same and `close` raises nothing. A backend that cannot do that must declare
+    `owns_thread = True`: then core runs `init`, every `forward` and `close` in one thread.
+    """
+    with _threads(_ROUNDS + 2) as threads:
+        live: Live = threads[0](subject.build)
+        ks = list(range(len(live.take(subject.item))))
+        for turn in range(1, _ROUNDS + 1):
+            what = f"in thread {turn} after that of init"
+            try:
+                threads[turn](functools.partial(subject.must_give, live, ks, what))
+            except Broken as error:
+                raise Broken(f"{what} it does not do what it does alone: {error}") from error
+        threads[-1](lambda: subject.done(live))
+    return "it owns its thread" if subject.cls.owns_thread else "any thread may run it"
+
+
+@rule("thread-state-kept", "threads-in-turn")
+def thread_state_kept(subject: Subject) -> None:
+    """The thread that runs a batch belongs to somebody: a caller, or another pipeline.
+
+    In a thread that calls it, the backend leaves context variables as they were, and what libraries
+    keep per thread: decimal contexts, numpy's error state, torch's gradient and inference modes and
+    its current CUDA device and stream, and tracing. For a backend that owns its thread, its own
+    thread is looked at by nobody else.
+    """
+    live = subject.live
+
+    def work() -> str | None:
+        import decimal
+
+        decimal.getcontext()
+        live.results(live.take(subject.item))  # libraries make their own state at their first use
+        before = _state()
+        live.results(live.take(subject.item))
+        return _changed(before, _state())
+
+    fresh = in_thread(lambda: _first_call(subject))
+    changed = in_thread(work) or fresh
+    if changed is not None:
+        raise Broken(f"after a batch the thread has another {changed}")
+
+
+def _first_call(subject: Subject) -> str | None:
+    """Give the first context variable of the backend's own that the first call leaves changed."""
+    import decimal
+
+    decimal.getcontext()
+    before = _variables()
+    subject.live.results(subject.live.take(subject.item))
+    after = _variables()
+    own = {key: value for key, value in after.items() if before.get(key) is not value}
+    return f"context variable {next(iter(own)).name!r}" if own else None
+
+
+def _variables() -> dict[contextvars.ContextVar[Any], Any]:
+    return dict(contextvars.copy_context().items())
+
+
+def _state() -> dict[str, Any]:
+    import decimal
+
+    context = decimal.getcontext()
+    state: dict[str, Any] = {
+        "context variables": {var.name: id(value) for var, value in _variables().items()},
+        "decimal context": (context.prec, context.rounding, repr(context.traps)),
+        "trace function": (sys.gettrace(), sys.getprofile()),
+    }
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and hasattr(numpy, "geterr"):
+        state["error state of numpy"] = dict(numpy.geterr())
+    if torch is not None and hasattr(torch, "is_grad_enabled"):
+        state["gradient mode of torch"] = (
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+        )
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            state["CUDA device of torch"] = torch.cuda.current_device()
+            state["CUDA stream of torch"] = torch.cuda.current_stream()
+    return state
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    for key, value in after.items():
+        if key in before and before[key] != value:
+            return key
+    return None
+
+
+RULES: tuple[Rule, ...] = (instances_agree, threads_in_turn, thread_state_kept)

@@ -1,0 +1,217 @@
+"""Running the rules over one backend, each once, those it needs before it."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import platform
+import warnings
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace_testing.conformance import (
+    rules_batch,
+    rules_class,
+    rules_docs,
+    rules_errors,
+    rules_keys,
+    rules_left,
+    rules_life,
+    rules_results,
+    rules_threads,
+)
+from headrace_testing.conformance.certificate import Certificate
+from headrace_testing.conformance.outcome import (
+    BLOCKED,
+    EXPECTED_FAILURE,
+    FAILED,
+    NOT_APPLICABLE,
+    NOT_JUDGED,
+    PASSED,
+    UNEXPECTED_PASS,
+    Broken,
+    NotApplicable,
+    NotJudged,
+    Verdict,
+)
+from headrace_testing.conformance.subject import Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Self
+
+    from headrace import Backend
+    from headrace_testing.conformance.base import BackendConformance
+    from headrace_testing.conformance.rule import Rule
+
+__all__ = ["ConformanceRun", "certify", "check_expected", "rules"]
+
+_MODULES = (
+    rules_class,
+    rules_docs,
+    rules_batch,
+    rules_results,
+    rules_keys,
+    rules_errors,
+    rules_life,
+    rules_threads,
+    rules_left,
+)
+
+
+def rules() -> Mapping[str, Rule]:
+    """Give all rules by identifier, in the order in which they are judged."""
+    found = {one.id: one for module in _MODULES for one in module.RULES}
+    ordered: dict[str, Rule] = {}
+
+    def put(identifier: str) -> None:
+        if identifier not in ordered:
+            for needed in found[identifier].needs:
+                put(needed)
+            ordered[identifier] = found[identifier]
+
+    for identifier in found:
+        put(identifier)
+    return ordered
+
+
+def _that_build(rules: Mapping[str, Rule]) -> set[str]:
+    """Give the rules that build the backend: `builds`, and all that need it."""
+    found = {"builds"}
+    for identifier, one in rules.items():  # those that a rule needs come before it
+        if found & set(one.needs):
+            found.add(identifier)
+    return found
+
+
+def check_expected(cls: type[BackendConformance]) -> None:
+    """Check the exceptions of a conformance class: rules that exist, each with a reason.
+
+    Raises:
+        ValueError: One is no rule, or has no reason.
+    """
+    known = rules()
+    for identifier, reason in cls.expected_failures.items():
+        if identifier not in known:
+            near = difflib.get_close_matches(str(identifier), known, n=1)
+            raise ValueError(
+                f"expected_failures of {cls.__name__} names {identifier!r}, which is no rule"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+        if not isinstance(reason, str) or not reason.strip():
+            raise ValueError(
+                f"expected_failures of {cls.__name__} gives no reason for {identifier!r}: "
+                "write why the backend cannot keep it"
+            )
+
+
+class ConformanceRun:
+    """One conformance class, judged rule by rule; used as a context manager."""
+
+    def __init__(
+        self, cls: type[BackendConformance], *, promised: type[Backend] | None = None
+    ) -> None:
+        check_expected(cls)
+        self.rules = rules()
+        self.subject = Subject(cls(), promised)
+        self.expected = dict(cls.expected_failures)
+        self._verdicts: dict[str, Verdict] = {}
+        self._builds = _that_build(self.rules)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what was built."""
+        self.subject.close()
+
+    def verdict(self, identifier: str) -> Verdict:
+        """Judge one rule, and before it those that it needs; each is judged once."""
+        if identifier not in self._verdicts:
+            self._verdicts[identifier] = self._judge(self.rules[identifier])
+        return self._verdicts[identifier]
+
+    def _judge(self, rule: Rule) -> Verdict:
+        lacking = self.subject.unavailable
+        if lacking is not None and rule.id in self._builds and not rule.unbuilt:
+            return Verdict(rule.id, NOT_JUDGED, rule.reason, lacking, self.expected.get(rule.id))
+        bad = [one for one in rule.needs if self.verdict(one).outcome in (FAILED, BLOCKED)]
+        if bad:
+            outcome, detail = BLOCKED, f"it cannot be judged before {bad[0]!r} holds"
+        else:
+            outcome, detail = self._check(rule)
+        reason = self.expected.get(rule.id)
+        if reason is not None:
+            if outcome == FAILED:
+                outcome = EXPECTED_FAILURE
+            elif outcome not in (BLOCKED, NOT_JUDGED):
+                outcome = UNEXPECTED_PASS
+                detail = "it is listed in expected_failures, and holds: take it out there"
+        return Verdict(rule.id, outcome, rule.reason, detail, reason)
+
+    def _check(self, rule: Rule) -> tuple[str, str]:
+        """Give the outcome of a rule, and what was seen."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a rule of its own listens to them
+                return PASSED, rule.check(self.subject) or ""
+        except Broken as error:
+            return FAILED, str(error)
+        except NotApplicable as error:
+            return NOT_APPLICABLE, str(error)
+        except NotJudged as error:
+            return NOT_JUDGED, str(error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a backend raises breaks the rule
+            return FAILED, f"{type(error).__name__}: {error}"
+
+    def certificate(self) -> Certificate:
+        """Judge all rules."""
+        return describe(self.subject, tuple(self.verdict(identifier) for identifier in self.rules))
+
+
+def describe(subject: Subject, verdicts: tuple[Verdict, ...]) -> Certificate:
+    """Make the certificate of a backend, however little of it is known."""
+    kit = subject.kit
+    name, distribution, version = kit.expression, "", ""
+    with contextlib.suppress(Exception):  # the rule `resolves` says what is wrong
+        element = subject.element
+        name, distribution, version = element.name, element.distribution, element.version
+    options: dict[str, Any] = json.loads(json.dumps(dict(kit.options), default=_as_text))
+    return Certificate(
+        backend=name,
+        distribution=distribution,
+        version=version,
+        expression=kit.expression,
+        options=options,
+        headrace=headrace.__version__,
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        rules=verdicts,
+        tolerance=(kit.rtol, kit.atol),
+        unavailable=subject.unavailable,
+    )
+
+
+def _as_text(value: object) -> Any:
+    return str(value) if isinstance(value, PurePath) else repr(value)
+
+
+def certify(cls: type[BackendConformance], *, promised: type[Backend] | None = None) -> Certificate:
+    """Judge a backend by all rules.
+
+    Args:
+        cls: The conformance class.
+        promised: The class that an entry point offers under the backend's name; the expression must
+            name it. None where there is no such promise.
+
+    Raises:
+        ValueError: ``expected_failures`` names what is no rule, or gives no reason.
+    """
+    with ConformanceRun(cls, promised=promised) as run:
+        return run.certificate()

@@ -1,0 +1,207 @@
+"""The backend under test: planned once, and what it gives alone to compare with."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace_testing.conformance.declared import Keys, declared_keys
+from headrace_testing.conformance.live import Live, weight_of
+from headrace_testing.conformance.outcome import Broken
+from headrace_testing.conformance.values import difference, kept
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headrace import Backend, PipelineConfig
+    from headrace.keys import Request
+    from headrace.plugins import Element
+    from headrace_testing.conformance.base import BackendConformance
+
+__all__ = ["DISTINCT", "Subject", "replaced"]
+
+DISTINCT = 17
+"""How many different requests there are in large batches, where they come again and again.
+
+A prime number, so that results which are moved by a part of a batch are seen.
+"""
+
+
+@contextlib.contextmanager
+def replaced(cls: type[Backend], name: str, method: Any) -> Iterator[None]:
+    """Give a class another method for a while."""
+    own = vars(cls).get(name)
+    setattr(cls, name, method)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, own)
+
+
+class Subject:
+    """A conformance class and the backend it names.
+
+    Attributes:
+        kit: An instance of the class.
+        promised: The class that an entry point promises, or None.
+        unavailable: What this machine lacks to build the backend, None for nothing.
+        measured: What rules have measured once and share.
+    """
+
+    def __init__(self, kit: BackendConformance, promised: type[Backend] | None = None) -> None:
+        self.kit = kit
+        self.promised = promised
+        self.unavailable = lacking = kit.unavailable()
+        if lacking is not None and not (isinstance(lacking, str) and lacking.strip()):
+            raise ValueError(
+                f"{type(kit).__name__}.unavailable() gives {lacking!r}, which is neither None nor a "
+                "text that says what is lacking"
+            )
+        self._open: list[Live] = []
+        self._expected: dict[int, Any] = {}
+        self.measured: dict[Any, Any] = {}
+
+    # What was written.
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        """Give the configuration: the expression, and what goes beside it."""
+        return {"backend": self.kit.expression, **dict(self.kit.options), **more}
+
+    def load(self, **more: Any) -> PipelineConfig:
+        """Read the configuration; it is checked, nothing is built."""
+        return headrace.PipelineConfig.load(self.settings(**more))
+
+    @cached_property
+    def config(self) -> PipelineConfig:
+        """The configuration."""
+        return self.load()
+
+    @cached_property
+    def element(self) -> Element:
+        """The outermost name of the expression."""
+        found = headrace.plugins.resolve(self.config)
+        if found is None:
+            raise Broken(f"{self.kit.expression!r} names no backend that an instance is built from")
+        return found
+
+    @property
+    def cls(self) -> type[Backend]:
+        """The class of the outermost name."""
+        return self.element.cls
+
+    @property
+    def children(self) -> list[Element]:
+        """What stands inside the outermost name, at any depth."""
+        return self.element.walk()[1:]
+
+    # What it declares.
+
+    def declared(self, which: str, element: Element | None = None) -> Keys:
+        """Give the keys that an element declares under ``reads`` or ``writes``."""
+        element = self.element if element is None else element
+        value = getattr(element.cls, which)
+        if element is self.element and self.unavailable is None:
+            value = getattr(self.live.root, which)
+        return declared_keys(value, element.options)
+
+    # What is built.
+
+    def build(self, instance_num: int = 1) -> Live:
+        """Build it; it is closed at the end of the run, unless the caller does so before."""
+        config = self.config if instance_num == 1 else self.load(instance_num=instance_num)
+        asked = self.settings().get("max")
+        live = Live(config, None if asked is None else int(asked))
+        self._open.append(live)
+        return live
+
+    def done(self, live: Live) -> None:
+        """Close one.
+
+        Raises:
+            Broken: Its ``close`` failed.
+        """
+        self._open.remove(live)
+        errors = live.close()
+        if errors:
+            raise Broken(f"close failed: {type(errors[0]).__name__}: {errors[0]}") from errors[0]
+
+    def close(self) -> None:
+        """Close what is still open."""
+        while self._open:
+            self._open.pop().close()
+
+    @cached_property
+    def live(self) -> Live:
+        """The one that only ever sees requests that are right."""
+        return self.build()
+
+    @cached_property
+    def tried(self) -> Live:
+        """The one that gets the wrong ones."""
+        return self.build()
+
+    # Requests.
+
+    def item(self, k: int) -> Request:
+        """Give the request number ``k``."""
+        return self.kit.make_item(k)
+
+    def items(self, ks: Iterable[int]) -> list[Request]:
+        """Give several requests."""
+        return [self.item(k) for k in ks]
+
+    def repeating(self, k: int) -> Request:
+        """Give the request number ``k`` of a large batch."""
+        return self.item(k % DISTINCT)
+
+    def expected(self, k: int) -> Any:
+        """Give what request ``k`` gives alone, in an instance that sees only right ones."""
+        if k not in self._expected:
+            self._expected[k] = kept(self.live.result_alone(self.item(k)))
+        return self._expected[k]
+
+    def given(self, live: Live, ks: list[int], *, index: int = 0) -> list[Any]:
+        """Run a batch of these requests; give copies of their results.
+
+        A batch that is too light is filled up with the last request, as by pad.
+        """
+        batch = self.items(ks)
+        while live.backend.max != 1 and weight_of(batch) < live.backend.min:
+            batch.append(self.item(ks[-1]))
+        return [kept(result) for result in live.results(batch, index)][: len(ks)]
+
+    def must_give(self, live: Live, ks: list[int], what: str, *, index: int = 0) -> None:
+        """Run a batch of these requests and compare each result with what it gives alone.
+
+        Raises:
+            Broken: One fails or differs; ``what`` begins the sentence.
+        """
+        self.must_match(self.given(live, ks, index=index), ks, what)
+
+    def must_match(self, results: list[Any], ks: list[int], what: str) -> None:
+        """Compare the results of these requests with what each gives alone.
+
+        Raises:
+            Broken: One differs; ``what`` begins the sentence.
+        """
+        for k, result in zip(ks, results, strict=True):
+            self.must_equal(result, self.expected(k), f"{what}, request {k} differs")
+
+    def must_equal(self, result: Any, expected: Any, what: str) -> None:
+        """Compare two results.
+
+        Raises:
+            Broken: They differ; ``what`` begins the sentence.
+        """
+        found = self.differ(result, expected)
+        if found is not None:
+            raise Broken(f"{what}: {found}")
+
+    def differ(self, result: Any, expected: Any) -> str | None:
+        """Say where two results differ, within the tolerance; None when they are equal."""
+        return difference(result, expected, rtol=self.kit.rtol, atol=self.kit.atol)

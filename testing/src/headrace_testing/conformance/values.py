@@ -1,0 +1,220 @@
+"""Comparing what backends give, and keeping it for later, whatever library it is of.
+
+Arrays are known by their ``shape`` and ``dtype``, or by what others may read them through. No array
+library is imported: numpy is used when somebody else has loaded it, else arrays are compared as
+nested lists. Those on a device are compared and kept by a copy on the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from headrace_testing.conformance.dlpack import HostArray, host_copy, is_on_device
+
+__all__ = ["arrays_on_device", "difference", "is_array", "kept", "said"]
+
+_TEXT = 120
+_LISTING = ("tolist", "to_pylist")
+
+
+def is_array(value: Any) -> bool:
+    """Tell whether ``value`` is an array of any library: it has a shape and a dtype, or DLPack."""
+    if isinstance(value, type):
+        return False
+    return (hasattr(value, "shape") and hasattr(value, "dtype")) or hasattr(value, "__dlpack__")
+
+
+def said(value: Any) -> str:
+    """Say in a few words what ``value`` is."""
+    if is_array(value):
+        return f"{type(value).__name__} of {_dtype(value)} {list(getattr(value, 'shape', ()))}"
+    text = repr(value)
+    return text if len(text) <= _TEXT else f"{text[:_TEXT]}..."
+
+
+def kept(value: Any) -> Any:
+    """Give a copy that nothing done to ``value`` later can change."""
+    if isinstance(value, memoryview):
+        return value.tobytes()
+    try:
+        # What is in the memo is taken in place of a copy: arrays on a device come to the host.
+        memo = {id(array): host_copy(array) for array in arrays_on_device(value)}
+        return copy.deepcopy(value, {key: one for key, one in memo.items() if one is not None})
+    except Exception:  # noqa: BLE001 - foreign objects may refuse in any way
+        if isinstance(value, Mapping):
+            return {key: kept(part) for key, part in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(kept(part) for part in value)
+        return value
+
+
+def arrays_on_device(value: Any) -> list[Any]:
+    """Give the arrays on a device that a value holds, each once."""
+    found: list[Any] = []
+    _walk(value, set(), found)
+    return found
+
+
+def _walk(value: Any, seen: set[int], found: list[Any]) -> None:
+    if id(value) in seen or isinstance(value, (str, bytes, int, float, type(None))):
+        return
+    seen.add(id(value))
+    if is_on_device(value):
+        found.append(value)
+    elif is_array(value):
+        return
+    elif isinstance(value, Mapping):
+        for part in list(value.values()):
+            _walk(part, seen, found)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for part in list(value):
+            _walk(part, seen, found)
+    else:
+        for part in list((_fields(value) or {}).values()):
+            _walk(part, seen, found)
+
+
+def difference(a: Any, b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> str | None:
+    """Say where two values differ; None when they are equal."""
+    if a is b:
+        return None
+    if isinstance(a, memoryview) or isinstance(b, memoryview):
+        a, b = _bytes_of(a), _bytes_of(b)
+    if is_array(a) and is_array(b):
+        return _of_arrays(a, b, rtol, atol)
+    if type(a) is not type(b):
+        return f"{said(a)} and {said(b)}"
+    if isinstance(a, float):
+        return None if _close(a, b, rtol, atol) else f"{a!r} and {b!r}"
+    if isinstance(a, Mapping):
+        return _of_mappings(a, b, rtol, atol)
+    if isinstance(a, (list, tuple)):
+        return _of_sequences(a, b, rtol, atol)
+    return _of_objects(a, b, rtol, atol)
+
+
+def _bytes_of(value: Any) -> Any:
+    return value.tobytes() if isinstance(value, memoryview) else value
+
+
+def _close(a: float, b: float, rtol: float, atol: float) -> bool:
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return True
+    return math.isfinite(a) and math.isfinite(b) and abs(a - b) <= atol + rtol * abs(b)
+
+
+def _of_arrays(a: Any, b: Any, rtol: float, atol: float) -> str | None:
+    ours, theirs = _readable(a), _readable(b)
+    if ours is None or theirs is None:
+        return _of_unreadable(a, b, rtol, atol)
+    a, b = ours, theirs
+    if _dtype(a) != _dtype(b) or tuple(a.shape) != tuple(b.shape):
+        return f"{said(a)} and {said(b)}"
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(a, numpy.ndarray) and isinstance(b, numpy.ndarray):
+        if a.dtype.kind in "fc":
+            equal = numpy.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+        elif a.dtype.kind == "O":
+            return difference(a.tolist(), b.tolist(), rtol=rtol, atol=atol)
+        else:
+            equal = a == b
+        wrong = int(equal.size - numpy.count_nonzero(equal))
+        return f"{wrong} of {a.size} numbers in {said(a)}" if wrong else None
+    place = difference(_listed(a), _listed(b), rtol=rtol, atol=atol)
+    return None if place is None else f"{said(a)}: {place}"
+
+
+def _readable(array: Any) -> Any:
+    """Give an array that the CPU can read, of numpy where that is loaded; None if there is none."""
+    if is_on_device(array) or not hasattr(array, "shape") or not _tells(array):
+        array = host_copy(array)
+    if isinstance(array, HostArray):
+        found = array.numpy()
+        return array if found is None else found
+    numpy = sys.modules.get("numpy")
+    if (
+        numpy is not None
+        and hasattr(array, "__dlpack__")
+        and not hasattr(array, "__array_struct__")
+    ):
+        with contextlib.suppress(Exception):  # a dtype that numpy lacks: compared as lists
+            return numpy.from_dlpack(array)
+    return array
+
+
+def _tells(array: Any) -> bool:
+    """Tell whether an array gives what it holds as lists, or its bytes."""
+    if any(callable(getattr(array, name, None)) for name in _LISTING):
+        return True
+    try:
+        memoryview(array).release()
+    except TypeError:
+        return False
+    return True
+
+
+def _listed(array: Any) -> Any:
+    """Give what an array holds as lists."""
+    for name in _LISTING:
+        if callable(getattr(array, name, None)):
+            return getattr(array, name)()
+    return memoryview(array).tolist()
+
+
+def _of_unreadable(a: Any, b: Any, rtol: float, atol: float) -> str | None:
+    found = _of_objects(a, b, rtol, atol)
+    if found is not None and is_on_device(a):
+        return f"{said(a)} on a device cannot be read: it has neither cpu(), get() nor __dlpack__"
+    return found
+
+
+def _dtype(array: Any) -> str:
+    return str(getattr(array, "dtype", "unknown"))
+
+
+def _of_mappings(a: Any, b: Any, rtol: float, atol: float) -> str | None:
+    if list(a) != list(b) and set(a) != set(b):
+        return f"the keys {sorted(map(str, a))} and {sorted(map(str, b))}"
+    for key in a:
+        found = difference(a[key], b[key], rtol=rtol, atol=atol)
+        if found is not None:
+            return f"at {key!r}: {found}"
+    return None
+
+
+def _of_sequences(a: Any, b: Any, rtol: float, atol: float) -> str | None:
+    if len(a) != len(b):
+        return f"{len(a)} and {len(b)} elements"
+    for index, (one, other) in enumerate(zip(a, b, strict=True)):
+        found = difference(one, other, rtol=rtol, atol=atol)
+        if found is not None:
+            return f"at {index}: {found}"
+    return None
+
+
+def _of_objects(a: Any, b: Any, rtol: float, atol: float) -> str | None:
+    try:
+        if bool(a == b):
+            return None
+    except Exception:  # noqa: BLE001, S110 - a foreign __eq__ may raise anything
+        pass
+    ours, theirs = _fields(a), _fields(b)
+    if ours is None or theirs is None:
+        return f"{said(a)} and {said(b)}"
+    return _of_mappings(ours, theirs, rtol, atol)
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    """Give the attributes of an object that has some, and no equality of its own."""
+    own = getattr(type(value), "__eq__", None) is not object.__eq__
+    if own and not hasattr(value, "__dataclass_fields__"):
+        return None
+    names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+    found = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    found.update(getattr(value, "__dict__", {}))
+    return found or None

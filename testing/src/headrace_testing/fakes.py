@@ -1,0 +1,147 @@
+"""A clock that moves when told, and backends that record, block or fail."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from headrace import Backend
+from headrace import Options as _Options
+
+if TYPE_CHECKING:
+    from headrace.keys import Request
+
+__all__ = ["Blocking", "Failing", "FakeClock", "Recording"]
+
+
+class FakeClock:
+    """A clock in seconds that stands still until it is moved; call it for the time."""
+
+    def __init__(self, start_s: float = 0.0) -> None:
+        self._now = start_s
+
+    def __call__(self) -> float:
+        """Give the time in seconds."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward."""
+        if seconds < 0:
+            raise ValueError("a clock does not go back")
+        self._now += seconds
+
+
+class Recording(Backend):
+    """Identity that records the ``data`` of every batch, in the order in which they ran.
+
+    Reads:
+        data: Anything.
+    Writes:
+        result: The same object.
+    Batch:
+        1 or more.
+
+    Raises:
+        Nothing.
+    Source:
+        own
+    """
+
+    batches: ClassVar[list[list[Any]]] = []
+    """The ``data`` of each batch since `clear`, of all instances."""
+
+    @classmethod
+    def clear(cls) -> None:
+        """Forget what was recorded."""
+        cls.batches.clear()
+
+    def forward(self, batch: list[Request]) -> None:
+        """Record the batch and give ``data`` as ``result``."""
+        self.batches.append([request["data"] for request in batch])
+        for request in batch:
+            request["result"] = request["data"]
+
+
+class Blocking(Backend):
+    """Identity that waits in ``forward`` until it is let go.
+
+    Reads:
+        data: Anything.
+    Writes:
+        result: The same object.
+    Batch:
+        1 or more.
+
+    Raises:
+        Nothing.
+    Source:
+        own
+    """
+
+    entered: ClassVar[threading.Semaphore] = threading.Semaphore(0)
+    """Released once per batch that has begun."""
+    leave: ClassVar[threading.Semaphore] = threading.Semaphore(0)
+    """Acquired once per batch before it ends."""
+
+    @classmethod
+    def reset(cls) -> None:
+        """Begin anew: nothing has entered and nothing may leave."""
+        cls.entered = threading.Semaphore(0)
+        cls.leave = threading.Semaphore(0)
+
+    def forward(self, batch: list[Request]) -> None:
+        """Say that the batch has begun, and wait until it may end."""
+        self.entered.release()
+        self.leave.acquire()
+        for request in batch:
+            request["result"] = request["data"]
+
+
+class Failing(Backend):
+    """Identity that fails when told: ``Failing(on=bad)`` raises for a batch that holds "bad".
+
+    Reads:
+        data: Anything.
+    Writes:
+        result: The same object.
+    Batch:
+        1 or more.
+
+    Raises:
+        ValueError: An item's ``data`` equals the option ``on``.
+    Source:
+        own
+    """
+
+    class Options(_Options):
+        """Options of Failing."""
+
+        positional = ("on",)
+        on: Any = Field(None, description="The data that fails.")
+        alone: bool = Field(
+            False, description="Whether only that item fails, and not its whole batch."
+        )
+
+    def init(self, options: Any, context: Any) -> None:
+        """Keep the options."""
+        self.options = options
+
+    def _is_told(self, data: Any) -> bool:
+        try:
+            return bool(data == self.options.on)
+        except Exception:  # noqa: BLE001 - an array is not equal as a whole
+            return False
+
+    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Give ``data`` as ``result``, or fail."""
+        outcomes: list[Exception | None] = []
+        for request in batch:
+            failed = self._is_told(request["data"])
+            if failed and not self.options.alone:
+                raise ValueError(f"told to fail on {self.options.on!r}")
+            outcomes.append(ValueError(f"told to fail on {self.options.on!r}") if failed else None)
+            if not failed:
+                request["result"] = request["data"]
+        return outcomes if any(outcomes) else None

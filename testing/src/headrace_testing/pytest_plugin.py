@@ -1,0 +1,30 @@
+"""The pytest plugin: every conformance class is collected, one test per rule.
+
+Loaded by pytest through its entry point in every run, so it imports nothing but the standard
+library until a conformance class is there.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["pytest_pycollect_makeitem"]
+
+
+def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> pytest.Collector | None:
+    """Collect a subclass of `headrace_testing.BackendConformance`, whatever its name."""
+    base = sys.modules.get("headrace_testing.conformance.base")
+    if base is None or not isinstance(obj, type) or not issubclass(obj, base.BackendConformance):
+        return None
+    from headrace_testing.conformance.collecting import ConformanceCollector
+
+    if not getattr(obj, "expression", "") or not getattr(obj, "__test__", True):
+        return None  # a base of other conformance classes
+    found: pytest.Collector = ConformanceCollector.from_parent(
+        collector, name=name, conformance=obj
+    )
+    return found

@@ -1,0 +1,203 @@
+"""Arrays on a device as the kit sees them: compared and kept by a copy on the host."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import pytest
+
+from headrace_testing.conformance.dlpack import HostArray, host_copy, is_on_device
+from headrace_testing.conformance.memory import shares_memory
+from headrace_testing.conformance.values import difference, is_array, kept
+
+np = pytest.importorskip("numpy")
+
+CUDA = 2
+
+
+class OnlyDlpack:
+    """An array on a device that has nothing but DLPack, and copies to the host when it is asked."""
+
+    def __init__(self, array, *, asked=("dl_device", "copy")):
+        self._array = array
+        self._asked = asked
+
+    def __dlpack_device__(self):
+        return CUDA, 0
+
+    def __dlpack__(self, **arguments):
+        if set(arguments) != set(self._asked):
+            raise TypeError("unexpected keyword argument")
+        assert arguments["dl_device"] == (1, 0)
+        return self._array.copy().__dlpack__()
+
+
+class Copied:
+    """An array on a device with a method that copies it to the host."""
+
+    def __init__(self, array, method):
+        self._array = array
+        self.dtype, self.shape = array.dtype, array.shape
+        self.device = "cuda:0"
+        setattr(self, method, array.copy)
+
+
+class Pointed:
+    """An array that tells its memory and nothing of what is in it."""
+
+    def __init__(self, begin, shape, *, typestr="<f4", read_only=False):
+        self.shape, self.dtype = shape, "float32"
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": typestr,
+            "data": (begin, read_only),
+            "version": 3,
+        }
+
+
+class Tensor:
+    """What tells its memory as torch does."""
+
+    dtype = "torch.float16"
+
+    def __init__(self, begin, count):
+        self.begin, self.count, self.shape = begin, count, (count,)
+
+    def data_ptr(self):
+        return self.begin
+
+    def numel(self):
+        return self.count
+
+    def element_size(self):
+        return 2
+
+
+WAYS = [
+    OnlyDlpack,
+    lambda array: OnlyDlpack(array, asked=("dl_device",)),
+    *(lambda array, method=m: Copied(array, method) for m in ("cpu", "get", "copy_to_host")),
+]
+IDS = ["dlpack", "dlpack-without-copy", "cpu", "get", "copy_to_host"]
+
+
+@pytest.mark.parametrize("on_device", WAYS, ids=IDS)
+def test_arrays_on_a_device_are_compared_by_what_they_hold(on_device):
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    one = on_device(a)
+    assert is_array(one)
+    assert is_on_device(one)
+    assert difference(one, on_device(a.copy())) is None
+    assert difference(one, on_device(a + 1)) is not None
+    assert difference(one, on_device(a + 1e-7), atol=1e-5) is None
+    assert difference(one, on_device(a.astype(np.float64))) is not None
+    assert difference(one, on_device(a.reshape(3, 2))) is not None
+    assert difference({"x": [one]}, {"x": [on_device(a * 2)]}) is not None
+
+
+@pytest.mark.parametrize("on_device", WAYS, ids=IDS)
+def test_what_was_kept_of_an_array_on_a_device_stays(on_device):
+    @dataclasses.dataclass
+    class Box:
+        array: object
+
+    memory = np.arange(3.0)
+    one = on_device(memory)
+    value = {"list": [one, one], "box": Box(one), "n": 1}
+    copy = kept(value)
+    assert difference(copy, value) is None
+    assert copy["list"][0] is copy["list"][1] is copy["box"].array
+    assert not is_on_device(copy["box"].array)
+    memory[0] = 9
+    assert difference(copy, value) is not None
+
+
+def test_without_an_array_library_dlpack_is_read_all_the_same(monkeypatch):
+    arrays = {
+        "float32": np.array([[1.5, -2.0], [0.0, 3.25]], np.float32),
+        "float16": np.array([0.5, -1.0], np.float16),
+        "complex64": np.array([1 + 2j], np.complex64),
+        "int16": np.array([1, -2, 3], np.int16),
+        "bool": np.array([True, False]),
+        "empty": np.zeros((0, 4), np.float32),
+        "no axis": np.array(7.0),
+        "strided": np.arange(24, dtype=np.int32).reshape(2, 3, 4)[:, ::2, 1:],
+        "backwards": np.arange(4, dtype=np.float32)[::-1],
+    }
+    read = {name: host_copy(OnlyDlpackView(array)) for name, array in arrays.items()}
+    for name, array in arrays.items():
+        assert isinstance(read[name], HostArray)
+        assert (read[name].dtype, read[name].shape) == (array.dtype.name, array.shape)
+        assert read[name].data == array.tobytes()
+    others = {name: host_copy(OnlyDlpackView(array)) for name, array in arrays.items()}
+    changed = host_copy(OnlyDlpackView(arrays["float32"] + 1))
+    close = host_copy(OnlyDlpackView(arrays["float32"] + np.float32(1e-6)))
+    monkeypatch.delitem(sys.modules, "numpy")
+    assert {name: difference(read[name], others[name]) for name in read} == dict.fromkeys(read)
+    assert difference(read["float32"], changed) is not None
+    assert difference(read["float32"], close, atol=1e-5) is None
+    assert difference(read["int16"], HostArray("int16", (3,), b"\1\0\2\0\3\0")) is not None
+
+
+class OnlyDlpackView(OnlyDlpack):
+    """One that gives no copy, as a view of memory that the CPU can read."""
+
+    def __init__(self, array):
+        super().__init__(array)
+
+    def __dlpack__(self, **arguments):
+        return self._array.__dlpack__()
+
+
+def test_half_floats_of_models_are_read_as_numbers():
+    # 1.0, -2.0 and infinity: the upper halves of the float32 of the same value.
+    assert HostArray("bfloat16", (3,), b"\x80\x3f\x00\xc0\x80\x7f").tolist() == [
+        1,
+        -2,
+        float("inf"),
+    ]
+
+
+def test_an_array_that_cannot_be_read_is_no_recursion_and_not_equal():
+    class Locked(OnlyDlpack):
+        def __dlpack__(self, **arguments):
+            raise BufferError("this device gives no copies")
+
+    one, other = Locked("at 4096"), Locked("at 8192")
+    assert difference(one, one) is None
+    found = difference(one, other)
+    assert found is not None
+    assert "cannot be read" in found
+
+
+def test_two_arrays_with_dlpack_alone_and_no_device_are_compared():
+    class Bare:
+        shape, dtype = (3,), "float64"
+
+        def __init__(self, array):
+            self._array = array
+
+        def __dlpack__(self, **_):
+            return self._array.__dlpack__()
+
+    assert difference(Bare(np.arange(3.0)), Bare(np.arange(3.0))) is None
+    assert difference(Bare(np.arange(3.0)), Bare(np.ones(3))) is not None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        (Pointed(4096, (2, 3)), Pointed(4096, (2, 3)), True),
+        (Pointed(4096, (2, 3)), Pointed(4096 + 20, (1,)), True),
+        (Pointed(4096, (2, 3)), Pointed(4096 + 24, (1,)), False),
+        (Pointed(4096, (2, 3), read_only=True), Pointed(4096, (2, 3)), False),
+        (Pointed(4096, (0,)), Pointed(4096, (2, 3)), False),
+        (Tensor(4096, 8), Tensor(4096 + 14, 8), True),
+        (Tensor(4096, 8), Tensor(4096 + 16, 8), False),
+        (Tensor(4096, 8), Pointed(4096, (1,)), True),
+    ],
+)
+def test_memory_on_a_device_is_seen(one, other, shared):
+    assert shares_memory({"a": [one]}, (other,)) is shared
+    assert not shares_memory(one, other, but=[one])

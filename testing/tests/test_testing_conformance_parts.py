@@ -1,0 +1,190 @@
+"""The parts of the kit: rules, watched requests, values that are compared and kept, memory."""
+
+from __future__ import annotations
+
+import pytest
+
+import headrace
+from headrace_testing import BackendConformance, certify
+from headrace_testing.conformance import rules
+from headrace_testing.conformance.memory import shares_memory
+from headrace_testing.conformance.values import difference, kept
+from headrace_testing.conformance.watching import DECOY, WatchedRequest
+
+
+def test_every_rule_has_an_identifier_a_reason_and_a_text():
+    for identifier, rule in rules().items():
+        assert identifier == rule.id
+        assert identifier.replace("-", "").isalpha()
+        assert identifier.islower()
+        assert rule.reason.endswith(".")
+        assert len(rule.text) > 40
+        assert set(rule.needs) < set(rules())
+
+
+def test_an_object_of_plain_python_is_a_backend_too():
+    class Plain:
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("PlainOfConformance", Plain, replace=True)
+
+    class PlainConformance(BackendConformance):
+        expression = "PlainOfConformance"
+
+        def make_item(self, k):
+            return {"data": k}
+
+    found = {v.id: v.outcome for v in certify(PlainConformance).rules}
+    assert found["docstring-sections"] == "failed"
+    assert found["missing-key"] == "failed"
+    assert found["batch-equals-items"] == "passed"
+    assert found["imports-lazily"] == "not_applicable"
+
+
+@pytest.mark.parametrize("look", [
+    lambda r: r["a"], lambda r: r.get("a"), lambda r: "a" in r, lambda r: r.setdefault("a", 1),
+    lambda r: r.pop("a"), dict, lambda r: {**r}, lambda r: r.copy(), lambda r: list(r.items()),
+    lambda r: list(r.values()), lambda r: r | {}, lambda r: r == {"a": 1}, lambda r: dict(**r),
+])  # fmt: skip
+def test_every_way_of_reading_a_request_is_noticed(look):
+    request = WatchedRequest(a=1)
+    look(request)
+    assert request.read == {"a"}
+    assert isinstance(request, dict)
+
+
+@pytest.mark.parametrize("change", [
+    lambda r: r.update(a=2), lambda r: r.update({"a": 2}), lambda r: r.__setitem__("a", 2),
+    lambda r: r.__ior__({"a": 2}), lambda r: r.pop("a"), lambda r: r.__delitem__("a"),
+    lambda r: r.clear(), lambda r: r.popitem(),
+])  # fmt: skip
+def test_every_way_of_changing_a_request_is_noticed(change):
+    request = WatchedRequest(a=1)
+    change(request)
+    assert request.written == {"a"}
+
+
+def test_what_was_written_first_is_not_read():
+    request = WatchedRequest({"a": 1, DECOY: 2})
+    request["b"] = 3
+    assert request["b"] == 3
+    assert (request.read, request.written, request.walked) == (set(), {"b"}, False)
+    dict(request)
+    assert request.walked
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "differ"),
+    [
+        (1, 1, False),
+        (1, 1.0, True),
+        (True, 1, True),
+        ("a", "b", True),
+        (float("nan"), float("nan"), False),
+        (1.0, 1.0 + 1e-9, False),
+        (1.0, 1.1, True),
+        (float("inf"), 1.0, True),
+        ([1, [2.0]], [1, [2.0]], False),
+        ([1, 2], (1, 2), True),
+        ([1], [1, 2], True),
+        ({"a": 1}, {"a": 1}, False),
+        ({"a": 1}, {"b": 1}, True),
+        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}, True),
+        (b"ab", b"ab", False),
+        (memoryview(b"ab"), memoryview(b"ab"), False),
+        (memoryview(b"ab"), memoryview(b"ac"), True),
+        (None, 0, True),
+    ],
+)
+def test_values_are_compared_by_type_and_content(a, b, differ):
+    assert (difference(a, b, rtol=1e-6) is not None) is differ
+
+
+def test_numbers_of_an_array_library_share_no_memory():
+    numpy = pytest.importorskip("numpy")
+    whole = numpy.arange(4.0)
+    kept_alive = [whole.sum() for _ in range(50)]
+    assert not any(shares_memory(one, whole.sum()) for one in kept_alive)
+    assert shares_memory(whole[1:], whole[:2])
+    assert shares_memory({"a": [whole]}, (whole,))
+
+
+def test_arrays_are_compared_by_dtype_shape_and_numbers():
+    np = pytest.importorskip("numpy")
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert difference(a, a.copy()) is None
+    assert difference(a, a.astype(np.float64)) is not None
+    assert difference(a, a.reshape(3, 2)) is not None
+    assert difference(a, a + 1) is not None
+    assert difference({"x": [a]}, {"x": [a + 1e-7]}, atol=1e-5) is None
+    assert difference(np.array(["a", None]), np.array(["a", "b"], object)) is not None
+    copy = kept({"x": a})
+    a[0] = 9
+    assert difference(copy, {"x": a}) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1 or more", (1, None)),
+        ("4 or more; items are independent", (4, None)),
+        ("One or more items.", (1, None)),
+        ("Any number of items.", (1, None)),
+        ("1 to 8", (1, 8)),
+        ("2-16, see the option", (2, 16)),
+        ("1", (1, 1)),
+        ("1; one at a time.", (1, 1)),
+        ("Exactly 4 rows", None),
+        ("exactly 4 items", (4, 4)),
+        ("2 to the size of the window", (2, "what words tell")),
+        ("That of what is inside.", None),
+        ("10 milliseconds", None),
+    ],
+)
+def test_the_range_in_a_docstring_is_read(text, found):
+    from headrace_testing.conformance.rules_docs import _range_of
+
+    assert _range_of(text) == found
+
+
+class Constant(headrace.Backend):
+    """Give the same number to all.
+
+    Reads:
+        Nothing.
+    Writes:
+        result: 7.
+    Batch:
+        1 or more
+
+    Raises:
+        Nothing.
+    Source:
+        Own.
+    """
+
+    reads = ()
+    rerun = True
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = 7
+
+
+def test_rules_about_keys_do_not_apply_where_none_is_read():
+    headrace.register("ConstantOfConformance", Constant, replace=True)
+
+    class ConstantConformance(BackendConformance):
+        expression = "ConstantOfConformance"
+
+        def make_item(self, k):
+            return {"data": k}
+
+    certificate = certify(ConstantConformance)
+    found = {v.id: v.detail for v in certificate.rules if v.outcome != "passed"}
+    assert certificate.certified, found
+    about_keys = {"missing-key", "wrong-type", "wrong-shape", "wrong-dtype", "bad-item-alone"}
+    about_imports = {"imports-lazily", "missing-library"}  # it is a class of a test module
+    assert set(found) == about_keys | about_imports

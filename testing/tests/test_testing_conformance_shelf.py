@@ -1,0 +1,169 @@
+"""The shelf: perfect backends pass every rule, each broken one is rejected by the rule meant for it."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from headrace_testing import certify
+from headrace_testing.conformance import rules, rules_left, rules_life
+from headrace_testing.conformance.probe import Probe, probe
+
+sys.path.insert(0, str(Path(__file__).parent))
+shelf = {
+    name: importlib.import_module(f"conformance_shelf.{name}")
+    for name in (
+        *("perfect", "labels", "broken_class", "broken_batch", "broken_results", "broken_errors"),
+        *("broken_life", "broken_device", "heavy"),
+    )
+}
+sys.path.pop(0)
+PERFECT = shelf["perfect"].CONFORMANCE
+BROKEN = shelf["labels"].BROKEN
+ABOUT_IMPORTS = {"imports-lazily", "missing-library"}
+IN_A_FRESH_PROCESS = {
+    *("PerfectConformance", "OwnThreadConformance", "WithAThreadConformance", "TwiceConformance"),
+}
+"""The others stand in the same module: a fresh process takes a second, and says the same of them."""
+
+
+def nothing_loaded(subject, **_):
+    """Stand for a fresh process in which a backend that needs no library was built."""
+    return Probe(stage="build")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_objects():
+    """Let the collector, which runs several times per backend, pass by what is there already."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """Let fresh processes find the shelf: they get the path of this one."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.fixture
+def fake_torch(monkeypatch):
+    """A torch on whose device one backend leaks, and another one waits for nothing."""
+    leaky = shelf["broken_life"].LeavesDeviceMemory
+    leaky.allocated = 0
+    waiting = shelf["broken_device"].LeavesItsWorkToOthers.devices
+    waiting.clear()
+    cuda = types.SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        device_count=lambda: 1,
+        memory_allocated=lambda index: leaky.allocated,
+        synchronize=lambda index: [device.wait() for device in waiting],
+        current_device=lambda: 0,
+        current_stream=lambda: "default stream",
+    )
+    torch = types.SimpleNamespace(
+        cuda=cuda,
+        is_grad_enabled=lambda: True,
+        is_inference_mode_enabled=lambda: False,
+        Tensor=type("Tensor", (), {}),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+
+@pytest.fixture(autouse=True)
+def tidy():
+    """Give back what the leaky ones have left."""
+    life = shelf["broken_life"]
+    life.LeavesAThread.stop.clear()
+    yield
+    life.LeavesAThread.stop.set()
+    for file in life.LeavesAFile.files:
+        file.close()
+    for descriptor in life.LeavesADescriptor.descriptors:
+        os.close(descriptor)
+    for process in shelf["broken_results"].LeavesAProcess.processes:
+        process.kill()
+        process.wait()
+    shelf["broken_results"].LeavesAProcess.processes.clear()
+    life.LeavesAFile.files.clear()
+    life.LeavesADescriptor.descriptors.clear()
+    life.OnlyOnce.made = life.EveryLifeAddsUp.made = 0
+
+
+def judged(cls):
+    certificate = certify(cls)
+    return certificate, {v.id: v for v in certificate.rules}
+
+
+@pytest.mark.parametrize("cls", PERFECT, ids=lambda cls: cls.__name__)
+def test_a_perfect_backend_passes_every_rule(cls, monkeypatch):
+    if cls.__name__ not in IN_A_FRESH_PROCESS:
+        monkeypatch.setattr(rules_life, "probe", nothing_loaded)
+    certificate, verdicts = judged(cls)
+    assert {v.id: v.detail for v in verdicts.values() if v.outcome != "passed"} == {}
+    assert list(verdicts) == list(rules())
+    assert certificate.certified
+
+
+@pytest.mark.parametrize("cls", BROKEN, ids=lambda cls: f"{cls.breaks}-{cls.__name__}")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_a_broken_backend_is_rejected_by_exactly_the_rule_meant_for_it(cls, request, monkeypatch):
+    if cls.breaks in ("device-memory-left", "finished-when-told"):
+        request.getfixturevalue("fake_torch")
+    if cls.breaks not in ABOUT_IMPORTS:
+        monkeypatch.setattr(rules_life, "probe", nothing_loaded)
+    if cls.breaks.endswith("-left"):
+        monkeypatch.setattr(rules_left, "_PATIENCE", 2)  # what is left here does not go away
+    certificate, verdicts = judged(cls)
+    failed = {v.id: v.detail for v in verdicts.values() if v.outcome == "failed"}
+    assert set(failed) == {cls.breaks}, failed
+    assert {v.outcome for v in verdicts.values()} <= {
+        *("passed", "failed", "blocked", "not_applicable"),
+    }
+    assert failed[cls.breaks]
+    assert not certificate.certified
+    gc.collect()
+
+
+def test_the_shelf_has_a_broken_backend_for_every_rule():
+    assert {cls.breaks for cls in BROKEN} == set(rules())
+    assert len({cls.__name__ for cls in BROKEN}) == len(BROKEN) >= 25
+
+
+def test_a_fresh_process_ends_whatever_the_backend_leaves_running(monkeypatch):
+    from headrace_testing.conformance import probe as probing
+    from headrace_testing.conformance.outcome import Broken
+    from headrace_testing.conformance.subject import Subject
+
+    def seen(name):
+        return probe(Subject(type(name, (PERFECT[0],), {"expression": name})()))
+
+    monkeypatch.setattr(probing, "_CLOSING_S", 0.1)
+    found = seen("NeverEnds")
+    assert (found.stage, found.error) == ("build", "")
+    with pytest.raises(Broken, match="a fresh process ended with 3"):
+        seen("EndsTheProcess")
+    monkeypatch.setattr(probing, "_LIMIT_S", 0.2)
+    with pytest.raises(Broken, match=r"a fresh process did not end within 0\.2 s"):
+        seen("NeverBuilds")
+    # Those after them get answers of their own.
+    monkeypatch.setattr(probing, "_LIMIT_S", 60)
+    assert [seen(name).stage for name in ("WithAThread", "OneAtATime")] == ["build", "build"]
+
+
+def test_the_shelf_is_judged_in_fresh_processes_as_it_is_said():
+    from headrace_testing.conformance.subject import Subject
+
+    found = probe(Subject(PERFECT[0]()))
+    assert (found.imported, found.configured, found.built) == ([], [], [])
+    assert (found.stage, found.error) == ("build", "")
