@@ -1,0 +1,111 @@
+"""Copying an array on a device to where the CPU can read it, with what its own library has for that."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["host_copy", "is_on_device"]
+
+_CPU = 1
+_READABLE = (_CPU, 3, 11)
+"""Device types of DLPack that a CPU can read: its own memory, and that pinned by CUDA and by ROCm."""
+
+_DEVICES = ("cuda", "hip", "mps", "rocm", "xpu")
+"""How the names of devices begin, of arrays that tell no other way."""
+
+_METHODS = ("cpu", "get", "copy_to_host", "numpy", "__array__")
+"""Methods that give a copy on the host: of torch, CuPy, Numba, and of arrays that numpy reads."""
+
+
+@dataclass(frozen=True)
+class ListedArray:
+    """What an array held that tells it in no other way than as lists.
+
+    Attributes:
+        dtype, shape: As the array says.
+        elements: Its elements, in nested lists.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    elements: Any
+
+    def tolist(self) -> Any:
+        """Give its elements."""
+        return self.elements
+
+
+class _Exporter:
+    """An array as numpy is to see it: its capsule is that of a copy on the CPU.
+
+    numpy reads no memory of a device, and only numpy 2.1 and newer can ask for a copy of it.
+    """
+
+    def __init__(self, array: Any, asked: dict[str, Any]) -> None:
+        self._array, self._asked = array, asked
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._array.__dlpack__(**self._asked)
+
+
+def is_on_device(value: Any) -> bool:
+    """Tell whether an array says that it stands where a CPU cannot read it."""
+    try:
+        if callable(getattr(value, "__dlpack_device__", None)):
+            return value.__dlpack_device__()[0] not in _READABLE
+        device = str(getattr(value, "device", ""))
+        return hasattr(value, "__cuda_array_interface__") or device.startswith(_DEVICES)
+    except Exception:  # noqa: BLE001 - whatever a foreign attribute raises, it tells of no device
+        return False
+
+
+def host_copy(array: Any) -> Any:
+    """Give a copy of an array that the CPU can read; None when there is no way to one.
+
+    Each way is tried until one gives an array on the host: the methods of well-known libraries,
+    DLPack through numpy where that is loaded, ``tolist()``.
+    """
+    for name in _METHODS:
+        found = _given_by(getattr(array, name, None))
+        if found is not None:
+            return found
+    found = _through_dlpack(array)
+    if found is None and callable(getattr(array, "tolist", None)):
+        dtype, shape = getattr(array, "dtype", "unknown"), getattr(array, "shape", ())
+        return ListedArray(str(dtype), tuple(shape), array.tolist())
+    return found
+
+
+def _given_by(method: Any) -> Any:
+    """Give the array on the host that a method gives; None when it gives none.
+
+    In some libraries a method of that name means something else, or fails: that is no way, then.
+    """
+    if not callable(method):
+        return None
+    try:
+        found = method()
+    except Exception:  # noqa: BLE001 - see above
+        return None
+    return found if hasattr(found, "shape") and not is_on_device(found) else None
+
+
+def _through_dlpack(array: Any) -> Any:
+    """Read an array through ``__dlpack__`` with numpy; None when it cannot be read so.
+
+    The array is asked for a copy on the CPU (``dl_device``), as an older exporter knows it, too.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not callable(getattr(array, "__dlpack__", None)):
+        return None
+    for asked in ({"dl_device": (_CPU, 0), "copy": True}, {"dl_device": (_CPU, 0)}, {}):
+        try:
+            return numpy.from_dlpack(_Exporter(array, asked)).copy()
+        except Exception:  # noqa: BLE001, S112 - it knows no such argument, refuses, or gives no memory of the CPU
+            continue
+    return None
