@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._build import build_aside, build_pipeline, needed_with_each
 from headrace._describe import describe_node
 from headrace._graph.graph import Graph
+from headrace._graph.waiting import run_from_front
 from headrace._process import close_at_exit
 from headrace._retirement import Retirement
 from headrace._scheduling.entry import unreadable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from headrace._build import Aside, Built
     from headrace._config import PipelineConfig
-    from headrace._graph.graph import Route
+    from headrace._graph.route import Route
     from headrace._plan import PipelinePlan
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
@@ -73,7 +74,7 @@ class Core:
             schedulers = {name: self._built.nodes[name].scheduler for name in plan.order}
             self.graph = Graph(plan.links, schedulers, plan.door_timeouts_ms)
             for dispatcher in self._built.commons.dispatchers:
-                dispatcher.walk = self.graph.walk
+                dispatcher.walk = partial(run_from_front, self.graph)
         elif self.only is None:
             self.only = self._schedulers[0]
         close_at_exit(self)
@@ -118,7 +119,7 @@ class Core:
         if self.only is not None:
             return self.only, tuple(self.only.needs)
         name = request.get("node_name") if isinstance(request, dict) else None
-        roots = self.walked.roots
+        roots = self.linked.roots
         if name is None and len(roots) == 1:
             (name,) = roots
         node = self._built.nodes.get(name) if isinstance(name, str) else None
@@ -128,15 +129,15 @@ class Core:
         return node.scheduler, needed_with_each(tuple(node.scheduler.needs), levels)
 
     @property
-    def walked(self) -> Graph:
-        """The graph of a pipeline that is called by walking through it."""
+    def linked(self) -> Graph:
+        """The graph of a pipeline whose requests go from node to node."""
         assert self.graph is not None  # noqa: S101 - all that has no graph has one scheduler
         return self.graph
 
     def route_of(self, entry: Entry) -> Route | None:
         """Give the way of an entry through the graph; None when it is refused."""
         try:
-            return self.walked.route_of(entry.request)
+            return self.linked.route_of(entry.request)
         except InputError as error:
             self.refuse(entry, error)
         except Exception as error:  # noqa: BLE001 - anybody's dict: its request alone may suffer
@@ -226,7 +227,7 @@ class Core:
             )
         if plan.is_graph and self.graph is None:
             raise SetupError(
-                "a Repost needs a pipeline that was built to walk from node to node",
+                "a Repost needs a pipeline that was built to pass requests from node to node",
                 node=name,
                 hint="Build the pipeline again.",
             )

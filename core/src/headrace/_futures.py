@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from headrace._graph.walk import Walk
+    from headrace._graph.request import GraphRequest
     from headrace._scheduling.node import Node
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
@@ -86,8 +86,8 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
     _state: str
     _exception: BaseException | None
-    _scheduler: Scheduler | Walk | None = None
-    _entry: Entry | Walk | None = None
+    _scheduler: Scheduler | GraphRequest | None = None
+    _entry: Entry | GraphRequest | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,8 +96,8 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         self._sleepers: deque[Signal] = deque()
         self._calls: deque[Callable[[Any], object]] = deque()
 
-    def attach(self, scheduler: Scheduler | Walk, entry: Entry | Walk) -> None:
-        """Say where the request waits: a walk stands for all places on its way."""
+    def attach(self, scheduler: Scheduler | GraphRequest, entry: Entry | GraphRequest) -> None:
+        """Say where the request waits: a request in a graph stands for all places on its way."""
         self._scheduler, self._entry = scheduler, entry
 
     # Asking.

@@ -11,9 +11,9 @@ from headrace._arguments import check_seconds, deadline_after, raise_failed
 from headrace._config import PipelineConfig
 from headrace._core import Core
 from headrace._futures import AsyncOwner, RequestFuture, forget_result, give_up_all, take_back
-from headrace._graph.here import is_cheap, walk_here
-from headrace._graph.together import may_wait, walk_together
-from headrace._graph.walk import Walk
+from headrace._graph.caller import is_cheap, run_in_caller
+from headrace._graph.request import GraphRequest
+from headrace._graph.waiting import may_wait, run_and_wait
 from headrace._reload import Reloader
 from headrace._scheduling.calls import call_run_here
 from headrace._scheduling.claiming import refuse_inside
@@ -107,7 +107,7 @@ class Pipeline:
             if self._call is not None:
                 self._call(data)
             else:
-                self._walk(data)
+                self._traverse(data)
             return data
         if isinstance(data, list):
             self._core.check_open()
@@ -163,9 +163,9 @@ class Pipeline:
             if entry.state == DONE:
                 future.finished(entry)
             elif route is not None:
-                walk = Walk(self._core.walked, route, entry, future)
-                future.attach(walk, walk)
-                walk.start(waits_for_room=True)
+                request = GraphRequest(self._core.linked, route, entry, future)
+                future.attach(request, request)
+                request.start(waits_for_room=True)
             elif self._only is not None:
                 future.attach(self._only, entry)
                 self._only.submit(entry, waits_for_room=self._only.held_by_this_thread)
@@ -240,9 +240,9 @@ class Pipeline:
                 continue
             route = self._core.route_of(entry)
             if route is not None and may_wait(route, entry):
-                walk = Walk(self._core.walked, route, entry, owner)
-                waiting.append((owner, walk.give_up))
-                walk.start()
+                request = GraphRequest(self._core.linked, route, entry, owner)
+                waiting.append((owner, request.give_up))
+                request.start()
 
     def _entries(self, items: list[Any], timeout: float | None, priority: int) -> list[Entry]:
         """Make an entry per item; those that are no requests are done, with their error."""
@@ -269,25 +269,25 @@ class Pipeline:
         if self._only is not None:
             self._only.call_many(entries)
         else:
-            self._walk_all(entries)
+            self._traverse_all(entries)
 
     @reentrant(later=_refuse_inside)
-    def _walk_all(self, entries: list[Entry]) -> None:
+    def _traverse_all(self, entries: list[Entry]) -> None:
         routes = [None if e.state == DONE else self._core.route_of(e) for e in entries]
-        walks = [(route, entry) for route, entry in zip(routes, entries, strict=True) if route]
-        walk_together(self._core.walked, walks)
+        found = [(route, entry) for route, entry in zip(routes, entries, strict=True) if route]
+        run_and_wait(self._core.linked, found)
 
-    def _walk(self, request: Request) -> None:
-        """Walk one request through the graph in this thread, or let others where that is faster."""
-        graph = self._graph or self._core.walked
+    def _traverse(self, request: Request) -> None:
+        """Take one request through the graph in this thread, or let others where that is faster."""
+        graph = self._graph or self._core.linked
         only = graph.only
         if only is not None and "data" in request and "node_name" not in request and is_cheap(only):
-            walk_here(graph, only, request)
+            run_in_caller(graph, only, request)
             return
         (entry,) = self._entries([request], None, 0)
         route = None if entry.state == DONE else self._core.route_of(entry)
         if route is not None and "data" in request and is_cheap(route):
-            walk_here(graph, route, request)
+            run_in_caller(graph, route, request)
             return
         if route is not None:
             self._run([entry])

@@ -22,7 +22,7 @@ class Commons:
     Attributes:
         queues: Its queues, by name.
         probes: Its probes, None when none is switched on.
-        dispatchers: The backends that wait to be told how to walk the graph.
+        dispatchers: The backends that wait for the graph, to run requests through it.
         registered: The registered instances that are in service, by name. It is one and the same
             dict for ever: whoever can still build something looks into it, so a dict of its own
             would keep instances alive that a reload has retired.

@@ -1,0 +1,396 @@
+"""The driver in nobody's thread: the end of each node, in whichever thread, starts what comes after."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace._graph.entries import count, elements_of, entry_at
+from headrace._graph.handover import unable
+from headrace._graph.traversal import Failure, Traversal
+from headrace._graph.turn import Turn
+from headrace._scheduling import entry as states
+from headrace._scheduling.admission import inside
+from headrace._scheduling.entry import DONE, NOBODY, QUEUED, RUNNING, refuses_change
+from headrace._scheduling.submission import cancel_all
+from headrace.errors import HeadraceError, OverloadedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace._graph.each import Elements
+    from headrace._graph.graph import Graph
+    from headrace._graph.route import Route
+    from headrace._graph.traversal import Visit
+    from headrace._scheduling.entry import Entry, Owner
+    from headrace._scheduling.node import Node
+    from headrace._scheduling.scheduler import Scheduler
+
+__all__ = ["GraphRequest"]
+
+_WAITING = (states.NEW, states.ENTERED, states.OUTSIDE, QUEUED)
+
+
+class _Ended(NamedTuple):
+    """A visit that has ended, its error, and the entry that holds the error, if it had one."""
+
+    visit: Visit
+    error: BaseException | None = None
+    entry: Entry | None = None
+
+
+class _Started(NamedTuple):
+    """A visit with the entries that are to run at its node."""
+
+    visit: Visit
+    entries: list[Entry]
+
+
+class GraphRequest:
+    """A request on its way through the graph, for which no thread waits at a node.
+
+    It stands in for the entry of its first node: its owner is given that when it is over.
+
+    The ends of nodes, which may come at the same time, are seen to one after the other by the thread
+    that has the *turn*. One that comes meanwhile is left to it: nobody waits for the turn but who
+    gives the request up.
+
+    Attributes:
+        deadline: That of the call, on the clock of ``time.monotonic()``; None for none.
+    """
+
+    def __init__(self, graph: Graph, route: Route, entry: Entry, owner: Owner) -> None:
+        self.deadline = entry.deadline
+        self._turn = Turn()
+        self._ended: deque[_Ended] = deque()
+        self._graph = graph
+        self._entry = entry
+        self._owner = owner
+        self._home = route.first
+        self._waits = route.first.waits(entered=route.entry.runs_once)
+        self._traversal = Traversal(route, entry.request, graph.route_from)
+        self._over = False
+        self._abandoned = False  # over, while a backend still runs on it
+        self._open: dict[int, tuple[Scheduler, Entry]] = {}
+
+    # Going on.
+
+    def start(self, *, waits_for_room: bool = False, internal: bool = False) -> None:
+        """Let the request enter.
+
+        Args:
+            waits_for_room: Whether the calling thread waits while the queue is full.
+            internal: It comes from a front of this pipeline: closing does not refuse it.
+        """
+        try:
+            self._graph.in_flight.add(self)
+            stuck = self._held_here if waits_for_room else None
+            visit = self._traversal.begin()
+            if visit.step.runs_once:
+                # The entry of the call is that of the node, and is counted where it enters.
+                self._entry.owner = _NodeOwner(self, visit)
+                self._open[id(self._entry)] = (self._home, self._entry)
+                self._home.submit(self._entry, waits_for_room=stuck, internal=internal)
+                return
+            started = self._start(visit)
+            if isinstance(started, _Started):
+                self._submit(started, stuck, internal=internal)
+            else:
+                self.node_done(*started)
+        except BaseException:
+            self.give_up()
+            raise
+
+    def _start(self, visit: Visit) -> _Started | _Ended:
+        """Make the entries of a visit; give its end when it ends at once."""
+        step, deadline, priority = visit.step, self.deadline, self._entry.priority
+        if not step.links.levels:
+            owner = _NodeOwner(self, visit)
+            entry = entry_at(step, visit.request, owner, deadline=deadline, priority=priority)
+            entries = [entry]
+        else:
+            try:
+                elements = elements_of(step, visit.request)
+            except HeadraceError as error:
+                return _Ended(visit, error)
+            several = _EachOwner(self, visit, elements)
+            entries = several.entries = elements.entries(
+                lambda one: entry_at(step, one, several, deadline=deadline, priority=priority),
+                step.scheduler,
+            )
+            if not entries:
+                return _Ended(visit, elements.gather([]))
+        for entry in entries:
+            self._open[id(entry)] = (step.scheduler, entry)
+        return _Started(visit, entries)
+
+    def _submit(
+        self,
+        started: _Started,
+        stuck: Callable[[], object] | None = None,
+        *,
+        internal: bool = True,
+    ) -> None:
+        """Let entries run that are open. Who has the turn does not wait for what happens here.
+
+        Who ends the request says so first, and then takes back all that is open, also what has not
+        come to its scheduler yet.
+        """
+        scheduler, entries = started.visit.step.scheduler, started.entries
+        for place, entry in enumerate(entries):
+            if self._over:  # one of those before has ended it
+                # An owner knows its entries: together they would be garbage.
+                for left in entries[place:]:
+                    left.owner = NOBODY
+                return
+            if entry.error is not None:
+                entry.owner.finished(entry)
+            else:
+                entry.waits = self._waits
+                scheduler.submit(entry, waits_for_room=stuck, internal=internal)
+
+    def forget(self, entry: Entry) -> None:
+        """Take note that an entry has its outcome."""
+        self._open.pop(id(entry), None)
+
+    def node_done(
+        self, visit: Visit, error: BaseException | None = None, entry: Entry | None = None
+    ) -> None:
+        """Take note of the end of a node, and start what waited for it."""
+        if self._home.outside:
+            self._home.let_in()
+        self._ended.append(_Ended(visit, error, entry))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """See to the nodes that have ended, unless another thread does.
+
+        Who adds an end looks for the turn afterwards; who gives the turn back looks for ends
+        afterwards. So whichever comes last sees to it.
+        """
+        while self._ended and self._turn.take():
+            started: list[_Started] = []
+            with self._turn.had():
+                # No recursion: nodes that end at once may follow each other in any number.
+                while self._ended:
+                    self._see_to(self._ended.popleft(), started)
+            for one in started:
+                try:
+                    self._submit(one)
+                except BaseException as raised:  # noqa: BLE001 - a request must not be lost
+                    self.end(unable(one.visit.step, raised))
+
+    def _see_to(self, ended: _Ended, started: list[_Started]) -> None:
+        """Start what comes after a node; whatever is raised there ends this request alone."""
+        if self._over:
+            return
+        (visit, error, entry), step = ended, ended.visit.step
+        try:
+            if entry is not None:
+                entry.give_back()
+                error = entry.error
+                if entry is not self._entry:
+                    entry.error = None  # see `Entry.take_error`
+            if error is None:
+                following = self._traversal.advance(visit)
+                if isinstance(following, Failure):
+                    count(following, self._traversal.request)
+                    error = following.error
+                elif not self._traversal.is_done:
+                    for one in following:
+                        next_ = self._start(one)
+                        if isinstance(next_, _Started):
+                            started.append(next_)
+                        else:
+                            self._ended.append(next_)
+                    return
+            self.end(error)
+        except BaseException as raised:  # noqa: BLE001 - a request must not be lost
+            failure = unable(step, raised)
+            step.scheduler.count_late(failure)
+            self.end(failure)
+
+    # The end.
+
+    def end(self, error: BaseException | None) -> None:
+        """Give the owner the outcome, unless it has one."""
+        with self._turn.waited_for():
+            if self._over:
+                return
+            self._over = True
+            if error is None:
+                error = self._finish()
+            if error is not None:
+                for scheduler, entry in list(self._open.values()):
+                    scheduler.cancel(entry)
+                self._abandoned = getattr(error, "abandoned", False) is True
+                if not self._abandoned:
+                    self._give_back()
+            self._forget()
+            self._entry.error = error
+            owner, self._owner = self._owner, NOBODY
+        try:
+            owner.finished(self._entry)
+        finally:
+            self._graph.ended(self)
+        self._go_on()
+
+    def _finish(self) -> BaseException | None:
+        """Give the caller's dict what the sinks have; the error where that cannot be."""
+        try:
+            failure = self._traversal.finish()
+            if failure is not None:
+                count(failure, self._traversal.request)
+                return failure.error
+            self._entry.put_back()
+        except Exception as raised:  # noqa: BLE001 - anybody's dict
+            return refuses_change(raised)
+        return None
+
+    def _forget(self) -> None:
+        self._open = {}
+        self._traversal.forget()
+
+    def _give_back(self) -> None:
+        with suppress(Exception):  # anybody's dict; the request has failed as it is
+            self._entry.put_back()
+            self._entry.request.pop("result", None)
+
+    # Taking it back, all of it or nothing, and where it is.
+
+    @property
+    def state(self) -> str:
+        """QUEUED while all of it that is open waits, RUNNING while a backend runs, DONE."""
+        if self._over:
+            return DONE
+        states = {entry.state for _, entry in list(self._open.values())}
+        return QUEUED if states and states.issubset(_WAITING) else RUNNING
+
+    def check_wait(self, entry: object = None) -> None:
+        """Refuse to let this thread wait for the request while it holds what that needs.
+
+        Args:
+            entry: Not used, as in `cancel`.
+
+        Raises:
+            ContractError: It would wait for ever.
+        """
+        held = self._held_here()
+        if held is not None:
+            raise inside(held)
+
+    def _held_here(self) -> str | None:
+        """Give a node which is yet to be visited and whose instance this thread holds."""
+        if not self._over:
+            for step in self._traversal.unvisited():
+                if step.scheduler.held_by_this_thread():
+                    return step.name
+        return None
+
+    def places(self) -> list[tuple[Node, object]]:
+        """Give the nodes at which it is, and those that are yet to be visited."""
+        if self._over:
+            return []
+        found = [scheduler.place(entry) for scheduler, entry in list(self._open.values())]
+        return found + [step.scheduler.place(None) for step in self._traversal.unvisited()]
+
+    def cancel(self, entry: object = None) -> bool:
+        """Take the request back where it waits; False while a backend runs on it, or it is done.
+
+        Args:
+            entry: Not used; a request in a graph is cancelled as an entry is.
+        """
+        if not self._turn.take():
+            return False  # between two nodes
+        with self._turn.had():
+            waiting = [] if self._over else list(self._open.values())
+            settled = cancel_all(waiting) if waiting else None
+            if settled is not None:
+                self._over = True
+                self._give_back()
+                self._forget()
+                self._owner = NOBODY
+        if settled is not None:
+            self._let_on(settled)
+        self._go_on()
+        return settled is not None
+
+    def give_up(self) -> bool:
+        """Cancel what waits; tell whether a backend still runs on something.
+
+        When it is back nothing of the request begins any more.
+        """
+        with self._turn.waited_for():
+            over = self._over
+            self._over = True
+            abandoned = self._abandoned
+            for scheduler, entry in list(self._open.values()):
+                if not scheduler.cancel(entry):
+                    abandoned = scheduler.abandon(entry) or abandoned
+            if not over:
+                self._owner = NOBODY
+                if not abandoned:
+                    self._give_back()
+            self._forget()
+        self._let_on()
+        self._go_on()
+        return abandoned
+
+    def _let_on(self, settled: Sequence[tuple[Node, Sequence[Entry]]] = ()) -> None:
+        """Notify others of what has become of them, now that this is over, and let in who waits."""
+        for node, entries in settled:
+            node.tell(entries)
+        if self._home.outside:
+            self._home.let_in()
+        self._graph.ended(self)
+
+
+class _NodeOwner:
+    """The owner of the entry of one visit."""
+
+    __slots__ = ("request", "visit")
+
+    def __init__(self, request: GraphRequest, visit: Visit) -> None:
+        self.request = request
+        self.visit = visit
+
+    def finished(self, entry: Entry) -> None:
+        """Let the request go on."""
+        self.request.forget(entry)
+        self.request.node_done(self.visit, entry.error, entry)
+
+
+class _EachOwner:
+    """The owner of the entries of all elements of one visit."""
+
+    __slots__ = ("elements", "entries", "left", "request", "visit")
+
+    def __init__(self, request: GraphRequest, visit: Visit, elements: Elements) -> None:
+        self.request = request
+        self.visit = visit
+        self.elements = elements
+        self.entries: list[Entry] = []
+        self.left = list(range(len(elements.requests)))  # who takes out 0 is the last
+
+    def finished(self, entry: Entry) -> None:
+        """Count one element; with the last, or one that fails the request, let that go on."""
+        entry.give_back()
+        last = self.left.pop() == 0
+        self.request.forget(entry)
+        error: Any = entry.error
+        alone = self.elements.may_fail_alone and not isinstance(error, OverloadedError)
+        if error is None or alone:
+            if not last:
+                return
+            errors = [one.error for one in self.entries]
+            step = self.visit.step
+            try:
+                error = self.elements.gather(errors, self.request.deadline)
+            except Exception as raised:  # noqa: BLE001 - anybody's dict
+                error = unable(step, raised)
+            if error is not None and error not in errors:
+                step.scheduler.count_late(error)
+        self.request.node_done(self.visit, error)
+        for one in self.entries if last else ():
+            one.error = None  # see `Entry.take_error`
