@@ -1,0 +1,111 @@
+"""No module needs itself, whichever way it is imported: for types only and inside functions count.
+
+The contracts of import-linter leave out what is imported under ``TYPE_CHECKING``, and two modules
+that only know each other's types are still two that nobody can read one after the other.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = [*ROOT.glob("*/src"), *ROOT.glob("plugins/*/src")]
+
+STILL_CYCLIC = (
+    "headrace._backend",
+    "headrace._cli",
+    "headrace._context",
+    "headrace._expression",
+    "headrace._graph",
+    "headrace._plan",
+    "headrace._scheduling",
+    "headrace.testing",
+)
+"""Packages and modules whose imports of each other are not checked."""
+
+
+def modules_under(source: Path) -> dict[str, ast.Module]:
+    """The syntax tree of each module below a folder, by name; templates are no modules."""
+    found = {}
+    for path in source.rglob("*.py"):
+        parts = path.relative_to(source).with_suffix("").parts
+        if all(part.isidentifier() for part in parts) and "_templates" not in parts:
+            found[".".join(parts).removesuffix(".__init__")] = ast.parse(path.read_text())
+    return found
+
+
+def imports_of(tree: ast.Module) -> Iterator[tuple[str, str | None]]:
+    """Each module that is imported, with the name that is taken out of it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((str(node.module), alias.name) for alias in node.names)
+
+
+def graph_of(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Which module imports which; what a package hands on is imported from where it is written."""
+
+    packages = {one.rpartition(".")[0] for one in trees}
+
+    def home(module: str, name: str | None) -> str:
+        if name is None or module not in trees:
+            return module
+        if f"{module}.{name}" in trees:
+            return f"{module}.{name}"
+        if module in packages:
+            for other, given in imports_of(trees[module]):
+                if given == name:
+                    return home(other, given)
+        return module
+
+    return {
+        importer: {home(*found) for found in imports_of(tree)} & trees.keys() - {importer}
+        for importer, tree in trees.items()
+        if importer not in packages  # a package only hands names on
+    }
+
+
+def cycle_in(graph: dict[str, set[str]]) -> list[str]:
+    """One cycle of a graph, the first module again at the end; empty if there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def still_cyclic(module: str) -> bool:
+    return any(f"{module}.".startswith(f"{one}.") for one in STILL_CYCLIC)
+
+
+def test_no_module_imports_itself_through_others():
+    trees = {name: tree for source in SOURCES for name, tree in modules_under(source).items()}
+    graph = graph_of(trees)
+    assert len(graph) > 200
+    checked = {
+        name: {one for one in others if not (still_cyclic(name) and still_cyclic(one))}
+        for name, others in graph.items()
+    }
+    assert cycle_in(checked) == []
+
+
+@pytest.mark.parametrize(
+    "importing",
+    [
+        "from pkg.b import B",
+        "if TYPE_CHECKING:\n    from pkg.b import B",
+        "def late():\n    from pkg import b",
+        "def late():\n    from pkg import B",
+        "import pkg.b",
+    ],
+)
+def test_an_import_for_types_in_a_function_or_through_the_package_counts(importing):
+    texts = {"pkg": "from pkg.b import B", "pkg.a": importing, "pkg.b": "from pkg.a import A"}
+    graph = graph_of({name: ast.parse(text) for name, text in texts.items()})
+    assert set(cycle_in(graph)) == {"pkg.a", "pkg.b"}
