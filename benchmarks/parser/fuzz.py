@@ -11,7 +11,7 @@ import argparse
 import random
 import time
 
-from headrace._expression import parse, substitute
+from headrace._expression import parse, read_expression
 from headrace.errors import ConfigError
 
 SEEDS = [
@@ -61,7 +61,7 @@ def check(text: str) -> str:
     assert again == tree, "no round trip"
     assert str(again) == str(tree), "two canonical texts"
     try:
-        new = substitute(tree, node_name="n", environ=ENVIRON)
+        new = read_expression(text, node_name="n", environ=ENVIRON)
     except ConfigError:
         return "not substituted"
     assert parse(str(new)) == new, "no round trip after substitution"

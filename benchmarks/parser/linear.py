@@ -14,7 +14,7 @@ import gc
 import time
 from typing import TYPE_CHECKING
 
-from headrace._expression import parse, substitute
+from headrace._expression import parse, read_expression
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def everything(text: str) -> None:
     again = parse(str(tree))
     if again != tree or hash(again) != hash(tree):
         raise SystemExit(f"no round trip: {text[:60]}")
-    substitute(tree, node_name="n", environ={"X": "x"})
+    read_expression(text, node_name="n", environ={"X": "x"})
 
 
 def seconds(work: Callable[[str], None], text: str) -> float:
@@ -68,7 +68,7 @@ def main() -> None:
     arguments.add_argument("--largest", type=int, default=1_000_000)
     largest = arguments.parse_args().largest
     sizes = [size for size in (10**3, 10**4, 10**5, 10**6) if size <= largest]
-    works = {"parse": outcome, "parse, str, ==, hash, substitute": everything}
+    works = {"parse": outcome, "parse, str, ==, hash, placeholders": everything}
     for title, work in works.items():
         print(f"{title}: microseconds per character")
         print(f"{'':26}" + "".join(f"{size:>10,}" for size in sizes) + "     ratio")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headrace._expression import Args, Call, Template, parse, substitute, substitute_text
+from headrace._expression import Args, Call, Template, parse, read_expression, substitute_text
 from headrace.errors import ConfigError
 
 
@@ -355,7 +355,7 @@ def test_any_depth(kind):
     assert len(repr(tree)) > N
     assert pickle.loads(pickle.dumps(tree)) == tree
     assert copy.deepcopy(tree) == copy.copy(tree) == tree
-    assert substitute(tree, node_name="n", environ={}) is tree
+    assert read_expression(str(tree), node_name="n", environ={}) == tree
 
 
 @pytest.mark.parametrize("opener", ["A[", "A(", "A(k=[", "("])
@@ -432,18 +432,18 @@ SUBSTITUTED = {
 
 @pytest.mark.parametrize("text", SUBSTITUTED)
 def test_substituted(text):
-    tree = substitute(parse(text), node_name="n1", environ=ENVIRON)
+    tree = read_expression(text, node_name="n1", environ=ENVIRON)
     assert tree == SUBSTITUTED[text]
     assert parse(str(tree)) == tree
-    assert substitute(tree, node_name="n2", environ={}) is tree
-    again = parse(str(parse(text)))
-    assert substitute(again, node_name="n1", environ=ENVIRON) == tree
+    assert read_expression(str(tree), node_name="n2", environ={}) == tree
+    again = str(parse(text))
+    assert read_expression(again, node_name="n1", environ=ENVIRON) == tree
 
 
 def test_node_name_is_always_text():
-    tree = substitute(parse("A({node_name},1{node_name})"), node_name="e5", environ={})
+    tree = read_expression("A({node_name},1{node_name})", node_name="e5", environ={})
     assert tree == call("A", options=["e5", "1e5"])
-    tree = substitute(parse("A({node_name})"), node_name="true", environ={})
+    tree = read_expression("A({node_name})", node_name="true", environ={})
     assert tree == call("A", options=["true"])
 
 
@@ -451,7 +451,7 @@ def test_node_name_is_always_text():
     ("text", "start"),
     [
         ("A(${NONE})", 2),
-        ("A[B(x,k=[1,'${NONE}'])]", 6),
+        ("A[B(x,k=[1,'${NONE}'])]", 11),
         ("A[B${NONE}]", 2),
         ("A[${CALL}]", 2),
         ("A[x${PATH_}]", 2),
@@ -463,14 +463,14 @@ def test_node_name_is_always_text():
 )
 def test_not_substituted(text, start):
     with pytest.raises(ConfigError) as caught:
-        substitute(parse(text), node_name="n", environ=ENVIRON)
+        read_expression(text, node_name="n", environ=ENVIRON)
     (problem,) = caught.value.problems
     assert (problem.code, problem.span[0], problem.text) == ("placeholder", start, text)
 
 
 def test_all_placeholder_problems_in_order():
     with pytest.raises(ConfigError) as caught:
-        substitute(parse("A(${X},{node_name})[B(${Y}),${Z}]"), node_name=None, environ={})
+        read_expression("A(${X},{node_name})[B(${Y}),${Z}]", node_name=None, environ={})
     assert [p.span[0] for p in caught.value.problems] == [2, 7, 22, 28]
 
 
@@ -490,13 +490,13 @@ def test_all_placeholder_problems_in_order():
 )
 def test_long_texts_are_cut_in_errors(text):
     with pytest.raises(ConfigError) as caught:
-        substitute(parse(text), node_name="n", environ={"M": "1"})
+        read_expression(text, node_name="n", environ={"M": "1"})
     assert len(str(caught.value)) < 1000
 
 
 def test_expression_from_the_environment_that_is_wrong():
     with pytest.raises(ConfigError, match=r"in the value of \$\{E\}: '\[' is never closed"):
-        substitute(parse("${E}"), node_name="n", environ={"E": "A[B"})
+        read_expression("${E}", node_name="n", environ={"E": "A[B"})
 
 
 @pytest.mark.parametrize(

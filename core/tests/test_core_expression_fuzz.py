@@ -5,7 +5,7 @@ import pickle
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace._expression import Args, Call, parse, substitute
+from headrace._expression import Args, Call, parse, read_expression
 from headrace.errors import ConfigError
 
 ALPHABET = "ab1.-/_:$ \t\n(){}[],;=+@%~*\"'\\eué\u200b\U0001f600"
@@ -91,7 +91,7 @@ def test_texts_survive(text):
     tree = Call("A", Args((text,)))
     assert parse(str(tree)) == tree
     assert parse(str(tree)).args.positional == (text,)
-    assert substitute(tree, node_name="n", environ={}) is tree
+    assert read_expression(str(tree), node_name="n", environ={}) == tree
 
 
 def _outcome(make):
@@ -113,11 +113,11 @@ def _check(text):
     again = parse(str(tree))
     assert again == tree
     assert str(again) == str(tree)
-    new, problems = _outcome(lambda: substitute(tree, node_name="n", environ=ENVIRON))
+    new, problems = _outcome(lambda: read_expression(text, node_name="n", environ=ENVIRON))
     # What a placeholder brings in when it is the whole expression may be no expression.
     assert all(p.code == "placeholder" or "in the value of" in p.message for p in problems)
     if new is not None:
-        assert substitute(again, node_name="n", environ=ENVIRON) == new
+        assert read_expression(str(again), node_name="n", environ=ENVIRON) == new
         assert parse(str(new)) == new
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from headrace._expression.parser import parse, parse_literal
-from headrace._expression.placeholders import read_expression, substitute, substitute_text
-from headrace._expression.templates import Template
+from headrace._expression.parser import parse, read_expression
+from headrace._expression.templates import Template, substitute_text
 from headrace._expression.tree import EMPTY, Args, Call, Span, Value
 
 __all__ = [
@@ -15,8 +14,6 @@ __all__ = [
     "Template",
     "Value",
     "parse",
-    "parse_literal",
     "read_expression",
-    "substitute",
     "substitute_text",
 ]

@@ -17,32 +17,53 @@
 White space (space, tab, newline, carriage return) is free outside quotes. The parser keeps its own
 stack: a state is a method that reads a little and gives the next one, and what is open lies in
 ``open``. Time and memory are linear in the text.
+
+`read_expression` replaces placeholders where they are read, so that what one brings in can neither
+end a name or text nor begin another:
+
+- In a name it becomes part of the name, which must still be a name.
+- In quotes it becomes part of the text.
+- A bare word with ``${...}`` in it is read as a word again: with ``M`` being 8, ``max=${M}`` and
+  ``max=1${M}`` are numbers and ``x${M}`` is a text. If the word is one ``${NAME}``, that may also be
+  a list, an expression or quoted text; what is none of these is a text as it stands.
+- An expression that is one ``${NAME}`` is replaced and then parsed.
 """
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._expression.frames import Draft, OpenArgs, OpenBracket, OpenList
-from headrace._expression.refusals import Refusals
+from headrace._expression.scanner import Draft, OpenArgs, OpenBracket, OpenList, Scanner
+from headrace._expression.templates import (
+    MissingError,
+    Placeholder,
+    Template,
+    Values,
+    whole_placeholder,
+)
 from headrace._expression.tree import Args, Call
-from headrace._expression.words import KEY, shorten
+from headrace._expression.words import KEY, NumberError, read_word, shorten
+from headrace.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from headrace._expression.frames import Open
+    from collections.abc import Mapping
+
+    from headrace._expression.scanner import Open
     from headrace._expression.tree import Value
 
-__all__ = ["parse", "parse_literal", "parse_literal_value"]
+__all__ = ["parse", "read_expression"]
 
 _State = Callable[[], Any]
 
 
-class _Parser(Refusals):
+class _Parser(Scanner):
     """The states; each gives the next one, None at the end."""
 
-    def __init__(self, text: str, *, literal: bool = False) -> None:
-        super().__init__(text, literal=literal)
+    def __init__(self, text: str, *, literal: bool = False, values: Values | None = None) -> None:
+        super().__init__(text, literal=literal, values=values)
         self._draft = Draft(0)
         self._result: Value = None
 
@@ -69,8 +90,7 @@ class _Parser(Refusals):
 
     def _named(self, word: str, start: int) -> _State:
         """Take ``word`` as the name of the draft."""
-        self.check_name(word, start)
-        self._draft.name = word
+        self._draft.name = self.name_of(word, start)
         self._draft.name_span = (start, self.end)
         if self.peek() == "(":
             return self._open_args(prefix=False)
@@ -106,14 +126,14 @@ class _Parser(Refusals):
 
     def _end_element(self) -> _State | None:
         draft = self._draft
-        call = Call.__new__(Call).fill(
+        call = Call(
             draft.name,
             draft.args,
             draft.phases,
-            draft.prefix,
-            (draft.start, self.end),
-            draft.name_span,
-            self.text,
+            prefix=draft.prefix,
+            span=(draft.start, self.end),
+            name_span=draft.name_span,
+            text=self.text,
         )
         return self._deliver(call)
 
@@ -151,7 +171,7 @@ class _Parser(Refusals):
         if following in ("(", "["):
             self._draft = Draft(start)
             return self._named(word, start)
-        return self._deliver(self.value_of(word, start))
+        return self._deliver(self._word_value(word, start))
 
     def _deliver(self, value: Value) -> _State | None:
         """Hand a finished value or element to what is open around it, and read on."""
@@ -213,8 +233,11 @@ class _Parser(Refusals):
         frame = self.open.pop()
         assert isinstance(frame, OpenArgs)  # noqa: S101 - for the type checker
         self.take()
-        args = Args.__new__(Args).fill(
-            tuple(frame.positional), tuple(frame.named), tuple(frame.spans), (frame.at, self.end)
+        args = Args(
+            tuple(frame.positional),
+            tuple(frame.named),
+            spans=tuple(frame.spans),
+            span=(frame.at, self.end),
         )
         self._draft = frame.owner
         if frame.prefix:
@@ -243,11 +266,29 @@ class _Parser(Refusals):
             raise self.refuse("second '[ ]': a name has one pair of brackets", self.at)
         return self._end_element
 
-
-def _checked(text: object) -> str:
-    if not isinstance(text, str):
-        raise TypeError(f"an expression is a str, not {type(text).__name__}")
-    return str(text)
+    def _word_value(self, word: str, start: int) -> Value:
+        pieces = self.pieces_of(word, start)
+        templated = any(isinstance(piece, Placeholder) for piece in pieces)
+        if templated and self.values is None:
+            return Template(word)
+        text = self.joined(pieces, start)
+        if Placeholder(None, None) in pieces:
+            return text  # the name of a node is a text, whatever it looks like
+        try:
+            value = read_word(text)
+        except NumberError as error:
+            hint = "Quotes make it a text."
+            if not templated:
+                raise self.refuse(str(error), start, start + len(word), hint=hint) from None
+            self.note(f"{error}, got it from {shorten(word)}", start, hint)
+            return text
+        if not templated or len(pieces) > 1 or not isinstance(value, str):
+            return value
+        brought_in = _Parser(text, literal=True)
+        try:
+            return brought_in.run(brought_in.value)
+        except ConfigError:
+            return text
 
 
 def parse(text: str) -> Call:
@@ -263,21 +304,59 @@ def parse(text: str) -> Call:
         ConfigError: The text is no expression; the problem has its place.
         TypeError: ``text`` is no str.
     """
-    return _parse(_Parser(_checked(text)))
+    return _parsed(text)
 
 
-def parse_literal(text: str) -> Call:
-    """Parse an expression that a placeholder brought in: nothing in it is a placeholder."""
-    return _parse(_Parser(_checked(text), literal=True))
+def read_expression(text: str, *, node_name: str | None, environ: Mapping[str, str]) -> Call:
+    """Parse an expression of a configuration and put values in the place of its placeholders.
+
+    If all of it is one ``${NAME:-default}``, the default may be any expression without a
+    placeholder: it is replaced first, then parsed.
+
+    Args:
+        text: The expression.
+        node_name: What ``{node_name}`` stands for; None refuses it.
+        environ: The environment, ``os.environ`` or the like.
+
+    Raises:
+        ConfigError: The text is no expression, or placeholders have no value, or one that does not
+            fit: all of them, with code ``placeholder``.
+        TypeError: ``text`` is no str.
+    """
+    values = Values(node_name, environ)
+    whole = whole_placeholder(text)
+    if whole is None:
+        return _parsed(text, values=values)
+    try:
+        return _parsed(values.of(whole), literal=True)
+    except MissingError as error:
+        span = (0, len(text))
+        problem = Problem("placeholder", str(error), span=span, text=text, hint=error.hint)
+        raise ConfigError(problem) from None
+    except ConfigError as error:
+        where = f"in the value of {shorten(text.strip())}: "
+        raise ConfigError(
+            [replace(problem, message=where + problem.message) for problem in error.problems]
+        ) from None
 
 
-def parse_literal_value(text: str) -> Value:
-    """Parse a value that a placeholder brought in: nothing in it is a placeholder."""
-    parser = _Parser(_checked(text), literal=True)
-    return parser.run(parser.value)
-
-
-def _parse(parser: _Parser) -> Call:
+def _parsed(text: object, *, literal: bool = False, values: Values | None = None) -> Call:
+    if not isinstance(text, str):
+        raise TypeError(f"an expression is a str, not {type(text).__name__}")
+    parser = _Parser(str(text), literal=literal, values=values)
     tree = parser.run(parser.element)
+    if parser.problems:
+        raise ConfigError(parser.problems)
     assert isinstance(tree, Call)  # noqa: S101 - for the type checker
     return tree
+
+
+# A pickled tree is its text: nothing recurses, and its spans point into that text.
+
+
+def _restored_args(text: str) -> Args:
+    return parse(text).args
+
+
+copyreg.pickle(Call, lambda call: (parse, (str(call),)))
+copyreg.pickle(Args, lambda args: (_restored_args, (f"A{args}",)))

@@ -1,38 +1,105 @@
-"""Reading one token of an expression at a time, every refusal with its place."""
+"""Reading one token of an expression at a time, and what is said when it does not fit."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from headrace._expression.templates import (
+    MissingError,
+    Piece,
     Placeholder,
-    Template,
     TemplateError,
+    Values,
     quoted_template,
     split_bare,
     split_quoted,
 )
+from headrace._expression.tree import EMPTY
 from headrace._expression.words import (
+    NAME,
+    PLAIN_NAME,
     WORD,
     WORD_CHARACTER,
-    NumberError,
     describe,
     first_hidden,
-    read_word,
+    shorten,
 )
 from headrace.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from headrace._expression.tree import Value
+    from headrace._expression.tree import Args, Call, Span, Value
 
-__all__ = ["Scanner"]
+__all__ = ["Draft", "Open", "OpenArgs", "OpenBracket", "OpenList", "Scanner"]
 
 _BLANKS = re.compile(r"[ \t\n\r]*")
 _WIDE_WORD = re.compile(rf"{WORD_CHARACTER[:-1]}${{}}]+")
 _INSIDE = {'"': re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL), "'": re.compile(r"[^']*")}
 _MARKS = ("$", "{", "}")
+_NO_VALUES = Values(None, {})
+
+
+class Draft:
+    """A `Call` in the making."""
+
+    __slots__ = ("args", "name", "name_span", "phases", "prefix", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.name = ""
+        self.name_span: Span = (start, start)
+        self.args = EMPTY
+        self.prefix: Args | None = None
+        self.phases: tuple[tuple[Call, ...], ...] = ()
+
+
+class OpenArgs:
+    """A ``(`` that is not closed yet; ``key`` belongs to the value that is being read."""
+
+    __slots__ = ("at", "key", "keys", "named", "owner", "positional", "prefix", "spans", "start")
+    closer = ")"
+    wants = "',' or ')'"
+
+    def __init__(self, at: int, owner: Draft, *, prefix: bool) -> None:
+        self.at = at
+        self.owner = owner
+        self.prefix = prefix
+        self.positional: list[Value] = []
+        self.named: list[tuple[str, Value]] = []
+        self.spans: list[Span] = []
+        self.keys: dict[str, int] = {}
+        self.key: str | None = None
+        self.start = at
+
+
+class OpenList:
+    """A ``[`` of a list that is not closed yet."""
+
+    __slots__ = ("at", "values")
+    closer = "]"
+    wants = "',' or ']'"
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.values: list[Value] = []
+
+
+class OpenBracket:
+    """A ``[`` behind a name that is not closed yet."""
+
+    __slots__ = ("at", "done", "owner", "phase")
+    closer = "]"
+    wants = "',', ';' or ']'"
+
+    def __init__(self, at: int, owner: Draft) -> None:
+        self.at = at
+        self.owner = owner
+        self.done: list[tuple[Call, ...]] = []
+        self.phase: list[Call] = []
+
+
+Open: TypeAlias = OpenArgs | OpenList | OpenBracket
 
 
 class Scanner:
@@ -43,13 +110,136 @@ class Scanner:
         at: The offset of the next token.
         end: The offset after the last token.
         literal: Placeholders are not known: ``$``, ``{`` and ``}`` are ordinary characters.
+        values: What placeholders stand for; None keeps them as they are written.
+        problems: What is wrong with placeholders.
+        open: The brackets that are not closed yet, the innermost last.
+        comma: The place of the separator just read, -1 at the start and after an opener.
     """
 
-    def __init__(self, text: str, *, literal: bool = False) -> None:
+    def __init__(self, text: str, *, literal: bool = False, values: Values | None = None) -> None:
         self.text = text
         self.at = 0
         self.end = 0
         self.literal = literal
+        self.values = values
+        self.problems: list[Problem] = []
+        self.open: list[Open] = []
+        self.comma = -1
+
+    # Tokens.
+
+    def peek(self) -> str:
+        """Skip blanks and give the character that follows, ``""`` at the end of the text."""
+        at = self.at
+        if self.text[at : at + 1] in " \t\n\r":
+            match = _BLANKS.match(self.text, at)
+            at = self.at = match.end() if match else at
+        return self.text[at : at + 1]
+
+    def take(self) -> None:
+        """Step over the one character that `peek` gave."""
+        self.at += 1
+        self.end = self.at
+
+    def word(self) -> str:
+        """Read a word as written, placeholders included; ``""`` if none begins here."""
+        start = self.at
+        match = (_WIDE_WORD if self.literal else WORD).match(self.text, start)
+        self.at = match.end() if match else start
+        if not self.literal and self.text[self.at : self.at + 1] in _MARKS:
+            match = _WIDE_WORD.match(self.text, self.at)
+            self.at = match.end() if match else self.at
+        if self.at > start:
+            self.end = self.at
+        return self.text[start : self.at]
+
+    def pieces_of(self, word: str, start: int) -> list[Piece]:
+        """Cut a word that was read at ``start`` into literal texts and placeholders."""
+        if self.literal or not any(mark in word for mark in _MARKS):
+            return [word]
+        try:
+            return split_bare(word)
+        except TemplateError as error:
+            raise self._template_error(error, start, hint=error.hint) from None
+
+    def quoted(self) -> str:
+        """Read a quoted text, placeholders replaced or kept."""
+        start, mark = self.at, self.text[self.at]
+        match = _INSIDE[mark].match(self.text, start + 1)
+        close = match.end() if match else start + 1
+        if self.text[close : close + 1] != mark:
+            message = f"expected a closing {mark}, but the text ended; the quotes open here"
+            raise self.refuse(message, start)
+        hidden = first_hidden(self.text, start + 1, close)
+        if hidden >= 0:
+            raise self._hidden(hidden, mark)
+        self.at = self.end = close + 1
+        body = self.text[start + 1 : close]
+        try:
+            pieces = split_quoted(body, double=mark == '"', literal=self.literal)
+        except TemplateError as error:
+            raise self._template_error(error, start + 1, hint=error.hint) from None
+        if self.values is None and any(isinstance(piece, Placeholder) for piece in pieces):
+            return quoted_template(pieces)
+        return self.joined(pieces, start)
+
+    def name_of(self, word: str, start: int) -> str:
+        """Give the name that a word is, placeholders replaced or kept."""
+        self._check_name(word, start)
+        if self.values is None or "{" not in word:
+            return word
+        name = self.joined(split_bare(word), start, word)
+        if PLAIN_NAME.fullmatch(name) or name == word:
+            return name
+        hint = "A placeholder in an expression is part of a name."
+        self.note(f"expected a name, got {shorten(name)!r} from {shorten(word)!r}", start, hint)
+        return word
+
+    def joined(self, pieces: list[Piece], start: int, otherwise: str = "") -> str:
+        """Put pieces together; a placeholder that has no value is noted."""
+        try:
+            return (self.values or _NO_VALUES).join(pieces)
+        except MissingError as error:
+            self.note(str(error), start, error.hint)
+            return otherwise
+
+    def note(self, message: str, start: int, hint: str) -> None:
+        """Take note of a placeholder that is wrong, in the token that was just read."""
+        span = (start, self.end)
+        self.problems.append(Problem("placeholder", message, span=span, text=self.text, hint=hint))
+
+    def _check_name(self, word: str, start: int) -> None:
+        """Refuse a word that is no name."""
+        if PLAIN_NAME.fullmatch(word) or (not self.literal and NAME.fullmatch(word)):
+            return
+        if not self.literal:
+            try:
+                split_bare(word)
+            except TemplateError as error:
+                raise self._template_error(error, start, hint=None) from None
+        raise self.refuse(
+            f"expected a name, got {shorten(word)!r}",
+            start,
+            start + len(word),
+            hint="A name is a letter or '_', then letters, digits and '_', '.', '-', '/'; "
+            "a plugin and ':' may stand in front.",
+        )
+
+    def finish(self) -> None:
+        """Refuse whatever follows the finished expression."""
+        found = self.peek()
+        if not found:
+            return
+        if found in ")]":
+            message = f"expected the end of the text, got {found!r}, for which nothing is open"
+            raise self.refuse(message, self.at)
+        if found in ",;":
+            message = f"expected the end of the text, got {found!r}"
+            hint = "Several elements stand in a container: S[A,B] runs A, then B."
+            raise self.refuse(message, self.at, hint=hint)
+        raise self.unexpected("the end of the text")
+
+    # Errors; who calls raises them.
 
     def refuse(
         self,
@@ -66,19 +256,6 @@ class Scanner:
             Problem(code=code, message=message, span=(start, end), text=self.text, hint=hint)
         )
 
-    def peek(self) -> str:
-        """Skip blanks and give the character that follows, ``""`` at the end of the text."""
-        at = self.at
-        if self.text[at : at + 1] in " \t\n\r":
-            match = _BLANKS.match(self.text, at)
-            at = self.at = match.end() if match else at
-        return self.text[at : at + 1]
-
-    def take(self) -> None:
-        """Step over the one character that `peek` gave."""
-        self.at += 1
-        self.end = self.at
-
     def unexpected(self, expected: str) -> ConfigError:
         """Make the error for a character that nothing allows here."""
         found = self.text[self.at]
@@ -90,59 +267,45 @@ class Scanner:
             hint = "Put the text in quotes: outside them only ASCII is allowed."
         return self.refuse(f"expected {expected}, got {describe(found)}", self.at, hint=hint)
 
-    def word(self) -> str:
-        """Read a word as written, placeholders included; ``""`` if none begins here."""
-        start = self.at
-        match = (_WIDE_WORD if self.literal else WORD).match(self.text, start)
-        self.at = match.end() if match else start
-        if not self.literal and self.text[self.at : self.at + 1] in _MARKS:
-            match = _WIDE_WORD.match(self.text, self.at)
-            self.at = match.end() if match else self.at
-        if self.at > start:
-            self.end = self.at
-        return self.text[start : self.at]
+    def missing(self, what: str, found: str) -> ConfigError:
+        """Make the error for ``found`` where a name or value has to stand."""
+        frame = self.open[-1] if self.open else None
+        if not found:
+            return self._ended(what, frame)
+        if isinstance(frame, OpenArgs) and frame.key is not None:
+            return self.unexpected(f"a value for {shorten(frame.key)!r}")
+        if self.comma >= 0 and frame is not None and found == frame.closer:
+            mark = self.text[self.comma]
+            return self.refuse(f"trailing {mark!r}: expected a {what} after it", self.comma)
+        return self.unexpected(f"a {what}")
 
-    def value_of(self, word: str, start: int) -> Value:
-        """Give the value of a word that was read at ``start``."""
-        if self.literal or not any(mark in word for mark in _MARKS):
-            try:
-                return read_word(word)
-            except NumberError as error:
-                hint = "Quotes make it a text."
-                raise self.refuse(str(error), start, start + len(word), hint=hint) from None
-        try:
-            pieces = split_bare(word)
-        except TemplateError as error:
-            raise self.template_error(error, start, hint=error.hint) from None
-        if isinstance(pieces[0], str) and len(pieces) == 1:
-            return pieces[0]
-        return Template(word)
+    def not_separated(self, frame: Open, found: str) -> ConfigError:
+        """Make the error for ``found`` where a separator or closer has to stand."""
+        if not found:
+            return self._unclosed(frame, frame.wants)
+        if found in ")]":
+            mark = self.text[frame.at]
+            message = f"expected {frame.wants}, got {found!r}; open is the {mark!r} at {frame.at}"
+            return self.refuse(message, self.at)
+        return self.unexpected(frame.wants)
 
-    def template_error(self, error: TemplateError, start: int, *, hint: str | None) -> ConfigError:
+    def _ended(self, what: str, frame: Open | None) -> ConfigError:
+        """Make the error for a text that ends too early."""
+        length = len(self.text)
+        if frame is not None:
+            return self._unclosed(frame, f"a {what}")
+        if not self.end:
+            return self.refuse("empty expression: expected a name", 0, length)
+        return self.refuse(f"expected a {what}, but the text ended", length)
+
+    def _unclosed(self, frame: Open, expected: str) -> ConfigError:
+        mark, count = self.text[frame.at], len(self.text)
+        ended = f"expected {expected}, but the text ended after {count} characters"
+        return self.refuse(f"{mark!r} is never closed: {ended}", frame.at)
+
+    def _template_error(self, error: TemplateError, start: int, *, hint: str | None) -> ConfigError:
         """Give an error inside a word or quoted text its place in the whole text."""
-        at = start + error.offset
-        return self.refuse(str(error), at, hint=hint, code=error.code)
-
-    def quoted(self) -> str:
-        """Read a quoted text."""
-        start, mark = self.at, self.text[self.at]
-        match = _INSIDE[mark].match(self.text, start + 1)
-        close = match.end() if match else start + 1
-        if self.text[close : close + 1] != mark:
-            message = f"expected a closing {mark}, but the text ended; the quotes open here"
-            raise self.refuse(message, start)
-        hidden = first_hidden(self.text, start + 1, close)
-        if hidden >= 0:
-            raise self._hidden(hidden, mark)
-        self.at = self.end = close + 1
-        body = self.text[start + 1 : close]
-        try:
-            pieces = split_quoted(body, double=mark == '"', literal=self.literal)
-        except TemplateError as error:
-            raise self.template_error(error, start + 1, hint=error.hint) from None
-        if any(isinstance(piece, Placeholder) for piece in pieces):
-            return quoted_template(pieces)
-        return str(pieces[0])
+        return self.refuse(str(error), start + error.offset, hint=hint, code=error.code)
 
     def _hidden(self, at: int, mark: str) -> ConfigError:
         character = self.text[at]

@@ -1,29 +1,38 @@
-"""Texts that hold placeholders: how they are cut into pieces and written.
+"""Texts that hold placeholders: how they are cut into pieces, written, and what they stand for.
 
 ``{node_name}``, ``${NAME}`` and ``${NAME:-default}`` are placeholders. Outside quotes ``$$``,
 ``{{`` and ``}}`` are the characters ``$``, ``{`` and ``}``, and a single one is an error. Inside
 quotes ``$``, ``{`` and ``}`` are themselves; only the exact ``{node_name}`` and ``${`` count, and
 ``$${`` and ``{{node_name}}`` are the texts ``${`` and ``{node_name}``. What a JSON escape brings
 in is never part of a placeholder. A default holds no placeholder; outside quotes it is made of
-word characters.
+word characters. ``${NAME:-default}`` takes the default, as in a shell, when the variable is unset or
+empty. Replacement happens once: what a placeholder brings in is never searched again.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from headrace._expression.words import WORD_CHARACTER, escape, has_surrogate
+from headrace._expression.words import WORD_CHARACTER, escape, has_surrogate, shorten
+from headrace.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 __all__ = [
+    "MissingError",
     "Piece",
     "Placeholder",
     "Template",
     "TemplateError",
+    "Values",
     "quoted_template",
     "split_bare",
     "split_quoted",
+    "substitute_text",
+    "whole_placeholder",
 ]
 
 _ESCAPES = r'(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))'
@@ -58,7 +67,7 @@ Piece = str | Placeholder
 class Template(str):
     """A text with placeholders, in its canonical spelling, quotes included.
 
-    Only `parse` makes it; `substitute` puts the text or value in its place.
+    Only `parse` makes it; `read_expression` puts the text or value in its place.
     """
 
     __slots__ = ()
@@ -220,3 +229,103 @@ def _chunk(text: str, following: Piece) -> str:
 def _default(text: str) -> str:
     parts = re.split(r"([${}])", text)
     return "".join(f"\\u{ord(p):04x}" if p in {"$", "{", "}"} else escape(p) for p in parts)
+
+
+# What placeholders stand for.
+
+
+class MissingError(ValueError):
+    """A placeholder has no value; what to do is in ``hint``."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        self.hint = hint
+        super().__init__(message)
+
+
+class Values(NamedTuple):
+    """What placeholders stand for.
+
+    Attributes:
+        node_name: What ``{node_name}`` stands for; None refuses it.
+        environ: The environment, ``os.environ`` or the like.
+    """
+
+    node_name: str | None
+    environ: Mapping[str, str]
+
+    def of(self, placeholder: Placeholder) -> str:
+        """Give the text of one placeholder.
+
+        Raises:
+            MissingError: It has none.
+        """
+        name, default = placeholder
+        if name is None:
+            if self.node_name is None:
+                hint = "Write the name, or move the text into a node."
+                raise MissingError("{node_name} has no value here, outside of a node", hint)
+            return self.node_name
+        value = self.environ.get(name)
+        if default is not None and not value:
+            return default
+        if value is None:
+            hint = "Set it, or give a default: ${NAME:-default}."
+            raise MissingError(f"the environment variable {shorten(name)!r} is not set", hint)
+        if has_surrogate(value):
+            what = f"the environment variable {shorten(name)!r} is no text"
+            raise MissingError(what, "Use UTF-8 in it.")
+        return value
+
+    def join(self, pieces: Sequence[Piece]) -> str:
+        """Put pieces together, each placeholder replaced; it raises as `of` does."""
+        return "".join(p if isinstance(p, str) else self.of(p) for p in pieces)
+
+
+_VARIABLE = _NAME + r"(?::-(?P<default>[^{}]*))?\}"
+_WHOLE = re.compile(rf"\s*{_VARIABLE}\s*")
+_IN_TEXT = re.compile(rf"\$\$|{_VARIABLE}|\$\{{")
+_IN_NODE_TEXT = re.compile(
+    rf"\$\$|{_VARIABLE}|\$\{{|\{{\{{|\}}\}}|(?P<node>\{{node_name\}})|[{{}}]"
+)
+
+
+def whole_placeholder(text: str) -> Placeholder | None:
+    """Give the environment variable that all of a text is, None if it is not just one."""
+    match = _WHOLE.fullmatch(text)
+    return None if match is None else Placeholder(match["name"], match["default"])
+
+
+def substitute_text(text: str, environ: Mapping[str, str], node_name: str | None = None) -> str:
+    """Put values in the place of the placeholders of a plain text of a configuration.
+
+    ``$$`` is ``$``, and a ``$`` before anything but ``{`` is itself. With ``node_name`` also
+    ``{node_name}`` is replaced, ``{{`` and ``}}`` are ``{`` and ``}``, and other braces are refused;
+    without it braces are ordinary characters.
+
+    Raises:
+        ConfigError: Placeholders that are wrong or have no value; all of them.
+    """
+    values = Values(node_name, environ)
+    problems: list[Problem] = []
+
+    def value(match: re.Match[str]) -> str:
+        found = match[0]
+        if found in ("$$", "{{", "}}"):
+            return found[0]
+        if found in ("${", "{", "}"):
+            known = "{node_name}, ${NAME} and ${NAME:-default}" if node_name else "${NAME}"
+            message = f"expected {known}, got {found!r}"
+            hint = f"Write {found[0] * 2!r} for {found[0]!r}."
+        else:
+            try:
+                return values.of(Placeholder(match["name"], match["default"]))
+            except MissingError as error:
+                message, hint = str(error), error.hint
+        problems.append(Problem("placeholder", message, span=match.span(), text=text, hint=hint))
+        return found
+
+    pattern = _IN_TEXT if node_name is None else _IN_NODE_TEXT
+    result = pattern.sub(value, text)
+    if problems:
+        raise ConfigError(problems)
+    return result

@@ -6,39 +6,52 @@ and where a tree was written (``span``, ``text``) does not count. Nothing here r
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from headrace._expression.words import KEY, NAME, check_leaf
-from headrace._expression.writer import Node, emit_value, write
+from headrace._expression.templates import Template
+from headrace._expression.words import KEY, NAME, PLAIN_NAME, check_leaf, spell
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from collections.abc import Iterable
 
-    from headrace._expression.writer import Emit
+    from typing_extensions import Self
 
 __all__ = ["EMPTY", "Args", "Call", "Span", "Value"]
 
 Span: TypeAlias = tuple[int, int]
 Value: TypeAlias = "int | float | bool | str | tuple[Value, ...] | Call | None"
 
-_set = object.__setattr__
 
+class _Node:
+    """What `Call` and `Args` share: equal when written the same, and never copied."""
 
-def _check_value(value: Value) -> None:
-    """Refuse what no argument can be; a list may be nested to any depth."""
-    todo: list[Value] = [value]
-    while todo:
-        item = todo.pop()
-        if isinstance(item, tuple):
-            todo.extend(item)
-        elif not isinstance(item, Call):
-            check_leaf(item)
-        elif item.prefix is not None:
-            raise ValueError(f"a value cannot have a prefix: {item.name!r}")
+    __slots__ = ()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other):
+            return NotImplemented
+        return str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __str__(self) -> str:
+        return _written(self)
 
 
 @final
-class Args(Node):
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Args(_Node):
     """What stands in one pair of parentheses.
 
     Attributes:
@@ -49,46 +62,22 @@ class Args(Node):
         span: Where the whole stands, parentheses included, or None.
     """
 
-    __slots__ = ("named", "positional", "span", "spans")
+    positional: tuple[Value, ...] = ()
+    named: tuple[tuple[str, Value], ...] = ()
+    spans: tuple[Span, ...] = field(default=(), kw_only=True)
+    span: Span | None = field(default=None, kw_only=True)
 
-    positional: tuple[Value, ...]
-    named: tuple[tuple[str, Value], ...]
-    spans: tuple[Span, ...]
-    span: Span | None
-
-    def __init__(
-        self,
-        positional: tuple[Value, ...] = (),
-        named: tuple[tuple[str, Value], ...] = (),
-        *,
-        spans: tuple[Span, ...] = (),
-        span: Span | None = None,
-    ) -> None:
-        positional, named = tuple(positional), tuple((key, value) for key, value in named)
-        for value in (*positional, *(value for _, value in named)):
+    def __post_init__(self) -> None:
+        for value in self.positional:
             _check_value(value)
-        for key, _ in named:
+        for key, value in self.named:
+            _check_value(value)
             if not KEY.fullmatch(key):
                 raise ValueError(f"expected letters, digits and '_' as a key, got {key!r}")
-        if len({key for key, _ in named}) != len(named):
+        if len({key for key, _ in self.named}) != len(self.named):
             raise ValueError("a key stands twice")
-        if spans and len(spans) != len(positional) + len(named):
+        if self.spans and len(self.spans) != len(self):
             raise ValueError("spans and arguments differ in number")
-        self.fill(positional, named, tuple(spans), span)
-
-    def fill(
-        self,
-        positional: tuple[Value, ...],
-        named: tuple[tuple[str, Value], ...],
-        spans: tuple[Span, ...],
-        span: Span | None,
-    ) -> Self:
-        """Set the attributes without a check; the parser has checked them."""
-        _set(self, "positional", positional)
-        _set(self, "named", named)
-        _set(self, "spans", spans)
-        _set(self, "span", span)
-        return self
 
     @property
     def mapping(self) -> dict[str, Value]:
@@ -106,27 +95,13 @@ class Args(Node):
         for name in changes.keys() & {"positional", "named"}:
             if len(changes[name]) != len(getattr(self, name)):
                 changes.setdefault("spans", ())
-        return Args(**{**{name: getattr(self, name) for name in self.__slots__}, **changes})
+        return dataclasses.replace(self, **changes)
 
     def __len__(self) -> int:
         return len(self.positional) + len(self.named)
 
-    def emit(self, emit: Emit) -> None:
-        emit("(")
-        for index, value in enumerate(self.positional):
-            if index:
-                emit(",")
-            emit_value(value, emit)
-        for index, (key, value) in enumerate(self.named):
-            emit(f",{key}=" if index or self.positional else f"{key}=")
-            emit_value(value, emit)
-        emit(")")
-
     def __repr__(self) -> str:
-        return f"<Args {write(self)}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (f"A{self}", "args")
+        return f"<Args {self}>"
 
 
 EMPTY = Args()
@@ -134,7 +109,8 @@ EMPTY = Args()
 
 
 @final
-class Call(Node):
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Call(_Node):
     """A name with its prefix, options and bracket: one element of an expression.
 
     Attributes:
@@ -147,60 +123,26 @@ class Call(Node):
         text: The whole text that the element was parsed from, or None.
     """
 
-    __slots__ = ("args", "name", "name_span", "phases", "prefix", "span", "text")
-
     name: str
-    args: Args
-    phases: tuple[tuple[Call, ...], ...]
-    prefix: Args | None
-    span: Span | None
-    name_span: Span | None
-    text: str | None
+    args: Args = EMPTY
+    phases: tuple[tuple[Call, ...], ...] = ()
+    prefix: Args | None = field(default=None, kw_only=True)
+    span: Span | None = field(default=None, kw_only=True)
+    name_span: Span | None = field(default=None, kw_only=True)
+    text: str | None = field(default=None, kw_only=True)
 
-    def __init__(
-        self,
-        name: str,
-        args: Args = EMPTY,
-        phases: tuple[tuple[Call, ...], ...] = (),
-        *,
-        prefix: Args | None = None,
-        span: Span | None = None,
-        name_span: Span | None = None,
-        text: str | None = None,
-    ) -> None:
-        if not NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not a name")
-        for part in (args, prefix):
-            if part is not None and not isinstance(part, Args):
-                raise TypeError(f"args and prefix are Args, not {type(part).__name__}")
-        if prefix is not None and not len(prefix):
+    def __post_init__(self) -> None:
+        if not (PLAIN_NAME.fullmatch(self.name) or NAME.fullmatch(self.name)):
+            raise ValueError(f"{self.name!r} is not a name")
+        if not isinstance(self.args, Args) or not isinstance(self.prefix, (Args, type(None))):
+            raise TypeError("args and prefix are Args")
+        if self.prefix is not None and not len(self.prefix):
             raise ValueError("a prefix is not empty; None stands for no prefix")
-        phases = tuple(tuple(phase) for phase in phases)
-        if not all(phases):
-            raise ValueError("a phase is not empty; () stands for no bracket")
-        if not all(isinstance(child, Call) for phase in phases for child in phase):
-            raise TypeError("phases are tuples of Call")
-        self.fill(name, args, phases, prefix, span, name_span, text)
-
-    def fill(
-        self,
-        name: str,
-        args: Args,
-        phases: tuple[tuple[Call, ...], ...],
-        prefix: Args | None,
-        span: Span | None,
-        name_span: Span | None,
-        text: str | None,
-    ) -> Self:
-        """Set the attributes without a check; the parser has checked them."""
-        _set(self, "name", name)
-        _set(self, "args", args)
-        _set(self, "phases", phases)
-        _set(self, "prefix", prefix)
-        _set(self, "span", span)
-        _set(self, "name_span", name_span)
-        _set(self, "text", text)
-        return self
+        for phase in self.phases:
+            if not phase:
+                raise ValueError("a phase is not empty; () stands for no bracket")
+            if not all(isinstance(child, Call) for child in phase):
+                raise TypeError("phases are tuples of Call")
 
     @property
     def plugin(self) -> str | None:
@@ -224,36 +166,65 @@ class Call(Node):
 
     def replace(self, **changes: Any) -> Call:
         """Give a copy with some attributes changed."""
-        return Call(**{**{name: getattr(self, name) for name in self.__slots__}, **changes})
-
-    def emit(self, emit: Emit) -> None:
-        if self.prefix is not None:
-            emit(self.prefix)
-        emit(self.name)
-        if len(self.args):
-            emit(self.args)
-        for index, phase in enumerate(self.phases):
-            emit(";" if index else "[")
-            for position, child in enumerate(phase):
-                if position:
-                    emit(",")
-                emit(child)
-        if self.phases:
-            emit("]")
-
-    def reads_as_word(self) -> bool:
-        return not len(self.args) and not self.phases
+        return dataclasses.replace(self, **changes)
 
     def __repr__(self) -> str:
-        return f"parse({write(self)!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (str(self), None)
+        return f"parse({str(self)!r})"
 
 
-def _restore(text: str, attribute: str | None) -> Any:
-    """Make a pickled tree again from its text; its spans point into that text."""
-    from headrace._expression.parser import parse
+def _check_value(value: Value) -> None:
+    """Refuse what no argument can be; a list may be nested to any depth."""
+    todo: list[Value] = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, tuple):
+            todo.extend(item)
+        elif not isinstance(item, Call):
+            check_leaf(item)
+        elif item.prefix is not None:
+            raise ValueError(f"a value cannot have a prefix: {item.name!r}")
 
-    tree = parse(text)
-    return tree if attribute is None else getattr(tree, attribute)
+
+# The canonical text: no blanks, quotes only where they are needed.
+
+
+def _written(root: Any) -> str:
+    out: list[str] = []
+    todo: list[Any] = [root]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, str):
+            out.append(item)
+        else:
+            todo += reversed(_pieces(item))
+    return "".join(out)
+
+
+def _pieces(item: Any) -> list[Any]:
+    """Give texts, and lists, args and calls that are still to be written, in order."""
+    if isinstance(item, tuple):
+        return ["[", *_joined(",", map(_value_pieces, item)), "]"]
+    if isinstance(item, Args):
+        values = [_value_pieces(value) for value in item.positional]
+        values += [[f"{key}=", *_value_pieces(value)] for key, value in item.named]
+        return ["(", *_joined(",", values), ")"]
+    pieces = [item.name] if item.prefix is None else [item.prefix, item.name]
+    if len(item.args):
+        pieces.append(item.args)
+    if item.phases:
+        phases = [_joined(",", ([child] for child in phase)) for phase in item.phases]
+        pieces += ["[", *_joined(";", phases), "]"]
+    return pieces
+
+
+def _joined(mark: str, parts: Iterable[list[Any]]) -> list[Any]:
+    return [piece for part in parts for piece in (mark, *part)][1:]
+
+
+def _value_pieces(value: Any) -> list[Any]:
+    if isinstance(value, Call):
+        reads_as_word = not len(value.args) and not value.phases
+        return [value, "()"] if reads_as_word else [value]
+    if isinstance(value, (tuple, Template)):
+        return [value]
+    return [spell(value)]
