@@ -164,13 +164,13 @@ def until(monkeypatch):
     locks of the schedulers, it sees a moment later.
     """
     changed = threading.Event()
-    take_settled = Node.take_settled
+    notify = Node.notify
 
     def noticed(node):
-        changed.set()  # the last step under the lock
-        return take_settled(node)
+        changed.set()
+        notify(node)
 
-    monkeypatch.setattr(Node, "take_settled", noticed)
+    monkeypatch.setattr(Node, "notify", noticed)
 
     def wait(condition):
         fails_at = time.monotonic() + FAILS_LATE_S
@@ -197,7 +197,7 @@ def expire():
             node = scheduler._node
             with node.lock:
                 running = [entry for one in node.every for entry in one.entries or ()]
-                entries = [*running, *node.line, *node.outside]
+                entries = [*running, *node.queue, *node.outside]
             for entry in entries:
                 if entry.data in wanted:
                     deadlines.append(entry.deadline)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace._scheduling.node import Node
-from headrace._scheduling.reentrant import holds_a_lock
+from headrace._scheduling.dispatch import Dispatcher
+from headrace._scheduling.locks import holds_a_lock
 from headrace.errors import ClosedError, ContractError, HeadraceError
 
 LATE_S = 60.0
@@ -257,15 +257,15 @@ def test_the_handler_that_everybody_writes_closes_in_the_midst_of_calls():
 @pytest.fixture
 def inside(monkeypatch):
     """Give a function that has another called once, by the next thread that is inside of the lock."""
-    take_settled = Node.take_settled
+    dispatch = Dispatcher.dispatch
     waiting = []
 
-    def hooked(node):
+    def hooked(dispatcher, me):
         while waiting and threading.current_thread() is not threading.main_thread():
             waiting.pop()()
-        return take_settled(node)
+        return dispatch(dispatcher, me)
 
-    monkeypatch.setattr(Node, "take_settled", hooked)
+    monkeypatch.setattr(Dispatcher, "dispatch", hooked)
     return waiting.append
 
 

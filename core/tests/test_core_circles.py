@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 import headrace
-from headrace._scheduling import circles
+from headrace._scheduling import cycles
 from headrace.errors import ContractError, RequestsFailed
 
 LONG_S = 20
@@ -87,7 +87,7 @@ def go(*places):
     for thread in threads:
         thread.join(LONG_S)
     assert not any(thread.is_alive() for thread in threads)
-    assert not circles.waiting
+    assert not cycles.waiting
     return outcomes
 
 

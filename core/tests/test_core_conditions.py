@@ -360,7 +360,7 @@ def test_batches_are_cut_when_they_are_due_and_at_no_other_time(tree, arrivals, 
                 job()
         for number, (at, weight) in enumerate(arrivals):
             if at == tick:
-                scheduler.submit(Entry({"data": number}, None, weight=weight))
+                scheduler.submit(Entry({"data": number}, weight=weight))
         clock.advance(0.125)
     assert log == watched(tree, arrivals, maxima, lasts)
 
@@ -618,11 +618,11 @@ def test_greedy_counts_the_wait_of_the_oldest_of_all_priorities():
 
 
 def test_the_line_knows_its_oldest_through_all_that_happens(gate):
-    from headrace._scheduling.line import WaitingLine
+    from headrace._scheduling.queue import RequestQueue
 
-    waiting, left = WaitingLine(None), []
+    waiting, left = RequestQueue(lambda entry, error: None), []
     for number, priority in enumerate(itertools.islice(itertools.cycle([0, 5, -3]), 9)):
-        entry = Entry({"data": number}, None, arrival=float(number), priority=priority)
+        entry = Entry({"data": number}, arrival=float(number), priority=priority)
         waiting.push(entry)
         left.append(entry)
     while left:

@@ -16,7 +16,7 @@ COMMON = """
 import os, signal, sys, threading
 import headrace
 from headrace._scheduling.node import Node
-from headrace._scheduling.signal import Signal
+from headrace._scheduling.locks import Signal
 
 entered, leave = threading.Semaphore(0), threading.Semaphore(0)
 
@@ -37,11 +37,11 @@ headrace.register("OwnGate", OwnGate)
 
 def interrupt_when(condition):
     changed = Signal()
-    take_settled = Node.take_settled
+    notify = Node.notify
     def noticed(node):
         changed.wake()
-        return take_settled(node)
-    Node.take_settled = noticed
+        notify(node)
+    Node.notify = noticed
     hit = threading.Event()
     def interrupt(signum, frame):
         if not hit.is_set():

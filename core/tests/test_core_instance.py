@@ -499,7 +499,7 @@ def test_of_what_a_backend_builds(device):
 
 def test_it_belongs_to_the_forward_time(device, monkeypatch):
     """By a clock that only ``finish`` moves on."""
-    from headrace._scheduling import batch, claiming
+    from headrace._scheduling import batch
 
     class Clock:
         now = 0.0
@@ -509,7 +509,6 @@ def test_it_belongs_to_the_forward_time(device, monkeypatch):
 
     clock = Clock()
     monkeypatch.setattr(batch, "time", clock)
-    monkeypatch.setattr(claiming, "time", clock)
 
     class Slow(headrace.Backend):
         def init(self, options, context):

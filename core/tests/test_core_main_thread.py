@@ -170,7 +170,7 @@ def test_stats_in_another_thread_while_the_main_thread_counts_failures_of_new_ki
     with headrace.pipe({"backend": "Told"}) as pipe:
 
         def trace(frame, event, _):
-            if frame.f_code.co_name != "_add":
+            if frame.f_code.co_name != "add_counts":
                 return None
             if event == "line" and "key" in frame.f_locals:  # in the midst of a dict
                 wanted.put("more")

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace._scheduling.entry import Entry
-from headrace._scheduling.line import WaitingLine
-from headrace._scheduling.timer import shared_timer
+from headrace._scheduling.helpers import shared_timer
+from headrace._scheduling.queue import RequestQueue
 from headrace.errors import (
     BackendError,
     ContractError,
@@ -426,11 +426,11 @@ def test_what_is_too_light_for_the_free_instance_waits_for_the_other(gate):
 )
 def test_a_line_knows_its_order_and_its_oldest(steps):
     """Beside a plain list that is sorted each time."""
-    line, model, arrival = WaitingLine(None), [], 0.0
+    line, model, arrival = RequestQueue(lambda entry, error: None), [], 0.0
     for what, priority, place in steps:
         if what == "push":
             arrival += 1.0
-            entry = Entry({"data": 1}, None, priority=priority, arrival=arrival)
+            entry = Entry({"data": 1}, priority=priority, arrival=arrival)
             line.push(entry)
             model.append(entry)
         elif model:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 import headrace
 from headrace import errors
-from headrace._scheduling.executors import Work
+from headrace._scheduling.workers import Work
 from headrace.policies import BatchPolicy, BestFit, Cut, DispatchPolicy, Greedy
 
 
@@ -311,11 +311,9 @@ def test_a_policy_that_raises_about_a_batch_not_begun_fails_those_who_wait_and_r
         scheduler = pipe._core.only
         waits = pipe.submit({"data": 1})
         waiting(pipe, 1)
-        with scheduler._node.lock:
+        with scheduler._node.section, scheduler._node.lock:
             work = Work(scheduler.instances[0], scheduler.instances[0].entries)
             scheduler._dispatcher.top_up(work)
-            settled = scheduler._node.take_settled()
-        scheduler._node.tell(settled)
         assert isinstance(waits.exception(60), errors.ContractError)
         gate.open()
         assert running.result(60)["result"] == 0

@@ -27,10 +27,10 @@ from headrace._backend import Backend
 from headrace._build.batch_end import BatchEnd
 from headrace._context import InitContext
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
-from headrace._scheduling.executors import Runner
 from headrace._scheduling.instance import Instance
+from headrace._scheduling.locks import Signal
 from headrace._scheduling.scheduler import Limits, Scheduler
-from headrace._scheduling.signal import Signal
+from headrace._scheduling.workers import Runner
 from headrace.errors import ClosedError, HeadraceError, InstanceLostError
 from headrace.policies import BestFit, Greedy
 from headrace_testing import FakeClock
@@ -201,7 +201,7 @@ class Model(RuleBasedStateMachine):
         self.owned = owned
         self.queue_keys = {"queue_size": size, "queue_full": rule}
         self.scheduler = self._scheduler(ranges, timeout_ms, batching_ms, sizes, pad)
-        self.scheduler._crew.give = self._give
+        self.scheduler._workers.give = self._give
         claim = self.scheduler._dispatcher._claim
 
         def noted(instance, entries, weight, now):
@@ -312,7 +312,7 @@ class Model(RuleBasedStateMachine):
     def _may_call(self):
         scheduler = self.scheduler
         free = _free(scheduler)
-        if not free or not scheduler._direct_max or self._count(QUEUED):
+        if not free or not scheduler._unqueued_max or self._count(QUEUED):
             return False
         return not self.limits.batching_timeout_ms or len(free) == len(scheduler.instances)
 
@@ -399,11 +399,11 @@ class Model(RuleBasedStateMachine):
     def reload(self, ranges, timeout_ms, batching_ms, sizes, pad):
         new = self._scheduler(ranges, timeout_ms, batching_ms, sizes, pad)
         before = list(self.scheduler.instances)
-        old, settled = self.scheduler.exchange(new, Signal(), keeps_policies=False)
+        old = self.scheduler.exchange(new, Signal(), keeps_policies=False)
         assert old == before
         assert self.scheduler.instances == new.instances
         self.old.append(list(old))
-        self.scheduler.tell(settled)
+        self.scheduler.notify()
 
     @precondition(lambda self: self.old)
     @rule(which=st.integers(0, 3))
@@ -590,7 +590,7 @@ TestModel = Model.TestCase
 
 def _free(scheduler):
     """Give the free instances, the one that is claimed next first."""
-    (swift,), (other,) = scheduler._node.racks
+    (swift,), (other,) = scheduler._node.idle_lists
     return [*swift, *other, *scheduler._node.free]
 
 

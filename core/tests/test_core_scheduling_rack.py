@@ -72,12 +72,12 @@ def hook(pipe, function):
     """Call ``function`` between a caller's look at the rack and its claim."""
     scheduler = scheduler_of(pipe)
     node = scheduler._node
-    hooked = Hooked(node.racks[0][0])
+    hooked = Hooked(node.idle_lists[0][0])
     assert len(hooked) == len(scheduler.instances)
     hooked.hook = function
     with node.lock:
-        node.racks = (hooked,), node.racks[1]
-        scheduler._rack = node.racks[0]
+        node.idle_lists = (hooked,), node.idle_lists[1]
+        scheduler._idle_list = node.idle_lists[0]
 
 
 def elsewhere(function):
@@ -91,7 +91,7 @@ def elsewhere(function):
 def rests(pipe):
     """Give the instances that rest, each as often as it is listed."""
     node = scheduler_of(pipe)._node
-    (swift,), (other,) = node.racks
+    (swift,), (other,) = node.idle_lists
     return [*swift, *other, *node.free]
 
 
@@ -154,7 +154,7 @@ def test_a_caller_that_was_not_the_quickest_waits_for_its_turn(pipe):
         threading.Thread(target=release_when_waiting).start()
 
     def release_when_waiting():
-        while not scheduler._line.count:
+        while not scheduler._queue.count:
             with scheduler._node.lock:
                 pass
         go.set()
@@ -280,7 +280,7 @@ def test_a_backend_that_has_become_slow_is_left_to_the_main_thread_and_the_lock(
 
     instance.backend.during = slow
     pipe({"data": 1})
-    (swift,), (other,) = scheduler_of(pipe)._node.racks
+    (swift,), (other,) = scheduler_of(pipe)._node.idle_lists
     until(lambda: list(other) == [instance])
     assert not swift
     pipe({"data": 2})
@@ -294,7 +294,7 @@ def test_a_backend_that_has_become_slow_is_left_to_the_main_thread_and_the_lock(
 def test_nodes_whose_requests_all_pass_the_queue_lay_nothing_out(keys):
     with headrace.pipe({"backend": "Step", **keys}) as pipe:
         warm(pipe)
-        assert scheduler_of(pipe)._node.racks == ((deque(),), (deque(),))
+        assert scheduler_of(pipe)._node.idle_lists == ((deque(),), (deque(),))
 
 
 @pytest.mark.stress

@@ -15,15 +15,15 @@ from headrace._graph.graph import Graph
 from headrace._graph.waiting import run_from_front
 from headrace._process import close_at_exit
 from headrace._retirement import Retirement
+from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import unreadable
-from headrace._scheduling.errands import errands
-from headrace._scheduling.reentrant import reentrant, taking
-from headrace._scheduling.signal import Signal
+from headrace._scheduling.helpers import errands
+from headrace._scheduling.locks import Signal, taking
 from headrace._teardown import Teardown
 from headrace.errors import ClosedError, DeadlineExceededError, InputError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace._build import Aside, Built
     from headrace._config import PipelineConfig
@@ -269,7 +269,6 @@ class Core:
                 "requests that cannot follow its Repost are still on their way; nothing has changed"
             )
             raise DeadlineExceededError(what, node=name)
-        settled: Sequence[Entry] = ()
         with taking(self._lock):
             try:
                 self.check_open()
@@ -282,30 +281,30 @@ class Core:
             if aside is None:
                 self._built.put_door(plan, name)
             else:
-                retirement, settled = self._exchange(aside, plan)
+                retirement = self._exchange(aside, plan)
             if self.graph is not None:
                 self.graph.link(plan.links, plan.door_timeouts_ms)
             self._plan, self.config = plan, config
             self._schedulers = self._in_order()
         if retirement is not None:
-            retirement.scheduler.tell(settled)
+            retirement.scheduler.notify()
         return retirement
 
-    def _exchange(self, aside: Aside, plan: PipelinePlan) -> tuple[Retirement, Sequence[Entry]]:
+    def _exchange(self, aside: Aside, plan: PipelinePlan) -> Retirement:
         before, now = self._built.nodes[aside.node.plan.name], aside.node
         same = (before.plan.batch_policy, before.plan.dispatch_policy) == (
             now.plan.batch_policy,
             now.plan.dispatch_policy,
         )
         retired = Signal()
-        old, settled = before.scheduler.exchange(now.scheduler, retired, keeps_policies=same)
+        old = before.scheduler.exchange(now.scheduler, retired, keeps_policies=same)
         if before.scheduler.needs != now.scheduler.needs:
             before.scheduler.need(now.scheduler.needs)
         aside.put_into(self._built, plan)
         retirement = Retirement(before, old, retired)
         self._retirements = [one for one in self._retirements if not one.over]
         self._retirements.append(retirement)
-        return retirement, settled
+        return retirement
 
     # The end.
 

@@ -12,11 +12,11 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import inside
-from headrace._scheduling.circles import circle_of, waiting
+from headrace._scheduling.calls import reentrant
+from headrace._scheduling.cycles import cycle_of, waiting
 from headrace._scheduling.entry import RUNNING, Entry
-from headrace._scheduling.errands import callbacks, errands
-from headrace._scheduling.reentrant import reentrant
-from headrace._scheduling.signal import Signal
+from headrace._scheduling.helpers import callbacks, errands
+from headrace._scheduling.locks import Signal
 
 if TYPE_CHECKING:
     import asyncio
@@ -188,12 +188,12 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         """
         if self._scheduler is not None and self._entry is not None and not self.done():
             self._scheduler.check_wait(self._entry)  # type: ignore[arg-type]
-            node = circle_of(self)
+            node = cycle_of(self)
             if node is not None:
                 raise inside(node)
 
     def places(self) -> Sequence[tuple[Node, object]]:
-        """Give what it needs; see `headrace._scheduling.circles`."""
+        """Give what it needs; see `headrace._scheduling.cycles`."""
         if self.done() or self._scheduler is None:
             return ()
         if isinstance(self._entry, Entry):

@@ -15,10 +15,9 @@ from headrace._graph.caller import is_cheap, run_in_caller
 from headrace._graph.request import GraphRequest
 from headrace._graph.waiting import may_wait, run_and_wait
 from headrace._reload import Reloader
-from headrace._scheduling.calls import call_run_here
-from headrace._scheduling.claiming import refuse_inside
+from headrace._scheduling.calls import call_run_here, reentrant
 from headrace._scheduling.entry import DONE, Entry
-from headrace._scheduling.reentrant import reentrant
+from headrace._scheduling.waiting import refuse_inside
 from headrace._tracebacks import without_inner_frames
 from headrace.errors import ConfigError, InputError, PluginError, SetupError
 
@@ -252,7 +251,7 @@ class Pipeline:
         entries: list[Entry] = []
         seen: set[int] = set()
         for item in items:
-            entry = Entry(item, None, deadline=deadline, priority=priority)
+            entry = Entry(item, deadline=deadline, priority=priority)
             if id(item) in seen:
                 error = InputError(
                     "this dict stands in the list a second time",

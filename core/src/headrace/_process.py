@@ -10,7 +10,7 @@ import time
 import weakref
 from typing import Any, Protocol
 
-from headrace._scheduling import errands, reentrant, timer
+from headrace._scheduling import helpers, locks
 
 __all__ = ["EXIT_S", "Closable", "close_at_exit", "usable_cpus"]
 
@@ -94,9 +94,8 @@ def _skip_destructors() -> None:
 
 
 def _in_child() -> None:
-    errands._after_fork()
-    reentrant._after_fork()
-    timer._after_fork()
+    helpers.after_fork()
+    locks.after_fork()
     for closable in list(_open):
         closable.after_fork()
     _open.clear()

@@ -12,10 +12,9 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.batch import served_here
-from headrace._scheduling.calls import call_run_here
-from headrace._scheduling.reentrant import reentrant
-from headrace._scheduling.signal import Signal
+from headrace._scheduling.calls import call_run_here, reentrant
+from headrace._scheduling.cycles import served_here
+from headrace._scheduling.locks import Signal
 from headrace._tracebacks import without_inner_frames
 from headrace.errors import (
     ClosedError,

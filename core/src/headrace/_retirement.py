@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace._build import BuiltNode
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.signal import Signal
+    from headrace._scheduling.locks import Signal
 
 __all__ = ["Retirement"]
 

@@ -9,9 +9,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from headrace._scheduling.errands import errands
-from headrace._scheduling.reentrant import taking
-from headrace._scheduling.signal import Signal
+from headrace._scheduling.helpers import errands
+from headrace._scheduling.locks import Signal, taking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._build.parts import Parts
-    from headrace._scheduling.thread import OwnThread
+    from headrace._scheduling.calls import OwnThread
 
 __all__ = ["LOOK_S", "At", "BuildSettings", "logger_of"]
 

@@ -21,7 +21,7 @@ from headrace._config.nesting import with_room
 from headrace._context import Shared
 from headrace._plan.calls import roots_of
 from headrace._process import usable_cpus
-from headrace._scheduling.signal import Signal
+from headrace._scheduling.locks import Signal
 from headrace.words.dag import DagDispatcher
 from headrace.words.queues import Queue
 

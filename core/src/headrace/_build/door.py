@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from headrace._backend import Backend
 from headrace._build.batch_end import Ended, Standing
 from headrace._graph.each import Elements
-from headrace._scheduling.batch import entries_running_here
-from headrace._scheduling.elsewhere import HANDED
+from headrace._scheduling.cycles import entries_running_here
 from headrace._scheduling.entry import Entry
+from headrace._scheduling.queue import HANDED
 from headrace.errors import ClosedError, ContractError, InputError, InstanceLostError, NoResultError
 from headrace.words.background import BackgroundThread
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from headrace._backend import Outcomes
     from headrace._build.batch_end import BatchEnd
     from headrace._graph.links import Each
-    from headrace._scheduling.elsewhere import Handed, Waits
+    from headrace._scheduling.calls import OwnThread
+    from headrace._scheduling.queue import Handed, Waits
     from headrace._scheduling.scheduler import Scheduler
-    from headrace._scheduling.thread import OwnThread
     from headrace.keys import Request
 
 __all__ = ["Bound", "Door", "FrontDoor", "Guarded", "NotCallable"]
@@ -135,7 +135,7 @@ class Door(Backend):
             own = time.monotonic() + self.timeout_ms / 1000
             deadline = own if deadline is None else min(own, deadline)
         priority = parent.priority if parent is not None else 0
-        entry = Entry(request, None, deadline=deadline, priority=priority)
+        entry = Entry(request, deadline=deadline, priority=priority)
         entry.waits = waits
         try:
             entry.weight = self.scheduler.checked(request)

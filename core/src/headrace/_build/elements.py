@@ -18,7 +18,7 @@ from headrace._plan.choosing import label_of
 from headrace._plan.ranges import states_range
 from headrace._plan.threads import give_threads
 from headrace._portable import told
-from headrace._scheduling.thread import OwnThread
+from headrace._scheduling.calls import OwnThread
 from headrace.errors import SetupError
 from headrace.words._ranges import inside, ranged
 from headrace.words._wiring import Wiring

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace._backend import Backend
-from headrace._scheduling.thread import OwnThread
+from headrace._scheduling.calls import OwnThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from headrace._graph.each import Elements
-from headrace._scheduling.entry import Entry
+from headrace._scheduling.entry import NOBODY, Entry
 from headrace.errors import HeadraceError, InputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["count", "elements_of", "entry_at"]
 def entry_at(
     step: Step,
     request: Request,
-    owner: Owner | None = None,
+    owner: Owner = NOBODY,
     *,
     deadline: float | None = None,
     priority: int = 0,

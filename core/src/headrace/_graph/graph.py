@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace._graph.route import make_route, roots
 from headrace._portable import shown
-from headrace._scheduling.signal import Signal
+from headrace._scheduling.locks import Signal
 from headrace.errors import InputError
 
 if TYPE_CHECKING:

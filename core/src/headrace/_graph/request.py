@@ -305,16 +305,16 @@ class GraphRequest:
             return False  # between two nodes
         with self._turn.had():
             waiting = [] if self._over else list(self._open.values())
-            settled = cancel_all(waiting) if waiting else None
-            if settled is not None:
+            nodes = cancel_all(waiting) if waiting else None
+            if nodes is not None:
                 self._over = True
                 self._give_back()
                 self._forget()
                 self._owner = NOBODY
-        if settled is not None:
-            self._let_on(settled)
+        if nodes is not None:
+            self._let_on(nodes)
         self._go_on()
-        return settled is not None
+        return nodes is not None
 
     def give_up(self) -> bool:
         """Cancel what waits; tell whether a backend still runs on something.
@@ -337,10 +337,10 @@ class GraphRequest:
         self._go_on()
         return abandoned
 
-    def _let_on(self, settled: Sequence[tuple[Node, Sequence[Entry]]] = ()) -> None:
+    def _let_on(self, nodes: Sequence[Node] = ()) -> None:
         """Notify others of what has become of them, now that this is over, and let in who waits."""
-        for node, entries in settled:
-            node.tell(entries)
+        for node in nodes:
+            node.notify()
         if self._home.outside:
             self._home.let_in()
         self._graph.ended(self)

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from headrace._graph.caller import run_in_caller
 from headrace._graph.request import GraphRequest
 from headrace._scheduling.admission import inside
-from headrace._scheduling.batch import entries_running_here
 from headrace._scheduling.calls import call_run_here
-from headrace._scheduling.circles import circle_of, noted
+from headrace._scheduling.cycles import cycle_of, entries_running_here, noted
 from headrace._scheduling.entry import Entry
-from headrace._scheduling.signal import Signal
+from headrace._scheduling.locks import Signal
 
 if TYPE_CHECKING:
     from headrace._graph.graph import Graph
@@ -82,7 +81,7 @@ def run_and_wait(
             one.start(internal=internal)
         with noted(waiter):
             waiter.requests = begun
-            node = circle_of(waiter)
+            node = cycle_of(waiter)
             for one in begun if node is not None else ():
                 one.end(inside(node or ""))
             if begun:
@@ -103,7 +102,7 @@ def run_from_front(graph: Graph, request: Request) -> None:
     if front is None or (front.deadline is None and not front.priority):
         run_in_caller(graph, route, request, internal=True)
         return
-    entry = Entry(request, None, deadline=front.deadline, priority=front.priority)
+    entry = Entry(request, deadline=front.deadline, priority=front.priority)
     run_and_wait(graph, [(route, entry)], internal=True)
     if entry.error is not None:
         raise entry.take_error()  # type: ignore[misc]

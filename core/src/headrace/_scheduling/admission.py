@@ -1,35 +1,29 @@
-"""Entering a node: refused, let into the line, or left outside until there is room."""
+"""Entering a node: refused, let into the queue, or left outside until there is room."""
 
 from __future__ import annotations
 
+from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from headrace._scheduling.batch import served_here, waited_for
-from headrace._scheduling.elsewhere import Waits
-from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, checked_weight
-from headrace._scheduling.node import own
-from headrace._scheduling.reentrant import reentrant
+from headrace._scheduling.cycles import served_here, waited_for
+from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, own_error
 from headrace.errors import (
     BackendError,
     BatchRangeError,
     ContractError,
     DeadlineExceededError,
-    InputError,
     OverloadedError,
-    code_of,
 )
+from headrace.policies._queue_full import QUEUE_FULL
 
 if TYPE_CHECKING:
-    from collections import OrderedDict
     from collections.abc import Callable, Sequence
 
-    from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.node import Node
 
 __all__ = [
-    "Entrance",
     "deadline_error",
     "enter",
     "held_here",
@@ -58,7 +52,7 @@ def enter(
         waits: The calling thread will wait for them.
     """
     refused = None
-    if node.refusing is not None or node.lost or (waits and not node.rests):
+    if node.refusing is not None or node.lost or (waits and not node.has_idle):
         refused = _refusal(node, internal=internal, waits=waits)
     for entry in entries:
         if entry.state == DONE:  # it was taken back before it came here
@@ -71,7 +65,7 @@ def enter(
         ):
             error = unfit(node, entry)
         if error is not None:
-            node.settle(entry, own(error))
+            node.settle(entry, own_error(error))
             continue
         # Bounds hold where a request enters the pipeline, not between its nodes.
         if not (node.outside or node.full) or (entry.waits is not None and entry.waits.entered):
@@ -109,7 +103,7 @@ def _refusal(node: Node, *, internal: bool, waits: bool) -> BaseException | None
         return node.refusing
     if node.lost:
         return node.no_instance()
-    if waits and not node.rests and held_here(node):
+    if waits and not node.has_idle and held_here(node):
         return inside(node.name)
     return None
 
@@ -145,29 +139,41 @@ def unfit(node: Node, entry: Entry) -> BaseException | None:
 
 
 def _enter_full(node: Node, entry: Entry) -> None:
-    rule = node.limits.queue_full
-    if rule == "wait":
+    waiting = node.bounded
+    oldest = node.queue.oldest_of_lowest()
+    priorities = (None if oldest is None else oldest.priority, node.quota.lowest)
+    found = [priority for priority in priorities if priority is not None]
+    policy = QUEUE_FULL[node.limits.queue_full]
+    decision = policy.decide(entry.priority, min(found, default=None))
+    if decision == "wait":
         node.outside[entry] = None
         entry.state = OUTSIDE
-        return
-    waiting = node.bounded
-    if rule == "shed_oldest" and _shed(node, entry.priority, waiting):
+    elif decision == "shed" and _shed(node, oldest, entry.priority, waiting):
         node.push(entry)
     else:
         node.settle(entry, _overloaded(node, waiting, shed=False))
 
 
-def _shed(node: Node, priority: int, waiting: int) -> bool:
+def _shed(node: Node, oldest: Entry | None, priority: int, waiting: int) -> bool:
     """Let the oldest of the lowest priority make way, if that is ``priority`` or lower.
 
     Of equals those that wait at other nodes are the older ones.
+
+    Args:
+        node: The node.
+        oldest: The oldest of the lowest priority that waits here.
+        priority: That of the newcomer.
+        waiting: How many wait.
+
+    Returns:
+        Whether one made way: those at other nodes may begin to run meanwhile.
     """
     error = _overloaded(node, waiting, shed=True)
-    oldest = node.line.oldest_of_lowest()
     here = priority + 1 if oldest is None else oldest.priority
-    found = node.elsewhere.shed(min(here, priority))
+    found = node.quota.shed(min(here, priority))
     if found is not None:
-        node.shed.append((*found, error))
+        other, evict = found
+        node.afterwards.append(partial(evict, other, error))
         return True
     if oldest is None or here > priority:
         return False
@@ -186,68 +192,3 @@ def _overloaded(node: Node, waiting: int, *, shed: bool) -> OverloadedError:
         node=node.name,
         hint="Send fewer at a time, raise queue_size, or set queue_full = 'wait'.",
     )
-
-
-class Entrance:
-    """What a scheduler does with requests before they enter."""
-
-    name: str
-    needs: Sequence[str] = ("data",)
-    """The keys without which a request is refused."""
-    outside: OrderedDict[Entry, None]
-    """The requests that wait for room."""
-    _node: Node
-    _dispatcher: Dispatcher
-
-    def checked(self, request: Any, needs: Sequence[str] | None = None) -> int:
-        """Check a request on entry and give its weight.
-
-        Args:
-            request: What was sent.
-            needs: The keys it must have; None for those of the node.
-
-        Raises:
-            InputError: See `checked_weight`; it is counted as a failure of the node.
-        """
-        try:
-            return checked_weight(request, self.name, self.needs if needs is None else needs)
-        except InputError as error:
-            if isinstance(request, dict):
-                request.pop("result", None)
-            self.count_refused(request, error)
-            raise
-
-    @reentrant()
-    def count_refused(self, request: Any, error: BaseException) -> None:
-        """Count a request that was refused before it entered."""
-        node = self._node
-        code = code_of(error)
-        with node.lock:
-            node.entered += 1
-            node.failures[code] = node.failures.get(code, 0) + 1
-
-    @reentrant()
-    def count_late(self, error: BaseException) -> None:
-        """Count as failed a request that has ended well here, but cannot go on."""
-        node = self._node
-        code = code_of(error)
-        with node.lock:
-            node.failures[code] = node.failures.get(code, 0) + 1
-
-    def waits(self, *, entered: bool = True) -> Waits:
-        """Count the waits of a request that enters here, at all nodes, as one.
-
-        Args:
-            entered: Whether it has been let in.
-        """
-        return Waits(self._node.elsewhere, entered=entered)
-
-    @reentrant()
-    def let_in(self) -> None:
-        """Let in who waits for room, once a request that entered here waits elsewhere no more."""
-        node = self._node
-        with node.lock:
-            node.let_in()
-            self._dispatcher.dispatch(None)
-            settled = node.take_settled()
-        node.tell(settled)

@@ -5,41 +5,39 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from headrace._scheduling.entry import RUNNING
-from headrace._scheduling.executors import Caller, Runner, Work
-from headrace._scheduling.instance import BARGE_S, FAST_S, RESTING, SWIFT_S
-from headrace._scheduling.node import own
+from headrace._scheduling.entry import RUNNING, own_error
+from headrace._scheduling.instance import BARGE_S, FAST_S, RETURNING, SWIFT_S
+from headrace._scheduling.workers import Caller, Runner, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._scheduling.crew import Crew
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
+    from headrace._scheduling.workers import Workers
 
 __all__ = ["Assignment"]
 
 _SUSTAINED = 8
 """When so many more batches of a slow backend were due as soon as an instance was free than times
-at which an instance rested, a runner takes the next: it goes on with batch after batch, where
+at which an instance stayed free, a runner takes the next: it goes on with batch after batch, where
 callers take turns. A turn costs a switch of threads, and on busy processors the thread that is
 woken may wait long for one of them."""
 
 
 class Assignment:
-    """Gives batches to threads, and takes instances back. Everything runs under the node's lock."""
+    """Gives batches to threads, and takes instances back. Everything runs in a `Section` of the node.
 
-    def __init__(
-        self,
-        node: Node,
-        crew: Crew,
-        run_owned: Callable[[Work], None],
-        lost: Callable[[Work], None],
-    ) -> None:
+    Args:
+        node: The node.
+        workers: The runners.
+        post: Gives a batch to the thread that owns its instance; False when that has ended.
+    """
+
+    def __init__(self, node: Node, workers: Workers, post: Callable[[Work], bool]) -> None:
         self._node = node
-        self._crew = crew
-        self._run_owned = run_owned
-        self._lost = lost
+        self._workers = workers
+        self._post = post
         self._pressure = 0
 
     def press(self) -> None:
@@ -48,7 +46,7 @@ class Assignment:
             self._pressure += 1
 
     def relax(self) -> None:
-        """Take note that an instance rests."""
+        """Take note that an instance stays free."""
         if self._pressure:
             self._pressure -= 1
 
@@ -70,7 +68,7 @@ class Assignment:
             return False
         if time.perf_counter() < leader.foreign_until:
             return False
-        (oldest,) = self._node.line.head(1)
+        (oldest,) = self._node.queue.head(1)
         owner = oldest.owner
         if not isinstance(owner, Caller) or not owner.parked or not owner.runs:
             return False
@@ -94,7 +92,7 @@ class Assignment:
         if instance.mean_s < SWIFT_S:
             return False
         node = self._node
-        asleep = len(node.callers) - node.line.count
+        asleep = len(node.callers) - node.queue.count
         for other in node.instances:
             asleep -= len(other.entries or ())
         return asleep > 2 * len(node.instances)
@@ -132,15 +130,14 @@ class Assignment:
         """Give ``work`` to the thread that owns the instance, a waiting caller, or a runner."""
         instance = work.instance
         if instance.thread is not None:
-            run, lost = self._run_owned, self._lost
-            if not instance.thread.post(lambda: run(work), lambda: lost(work)):
+            if not self._post(work):
                 self.fail(work, self._node.no_instance())
                 self._node.lose(instance)
             return
         self.press()
         slow = instance.mean_s >= FAST_S
         if (slow and self._pressure > _SUSTAINED) or self.crowded(instance):
-            self.give_runner(work)
+            self._workers.give(work)
             return
         for entry in work.entries:
             owner = entry.owner
@@ -154,15 +151,11 @@ class Assignment:
                 instance.holder = owner
                 owner.signal.wake()
                 return
-        self.give_runner(work)
-
-    def give_runner(self, work: Work) -> None:
-        """Give ``work`` to a runner."""
-        self._crew.give(work)
+        self._workers.give(work)
 
     def fail(self, work: Work, error: BaseException) -> None:
         """Give back an instance and fail its batch, which did not run to its end."""
-        self.release(work, [own(error) for _ in work.entries])
+        self.release(work, [own_error(error) for _ in work.entries])
 
     def release(self, work: Work, errors: Sequence[BaseException | None]) -> None:
         """Give back an instance and settle its batch; `dispatch` is to follow."""
@@ -170,8 +163,8 @@ class Assignment:
         if instance.entries is entries:
             instance.entries = None
             instance.running_weight = 0
-            instance.holder = RESTING
-            self._node.rest(instance)
+            instance.holder = RETURNING
+            self._node.give_back(instance)
         for entry, error in zip(entries, errors, strict=True):
             if entry.state == RUNNING:
                 self._node.settle(entry, error, instance)

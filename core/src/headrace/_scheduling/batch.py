@@ -1,4 +1,4 @@
-"""Running one cut batch on its instance: padding, the call, and one outcome per entry."""
+"""Running one batch on the instance that was claimed for it: filling up, the call, the outcomes."""
 
 from __future__ import annotations
 
@@ -6,28 +6,24 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.calls import served_by, serves
-from headrace._scheduling.executors import Caller
-from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError
+from headrace._scheduling.cycles import batches_run
+from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace._scheduling.entry import Entry
-    from headrace._scheduling.executors import Work
     from headrace._scheduling.instance import Instance
+    from headrace._scheduling.workers import Work
     from headrace.keys import Request
 
 __all__ = [
     "Filler",
-    "entries_running_here",
-    "no_result",
-    "outside",
+    "Outcome",
+    "judged",
+    "note_codes",
     "refusal",
     "run",
-    "served_here",
-    "target_weight",
-    "waited_for",
+    "run_alone",
     "wrapped",
 ]
 
@@ -36,41 +32,8 @@ class Filler(dict[str, Any]):
     """A copy of an item that fills a batch up, and is nobody's request: what it gives is dropped."""
 
 
-_running: dict[int, tuple[Sequence[Entry], ...]] = {}
-"""Per thread the batches from queues that it runs, one inside the other."""
-
 Outcome = tuple["list[BaseException | None]", "BaseException | None"]
-
-
-def entries_running_here() -> list[Entry]:
-    """Give the entries of the batches that the calling thread runs, or that wait for its job."""
-    batches = [batch for ident in served_by(get_ident()) for batch in _running.get(ident, ())]
-    return [entry for batch in batches for entry in batch]
-
-
-def waited_for(ident: int) -> bool:
-    """Tell whether other threads may wait for what thread ``ident`` does now."""
-    return ident in _running or serves(ident)
-
-
-def served_here(ident: int) -> set[int]:
-    """Give thread ``ident`` and all threads that wait for what it does now."""
-    found: set[int] = set()
-    left = [ident]
-    while left:
-        for thread in served_by(left.pop()) - found:
-            found.add(thread)
-            for entries in _running.get(thread, ()):
-                left += [e.owner.ident for e in entries if isinstance(e.owner, Caller)]
-    return found
-
-
-def target_weight(weight: int, instance: Instance, sizes: tuple[int, ...]) -> int:
-    """Give the weight to which a batch of ``weight`` must be padded: itself if it fits as it is."""
-    wanted = max(weight, instance.min)
-    if sizes:
-        wanted = next((size for size in sizes if size >= wanted), wanted)
-    return wanted
+"""One error or None per entry, and the interrupt that hit the thread meanwhile."""
 
 
 def refusal(
@@ -91,57 +54,28 @@ def refusal(
     )
 
 
-def no_result(node: str, instance: Instance, request: Request) -> NoResultError:
-    """Make the error of a request whose backend ended without ``result``."""
-    silent = instance.backend._last_label(request)
-    return NoResultError(
-        f"{silent} wrote no 'result'",
-        node=node,
-        backend=silent,
-        instance=instance.index,
-    )
-
-
-def _pad(batch: list[Request], weight: int, target: int, most: int | None) -> None:
-    """Append shallow copies of the last item until the batch weighs ``target`` or more."""
-    last = batch[-1]
-    step = last.get("request_size", 1)
-    while weight < target and (most is None or weight + step <= most):
-        copy = Filler(last)
-        copy.pop("result", None)
-        batch.append(copy)
-        weight += step
-
-
-def run(
-    node: str, work: Work, sizes: tuple[int, ...], *, pad: bool, needs_result: bool = True
-) -> Outcome:
+def run(work: Work, node: str, *, needs_result: bool) -> Outcome:
     """Run a batch on the instance that was claimed for it, in the calling thread.
 
     Args:
-        node: The node.
         work: The batch and its instance.
-        sizes: The weights a batch may have; empty for all.
-        pad: Whether a batch that is too small is filled up.
+        node: The node.
         needs_result: Whether an item that ends without a ``result`` has failed.
 
     Returns:
         One error or None per entry, and the interrupt (a BaseException that is no Exception) that
-        hit the calling thread meanwhile, if one did. Nothing is raised.
+        hit the calling thread meanwhile, if one did. What a backend raises is no exception here.
     """
     instance, entries = work
     batch: list[Any] = [entry.request for entry in entries]
-    if pad:
-        weight = instance.running_weight
-        target = target_weight(weight, instance, sizes)
-        if target > weight:
-            _pad(batch, weight, target, instance.max)
+    if instance.limits.pad:
+        _pad(batch, instance)
     interrupt: BaseException | None = None
     outcomes: Sequence[BaseException | None] | None
     timed = not instance.queued & instance.mask
     me = get_ident()
-    outer = _running.get(me)
-    _running[me] = (entries,) if outer is None else (*outer, entries)
+    outer = batches_run.get(me)
+    batches_run[me] = (entries,) if outer is None else (*outer, entries)
     begun = time.perf_counter() if timed else 0.0
     try:
         outcomes = instance.run(batch)
@@ -151,31 +85,104 @@ def run(
         outcomes = [wrapped(node, instance, error) for _ in entries]
     finally:
         if outer is None:
-            del _running[me]
+            del batches_run[me]
         else:
-            _running[me] = outer
+            batches_run[me] = outer
     if timed:
         instance.timed(time.perf_counter() - begun)
-    errors: list[BaseException | None] = (
-        [None] * len(entries)
-        if outcomes is None
-        else [outside(error) for error in outcomes[: len(entries)]]
-    )
+    try:
+        return _per_entry(work, node, outcomes, needs_result=needs_result), interrupt
+    finally:
+        del outcomes, interrupt  # see `Entry.take_error`
+
+
+def _per_entry(
+    work: Work, node: str, outcomes: Sequence[BaseException | None] | None, *, needs_result: bool
+) -> list[BaseException | None]:
+    """Give one error or None per entry; there may be more outcomes, of items that filled up."""
+    instance, entries = work
+    errors: list[BaseException | None] = [None] * len(entries)
+    if outcomes is not None:
+        errors = [_for_owner(error) for error in outcomes[: len(entries)]]
     if needs_result:
         for index, entry in enumerate(entries):
             if errors[index] is None and "result" not in entry.request:
-                errors[index] = no_result(node, instance, entry.request)
+                errors[index] = _no_result(node, instance, entry.request)
     try:
-        return errors, interrupt
+        return errors
     finally:
-        del outcomes, errors, interrupt  # see `Entry.take_error`
+        del errors  # see `Entry.take_error`
 
 
-def outside(error: BaseException | None) -> BaseException | None:
+def _pad(batch: list[Request], instance: Instance) -> None:
+    """Append shallow copies of the last item until the batch has an allowed weight, or more."""
+    weight, most, sizes = instance.running_weight, instance.max, instance.limits.batch_sizes
+    target = max(weight, instance.min)
+    target = next((size for size in sizes if size >= target), target)
+    last = batch[-1]
+    step = last.get("request_size", 1)
+    while weight < target and (most is None or weight + step <= most):
+        copy = Filler(last)
+        copy.pop("result", None)
+        batch.append(copy)
+        weight += step
+
+
+def run_alone(
+    instance: Instance, request: Request, node: str, *, needs_result: bool
+) -> BaseException | None:
+    """Run a caller's own request on the instance that it claimed; give its error."""
+    try:
+        if instance.unqueued & instance.mask:
+            outcomes = instance.run([request])
+        else:
+            begun = time.perf_counter()
+            outcomes = instance.run([request])
+            instance.timed(time.perf_counter() - begun)
+            instance.waited.add(0.0)
+    except Exception as error:  # noqa: BLE001 - raised past the backend's own guard
+        return wrapped(node, instance, error)
+    return judged(instance, request, outcomes, node, needs_result=needs_result)
+
+
+def judged(
+    instance: Instance,
+    request: Request,
+    outcomes: list[Exception | None] | None,
+    node: str,
+    *,
+    needs_result: bool,
+) -> BaseException | None:
+    """Give the error of a request that was run alone, if it has one."""
+    if outcomes is not None and outcomes[0] is not None:
+        return _for_owner(outcomes.pop(0))  # see `Entry.take_error`
+    if "result" in request or not needs_result:
+        return None
+    return _no_result(node, instance, request)
+
+
+def _for_owner(error: BaseException | None) -> BaseException | None:
     """Give the outcome of a request as its owner gets it: see `ClosedError`."""
     if isinstance(error, ClosedError):
         return ClosedError(error.args[0], abandoned=error.abandoned)
     return error
+
+
+def _no_result(node: str, instance: Instance, request: Request) -> NoResultError:
+    silent = instance.backend._last_label(request)
+    return NoResultError(
+        f"{silent} wrote no 'result'",
+        node=node,
+        backend=silent,
+        instance=instance.index,
+    )
+
+
+def note_codes(work: Work, errors: Sequence[BaseException | None]) -> None:
+    """Find out, before the lock is taken, as what each failure is counted."""
+    for entry, error in zip(work.entries, errors, strict=True):
+        if error is not None:
+            entry.code = code_of(error)
 
 
 def wrapped(node: str, instance: Instance, error: BaseException) -> BackendError:

@@ -1,16 +1,51 @@
-"""One thread calls a function, and another waits for it: who waits for whom, and giving it up."""
+"""One thread calls a function, and another waits for it.
+
+**The main thread takes no lock of the scheduler**, for a signal handler or Ctrl-C may interrupt it
+between any two instructions. An idle instance it claims and returns in single steps (see
+`headrace._scheduling.fast_path`); all else is an *errand*, which a helper thread runs while the main
+thread waits. So a handler finds no lock held by the code that it interrupted, and an interrupt leaves
+nothing half done.
+
+A destructor that runs while its thread holds a lock has what it asks for put off: a helper thread does
+it later. A thread that is near the end of its stack is refused before anything has begun.
+
+A backend that owns a thread is called the same way: `OwnThread` runs one call after the other.
+"""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from functools import partial, wraps
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from headrace._scheduling.signal import Signal
+from headrace._scheduling.helpers import errands
+from headrace._scheduling.locks import (
+    Signal,
+    holds_a_lock,
+    main_thread,
+    near_stack_end,
+    no_room,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Call", "call_run_here", "served_by", "serves", "serving"]
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+__all__ = [
+    "Call",
+    "OwnThread",
+    "call_run_here",
+    "errand",
+    "reentrant",
+    "served_by",
+    "serves",
+    "serving",
+]
+
+T = TypeVar("T")
 
 _serving: dict[int, int] = {}
 """Identifier of a thread to that of the thread which waits for its current call."""
@@ -44,7 +79,7 @@ def serving(ident: int) -> set[int]:
 
 def call_run_here() -> Call | None:
     """Give the call that the calling thread runs for another, None for none."""
-    return _calls.get(threading.get_ident())
+    return _calls.get(get_ident())
 
 
 class Call:
@@ -63,7 +98,7 @@ class Call:
         self.given_up = False
         self._function: Callable[..., Any] | None = function
         self._args = args
-        self._caller = threading.get_ident()
+        self._caller = get_ident()
         self._turn = [None]
         self._signal = Signal()
         self._over = False
@@ -76,7 +111,7 @@ class Call:
             self._turn.pop()
         except IndexError:
             return
-        me = threading.get_ident()
+        me = get_ident()
         outer_caller, outer_call = _serving.get(me), _calls.get(me)
         _serving[me], _calls[me] = self._caller, self
         try:
@@ -137,8 +172,6 @@ class Call:
         if self.withdraw is None:
             return not self._over
         # Whoever sets `withdraw` looks at `given_up` afterwards: one of the two sees the other.
-        from headrace._scheduling.reentrant import errand
-
         return errand(self.withdraw) is True
 
     def withdrawn_by(self, withdraw: Callable[[], bool]) -> None:
@@ -153,3 +186,170 @@ def _restore(table: dict[int, Any], key: int, value: Any) -> None:
         table.pop(key, None)
     else:
         table[key] = value
+
+
+def errand(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Let a helper thread call a function, and wait for it.
+
+    Raises:
+        BaseException: What the function raised. An interrupt of the calling thread has ``abandoned``
+            set, which tells whether a backend still runs for it.
+    """
+    call = Call(partial(function, **kwargs) if kwargs else function, args)
+    try:
+        errands.run(call.run)
+    except RuntimeError:  # no more threads, or the interpreter ends
+        call.run()
+    return call.wait()
+
+
+def reentrant(later: Callable[..., Any] | None = None) -> Callable[[Function], Function]:
+    """Let a function that takes locks of the scheduler be called at any moment.
+
+    Args:
+        later: Called in its place, with the same arguments, in a thread that holds such a lock. None:
+            a helper thread calls the function when it gets to it, and nobody waits.
+
+    Raises:
+        RecursionError: The thread is too near the end of its stack; nothing has begun.
+    """
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if get_ident() == main_thread.ident:
+                return errand(function, *args, **kwargs)
+            if holds_a_lock():
+                if later is not None:
+                    return later(*args, **kwargs)
+                errands.run(partial(function, *args, **kwargs))
+                return None
+            if near_stack_end():
+                raise no_room()
+            return function(*args, **kwargs)
+
+        return called  # type: ignore[return-value]
+
+    return decorate
+
+
+class _Job(NamedTuple):
+    run: Callable[[], None]
+    lost: Callable[[], None]
+
+
+class OwnThread:
+    """A daemon thread with an inbox.
+
+    A job that the thread cannot end because something kills it is told so: nobody waits in vain.
+    The inbox has no lock that code interrupted by a signal handler could hold.
+
+    Attributes:
+        cause: What killed it, None while nothing has.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: deque[_Job | None] = deque()
+        self._signal = Signal()
+        self._started = False
+        self._ended = False
+        self.cause: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start it, before anything else is asked of it.
+
+        A helper thread does so: an interrupt in the middle of `threading.Thread.start` may leave the
+        new thread waiting for ever for a lock of CPython's. After an interrupt in here it may run or
+        not: it was given no job, and `stop` ends it.
+
+        Raises:
+            RuntimeError: No thread can be started.
+        """
+        errand(self._thread.start)
+        self._started = True
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs what it is given."""
+        return self._started and not self._ended
+
+    @property
+    def current(self) -> bool:
+        """Whether the calling thread is this one."""
+        return get_ident() == self._thread.ident
+
+    def post(self, run: Callable[[], None], lost: Callable[[], None]) -> bool:
+        """Run ``run()`` in the thread, later; it must not raise.
+
+        Args:
+            run: The job.
+            lost: Called instead, or as well, when the thread dies before the job is done.
+
+        Returns:
+            False when the thread has ended already; then neither is called.
+        """
+        if self._ended:
+            return False
+        self._jobs.append(_Job(run, lost))
+        self._signal.wake()
+        # The thread first ends and then looks for jobs: one of the two sees the other.
+        if self._ended:
+            errands.run(self._lose)  # not here: whoever gives a job may hold a lock
+        return True
+
+    def call(self, function: Callable[..., T], *args: Any, look_s: float | None = None) -> T:
+        """Run ``function(*args)`` in the thread and wait for it; give its result or its error.
+
+        Args:
+            function: What to run.
+            args: What it is given.
+            look_s: How often the calling thread looks up from its sleep: CPython does not see an
+                interrupt that comes just before. None for never.
+
+        Raises:
+            RuntimeError: The thread has ended.
+            BaseException: What the function raised. An interrupt of the calling thread has
+                ``abandoned`` set, which tells whether it leaves the function running.
+        """
+        if self.current:
+            return function(*args)
+        call = Call(function, args)
+        if not self.post(call.run, call.lost):
+            raise RuntimeError(f"the thread {self._thread.name} has ended")
+        result: T = call.wait(look_s)
+        return result
+
+    def stop(self) -> None:
+        """End the thread after what it has been given; does not wait."""
+        self._jobs.append(None)
+        self._signal.wake()
+
+    def _run(self) -> None:
+        jobs = self._jobs
+        try:
+            while True:
+                while jobs:
+                    # It stays in the inbox until it is done, so that none is lost with the thread.
+                    job = jobs[0]
+                    if job is None:
+                        return
+                    job.run()
+                    del job  # it may hold the last reference to a pipeline
+                    jobs.popleft()
+                self._signal.sleep()
+        except BaseException as error:  # noqa: BLE001 - it ends the thread; those who wait are told
+            self.cause = error
+        finally:
+            self._ended = True
+            self._lose()
+
+    def _lose(self) -> None:
+        """Tell the jobs that are left, each once, that nobody runs them."""
+        while True:
+            try:
+                job = self._jobs.popleft()
+            except IndexError:
+                return
+            if job is not None:
+                job.lost()

@@ -1,87 +1,72 @@
-"""Claims under the lock, and what is common to all callers that run their own request."""
+"""Callers that claim an instance under the lock, and how every caller gives its instance back.
+
+A caller that runs its own request, past the queue, holds the instance it has claimed. It returns the
+instance to the idle list, or under the lock, and sees to those who have come meanwhile. Whatever is
+raised in between, a helper thread returns the instance in its place.
+"""
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling import batch as _batch
-from headrace._scheduling.entry import MISSING
-from headrace._scheduling.errands import errands
-from headrace._scheduling.instance import BARGE_S, SWIFT_S
-from headrace.errors import ContractError, code_of
+from headrace._scheduling.batch import run_alone
+from headrace._scheduling.calls import errand
+from headrace._scheduling.entry import MISSING, refuses_change
+from headrace._scheduling.helpers import errands
+from headrace._scheduling.instance import BARGE_S, RETURNING, SWIFT_S
+from headrace._scheduling.locks import holds_a_lock, main_thread, near_stack_end
+from headrace._scheduling.waiting import WaitingCallers
+from headrace._scheduling.workers import Caller, Work
+from headrace.errors import code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace._scheduling.dispatch import Dispatcher
-    from headrace._scheduling.elsewhere import Elsewhere
-    from headrace._scheduling.instance import Instance
-    from headrace._scheduling.line import WaitingLine
-    from headrace._scheduling.node import Limits, Node, Rack
-    from headrace._scheduling.scheduler import Scheduler
+    from headrace._scheduling.base import SchedulerBase
+    from headrace._scheduling.instance import IdleList, Instance
     from headrace.keys import Request
 
-__all__ = ["Claiming", "fail", "refuse_inside", "restore"]
+__all__ = ["Claiming", "fail", "restore"]
 
 
-def refuse_inside(scheduler: Claiming, *_: Any, **__: Any) -> None:
-    """Refuse a call that would wait, in a destructor that runs while its thread holds a lock."""
-    raise ContractError(
-        "a destructor called a pipeline that would have to wait, in the midst of its scheduler",
-        node=scheduler.name,
-        hint="Use submit, which does not wait.",
-    )
+class Claiming(WaitingCallers):
+    """What a scheduler does for callers that run their own request, past the queue."""
 
-
-class Claiming:
-    """The shortcut of a scheduler, as far as it takes the lock."""
-
-    name: str
-    limits: Limits
-    instances: list[Instance]
-    _queue_up: Callable[..., None]
-    _queue_up_in_main: Callable[..., None]
-    _lead: Callable[..., None]
-    _recover: Callable[..., None]
-    _recovered: Callable[..., None]
-    _node: Node
-    _dispatcher: Dispatcher
-    _line: WaitingLine
-    _elsewhere: Elsewhere
-    _rack: Rack
-    _direct_max: int
-    _linger: bool
+    _sorts = False  # a helper thread is about to put swift instances on their idle list
 
     def _call_locked(
-        self, request: Request, data: Any, weight: int, home: Scheduler | None, *, internal: bool
+        self,
+        request: Request,
+        data: Any,
+        weight: int,
+        home: SchedulerBase | None,
+        *,
+        internal: bool,
     ) -> None:
         """Run one request on an instance that is claimed under the lock, or let it wait."""
         node = self._node
         error: BaseException | None = None
         instance: Instance | None = None
-        if data is not MISSING and weight <= self._direct_max and node.rests:
+        if data is not MISSING and weight <= self._unqueued_max and node.has_idle:
             instance = self._claim(request, weight, home)
         if instance is None:
             self._queue_up(request, weight, home, internal=internal)
             return
-        serial = instance.direct
+        serial = instance.unqueued
         try:
             error = self._run_alone(instance, request)
             request["data"] = data
             code = "" if error is None else code_of(error)
-            with node.lock:
+            with node.section, node.lock:
                 if error is not None:
                     instance.failed(code)
-                idle = not node.line.count and not node.refusing and not instance.retired
+                idle = not node.queue.count and not node.refusing and not instance.retired
                 idle = idle and error is None
-                node.rest(instance)
+                node.give_back(instance)
                 if idle:
-                    node.lay_out()
+                    node.publish()
             if not idle:
-                self._lead(instance, self._rack)
+                self._lead(instance, self._idle_list)
         except BaseException as raised:
             try:
                 restore(request, data, raised)
@@ -96,32 +81,32 @@ class Claiming:
         finally:
             del error  # see `Entry.take_error`
 
-    def _claim(self, request: Request, weight: int, home: Scheduler | None) -> Instance | None:
+    def _claim(self, request: Request, weight: int, home: SchedulerBase | None) -> Instance | None:
         """Claim an instance for a caller's own request, if it may skip the queue."""
         node = self._node
-        with node.lock:
+        with node.section, node.lock:
             node.collect()
             free = node.free
             if (
                 free
-                and (not node.line.count or self._may_barge())
-                and weight <= self._direct_max
-                and (home is not None or self._elsewhere.count < self.limits.queue_size)
+                and (not node.queue.count or self._may_barge())
+                and weight <= self._unqueued_max
+                and (home is not None or self._quota.count < self.limits.queue_size)
                 and (not self._linger or len(free) == len(self.instances))
                 and (free[0].mean_s < SWIFT_S or self._may_start(free[0]))
             ):
                 instance = free.pop(0)
                 instance.ident = get_ident()
-                instance.direct += 1
+                instance.unqueued += 1
                 instance.holder = request
-                if free and not node.line.count:
-                    node.lay_out()
+                if free and not node.queue.count:
+                    node.publish()
                 return instance
         return None
 
     def _may_barge(self) -> bool:
         """Tell whether a newcomer may take a free instance though others wait. Under the lock."""
-        (oldest,) = self._line.head(1)
+        (oldest,) = self._queue.head(1)
         swift = self._node.free[0].mean_s < SWIFT_S
         return swift and self._node.clock() - oldest.arrival < BARGE_S
 
@@ -129,31 +114,119 @@ class Claiming:
         """Tell whether a caller may run an instance that is not swift. Under the lock."""
         return not self._dispatcher.wakes(instance) and not self._dispatcher.crowded(instance)
 
-    # The request itself.
-
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
         """Run a caller's own request on the instance it claimed; give its error."""
-        try:
-            if instance.direct & instance.mask:
-                outcomes = instance.run([request])
-            else:
-                begun = time.perf_counter()
-                outcomes = instance.run([request])
-                instance.timed(time.perf_counter() - begun)
-                instance.waited.add(0.0)
-        except Exception as error:  # noqa: BLE001 - raised past the backend's own guard
-            return _batch.wrapped(self.name, instance, error)
-        return self._judged(instance, request, outcomes)
+        return run_alone(instance, request, self.name, needs_result=self._node.needs_result)
 
-    def _judged(
-        self, instance: Instance, request: Request, outcomes: list[Exception | None] | None
-    ) -> BaseException | None:
-        """Give the error of a request that was run alone, if it has one."""
-        if outcomes is not None and outcomes[0] is not None:
-            return _batch.outside(outcomes.pop(0))  # see `Entry.take_error`
-        if "result" in request or not self._node.needs_result:
-            return None
-        return _batch.no_result(self.name, instance, request)
+    # Giving an instance back.
+
+    def _put_back(self, instance: Instance, idle: IdleList, error: BaseException | None) -> None:
+        """Give an instance back that may not simply be put back on the idle list it came from."""
+        code = "" if error is None else code_of(error)
+        if _may_lock():
+            self._give_back_counted(instance, code)
+            self._lead(instance, idle)
+            return
+        if not instance.living:
+            lets = errands.run if holds_a_lock() else errand
+            lets(self._give_back_counted, instance, code)
+            lets(self._dispatch_after, instance, idle)
+            return
+        swift, other = lists = self._node.idle_lists
+        stands = idle is swift or idle is other
+        sorts = False
+        if stands:
+            is_swift = instance.mean_s < SWIFT_S
+            idle = other if other[0] or not is_swift else swift
+            # The last that has become swift: all of them go to the other idle list.
+            sorts = is_swift and idle is other and not self._sorts and self._all_swift(other)
+            self._sorts = self._sorts or sorts
+        failures = instance.failures
+        count = failures.get(code, 0) + 1
+        # atomic: an interrupt finds the instance held, or counted and free.
+        if error is not None:
+            failures[code] = count
+        instance.ident = 0
+        instance.holder = None
+        idle[0].append(instance)
+        # end atomic
+        if self._queue.count or sorts or not stands or lists is not self._node.idle_lists:
+            errands.run(self._dispatch_after, instance, idle)
+
+    def _all_swift(self, idle: IdleList) -> bool:
+        return max([instance.mean_s for instance in list(idle[0])], default=0.0) < SWIFT_S
+
+    def _give_back_counted(self, instance: Instance, code: str) -> None:
+        node = self._node
+        with node.section, node.lock:
+            if code:
+                instance.failed(code)
+            node.give_back(instance)
+
+    def _look(self, instance: Instance, idle: IdleList) -> None:
+        """See to those who have come meanwhile, after an instance was put on an idle list."""
+        if _may_lock():
+            self._lead(instance, idle)
+        else:
+            errands.run(self._dispatch_after, instance, idle)
+
+    def _lead(self, instance: Instance, idle: IdleList) -> None:
+        """See to those who have come meanwhile, and run their batches for a while."""
+        leader = Caller(get_ident())
+        work = self._dispatch_after(instance, idle, leader)
+        self._driver.drive(leader, work)
+        leader.end()
+
+    def _dispatch_after(
+        self, instance: Instance, idle: IdleList, leader: Caller | None = None
+    ) -> Work | None:
+        node = self._node
+        self._sorts = False
+        with node.section, node.lock:
+            node.ended(instance)
+            if instance.retired is None:
+                stands = any(idle is one for one in node.idle_lists)
+                node.collect(None if stands else (idle,))
+            return self._dispatcher.dispatch(leader)
+
+    # After something was raised that is no outcome of the request.
+
+    def _recover(self, instance: Instance, request: Request, serial: int) -> None:
+        """Give back an instance that a thread left behind with its claim; a second time does nothing.
+
+        Args:
+            instance: The instance.
+            request: For which it was claimed.
+            serial: Which of its requests it was.
+        """
+        node = self._node
+        with node.section, node.lock:
+            held = instance.holder is request or instance.holder is RETURNING
+            if held and instance.unqueued == serial:
+                if instance.holder is request:
+                    instance.failed("interrupt")
+                node.give_back(instance)
+            node.collect()
+        self._dispatch_after(instance, self._idle_list)
+
+    def _recovered(self, instance: Instance, request: Request, raised: BaseException) -> None:
+        """Wait until `_recover` has been done, so that whoever looks next finds all in order.
+
+        A destructor that runs while its thread holds a lock cannot wait: a helper thread may need it.
+        """
+        try:
+            lets = errands.run if holds_a_lock() else errand
+            lets(self._recover, instance, request, instance.unqueued)
+        except BaseException as again:
+            again.abandoned = getattr(raised, "abandoned", False)  # type: ignore[attr-defined]
+            raise
+        if isinstance(raised, Exception) and not isinstance(raised, (RecursionError, MemoryError)):
+            raise refuses_change(raised)
+
+
+def _may_lock() -> bool:
+    """Tell whether the calling thread may take a lock now: see `headrace._scheduling.locks`."""
+    return get_ident() != main_thread.ident and not near_stack_end() and not holds_a_lock()
 
 
 def restore(request: Request, data: Any, raised: BaseException) -> None:

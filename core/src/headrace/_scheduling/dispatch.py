@@ -6,22 +6,21 @@ from math import inf, isnan
 from operator import index
 from typing import TYPE_CHECKING
 
-from headrace._scheduling import batch as _batch
 from headrace._scheduling.admission import deadline_error
 from headrace._scheduling.assignment import Assignment
+from headrace._scheduling.batch import refusal
 from headrace._scheduling.entry import DONE, RUNNING
-from headrace._scheduling.executors import Caller, Runner, Work
-from headrace._scheduling.line import QueueView
+from headrace._scheduling.workers import Caller, Runner, Work
 from headrace.errors import BatchRangeError, ContractError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from headrace._scheduling.crew import Crew
     from headrace._scheduling.entry import Entry
+    from headrace._scheduling.helpers import Timer
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
-    from headrace._scheduling.timer import Timer
+    from headrace._scheduling.workers import Workers
     from headrace.policies import BatchPolicy, DispatchPolicy
 
 __all__ = ["Dispatcher"]
@@ -41,29 +40,76 @@ def _raised(error: Exception) -> str:
     return f"raised {type(error).__name__}: {error}"
 
 
-class Dispatcher(Assignment):
-    """Gives what is due to free instances. Everything here runs under the lock of the node.
+class QueueView:
+    """The queue as a policy sees it, for one decision: see `headrace.policies.Queue`.
 
-    Whoever changes the line, the free instances or the state of an entry calls `dispatch` before
-    leaving the lock. So no batch that is due is left behind.
+    Args:
+        node: The node that the queue belongs to.
+        running: How many instances run.
+        ahead: Entries that stand before the queue: a batch that has not begun.
     """
+
+    __slots__ = ("_ahead", "_count", "_node", "_rest", "_seen", "running", "weight")
+
+    def __init__(self, node: Node, running: int, ahead: Sequence[Entry] = ()) -> None:
+        queue = node.queue
+        self._node = node
+        self._ahead = ahead
+        self._count = queue.count + len(ahead)
+        self._rest: Iterator[Entry] | None = None
+        self._seen: list[Entry] = list(ahead)
+        self.weight = queue.weight + sum([entry.weight for entry in ahead])
+        self.running = running
+
+    @property
+    def free(self) -> int:
+        """How many instances are free, with the one that is offered."""
+        return len(self._node.free) + (1 if self._ahead else 0)
+
+    @property
+    def oldest(self) -> float:
+        """When the oldest arrived, whatever its priority."""
+        queue = self._node.queue
+        times = [entry.arrival for entry in self._ahead]
+        return min([*times, queue.oldest()] if queue.count else times)
+
+    @property
+    def open(self) -> bool:
+        """Whether more may come."""
+        return self._node.refusing is None and not self._node.full
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int, /) -> Entry:
+        if index < 0:
+            index += self._count
+        if not 0 <= index < self._count:
+            raise IndexError("queue index out of range")
+        if index >= len(self._seen):
+            if self._rest is None:
+                self._rest = iter(self._node.queue)
+            while index >= len(self._seen):
+                self._seen.append(next(self._rest))
+        return self._seen[index]
+
+
+class Dispatcher(Assignment):
+    """Gives what is due to free instances. Everything here runs in a `Section` of the node."""
 
     def __init__(
         self,
         node: Node,
         batch_policy: BatchPolicy,
         dispatch_policy: DispatchPolicy,
-        crew: Crew,
+        workers: Workers,
         timer: Timer,
-        run_owned: Callable[[Work], None],
-        lost: Callable[[Work], None],
-        wake: Callable[[], None],
+        post: Callable[[Work], bool],
     ) -> None:
-        super().__init__(node, crew, run_owned, lost)
+        super().__init__(node, workers, post)
         self._batches = batch_policy
         self._dispatches = dispatch_policy
         self._timer = timer
-        self._wake = wake
 
     def use(self, other: Dispatcher) -> None:
         """Decide with the policies of another dispatcher from now on."""
@@ -73,12 +119,12 @@ class Dispatcher(Assignment):
         """Claim instances for all batches that are due; give back the one that ``me`` runs."""
         node = self._node
         mine: Work | None = None
-        if node.line.count:
+        if node.queue.count:
             node.collect()
-        if node.line.count and node.free:
+        if node.queue.count and node.free:
             offered = list(node.free)
             wake_at: float | None = None
-            while offered and node.line.count:
+            while offered and node.queue.count:
                 if isinstance(me, Caller) and mine is None and self._leaves(me, offered[0]):
                     break
                 outcome = self._next(offered)
@@ -93,11 +139,11 @@ class Dispatcher(Assignment):
                     offered, wake_at = list(node.free), None
                 elif outcome is not None and (wake_at is None or outcome < wake_at):
                     wake_at = outcome
-            if wake_at is not None and node.line.count:
+            if wake_at is not None and node.queue.count:
                 self._plan(wake_at, None if mine is not None else me)
-        if node.free and not node.line.count:
+        if node.free and not node.queue.count:
             self.relax()
-            node.lay_out()
+            node.publish()
         node.look_if_quiet()
         return mine
 
@@ -126,7 +172,7 @@ class Dispatcher(Assignment):
             self._policy_failed(failed)
             return None
         if take > 0:
-            entries = node.line.head(take)
+            entries = node.queue.head(take)
             if self._fail_late(entries, now):
                 return None
             weight = sum([entry.weight for entry in entries])
@@ -144,7 +190,7 @@ class Dispatcher(Assignment):
     def _chosen(self, offered: Sequence[Instance]) -> Instance | None:
         policy = self._dispatches
         try:
-            chosen = policy.choose(self._node.line.weight, offered)
+            chosen = policy.choose(self._node.queue.weight, offered)
         except Exception as error:
             raise _PolicyFailedError(policy, _raised(error)) from error
         if chosen is None:
@@ -175,7 +221,7 @@ class Dispatcher(Assignment):
         """Fail all that wait: who cannot be decided upon would wait for ever."""
         failure = ContractError(str(failed), node=self._node.name)
         failure.__cause__ = failed.__cause__
-        self._node.settle_waiting(failure, list(self._node.line))
+        self._node.settle_waiting(failure, list(self._node.queue))
         self._node.let_in()
 
     def _fail_late(self, entries: Sequence[Entry], now: float) -> bool:
@@ -184,9 +230,9 @@ class Dispatcher(Assignment):
             e for e in entries if e.state == DONE or (e.deadline is not None and e.deadline <= now)
         ]
         for entry in late:
+            self._node.take_out(entry)
             if entry.state != DONE:
                 self._node.settle(entry, deadline_error(self._node, running=False))
-            self._node.take_out(entry)
         if late:
             self._node.let_in()
         return bool(late)
@@ -197,9 +243,7 @@ class Dispatcher(Assignment):
         if instance.max is None or weight <= instance.max:
             if weight >= instance.min and not limits.batch_sizes:
                 return None
-            return _batch.refusal(
-                self._node.name, weight, instance, limits.batch_sizes, pad=limits.pad
-            )
+            return refusal(self._node.name, weight, instance, limits.batch_sizes, pad=limits.pad)
         return BatchRangeError(
             f"the batch policy cut a weight of {weight} for a max of {instance.max}",
             weight=weight,
@@ -232,28 +276,28 @@ class Dispatcher(Assignment):
         return Work(instance, entries)
 
     def _take_along(self, entries: Sequence[Entry]) -> None:
-        """Take entries out of the line, into a batch."""
-        self._node.line.remove_all(entries)
+        """Take entries out of the queue, into a batch."""
+        self._node.queue.remove_all(entries)
         for entry in entries:
             entry.state = RUNNING
 
     def begin(self, work: Work) -> None:
         """Let a thread that has woken up begin a batch; who came meanwhile joins it if it may."""
         self.top_up(work)
-        if self._node.line.count and self._node.rests:
+        if self._node.queue.count and self._node.has_idle:
             self.dispatch(None)  # who meant to join and could not
 
     def top_up(self, work: Work) -> None:
         """Let those who wait join a batch that has not begun, as far as the policy wants them.
 
-        While a thread woke up to run it, the instance was taken and the line may have grown. What
+        While a thread woke up to run it, the instance was taken and the queue may have grown. What
         waits when an instance has been retired belongs to the new ones.
         """
         node = self._node
         instance, entries = work
         weight = instance.running_weight
         full = instance.max is not None and weight >= instance.max
-        if not node.line.count or full or instance.retired is not None:
+        if not node.queue.count or full or instance.retired is not None:
             return
         now = node.clock()
         running = len([i for i in node.instances if i.holder is not None]) - 1
@@ -263,7 +307,7 @@ class Dispatcher(Assignment):
             self._policy_failed(failed)
             return
         more = take - len(entries)
-        joining = node.line.head(more) if more > 0 else []
+        joining = node.queue.head(more) if more > 0 else []
         weight += sum([entry.weight for entry in joining])
         if not joining or self._out_of_range(instance, weight) or self._fail_late(joining, now):
             return
@@ -286,18 +330,20 @@ class Dispatcher(Assignment):
             node.waker = me
             me.wake_at = wake_at
             return
-        self._timer.call_at(wake_at, self._wake)
+        self._timer.call_at(wake_at, self._woken)
         node.wake_at = wake_at
         node.waker = None
 
-    def woken(self) -> None:
-        """Look at the line again, as planned for the timer."""
-        if self._node.waker is None:
-            self._node.wake_at = None
-        self.dispatch(None)
+    def _woken(self) -> None:
+        """Look at the queue again, as planned for the timer."""
+        node = self._node
+        with node.section, node.lock:
+            if node.waker is None:
+                node.wake_at = None
+            self.dispatch(None)
 
     def resign(self, caller: Caller) -> bool:
-        """Take the duty from a caller who was to look at the line; True when it had it."""
+        """Take the duty from a caller who was to look at the queue; True when it had it."""
         node = self._node
         caller.wake_at = None
         if node.waker is not caller:

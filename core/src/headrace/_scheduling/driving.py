@@ -2,41 +2,48 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace._scheduling import batch as _batch
 from headrace._scheduling.admission import deadline_error, interrupted
+from headrace._scheduling.calls import errand
+from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.entry import DONE, RUNNING
-from headrace._scheduling.errands import errands
-from headrace._scheduling.executors import Runner, Work
-from headrace._scheduling.reentrant import errand
-from headrace.errors import BackendError, code_of
+from headrace._scheduling.helpers import errands
+from headrace._scheduling.workers import Runner, Work, Workers
+from headrace.errors import BackendError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace._scheduling.crew import Crew
-    from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.entry import Entry
-    from headrace._scheduling.executors import Caller
+    from headrace._scheduling.helpers import Timer
     from headrace._scheduling.node import Node
+    from headrace._scheduling.workers import Caller
+    from headrace.policies import BatchPolicy, DispatchPolicy
 
 __all__ = ["Driver", "earliest"]
 
 
 class Driver:
-    """What a thread does between taking work up and going to sleep. Called without the lock."""
+    """What a thread does between taking work up and going to sleep. Called without the lock.
 
-    def __init__(self, node: Node) -> None:
+    Attributes:
+        workers: The runners.
+        dispatcher: Cuts batches and says who runs them.
+    """
+
+    def __init__(
+        self, node: Node, batch_policy: BatchPolicy, dispatch_policy: DispatchPolicy, timer: Timer
+    ) -> None:
         self._node = node
-        self._dispatcher: Dispatcher
-        self._crew: Crew
-
-    def attach(self, dispatcher: Dispatcher, crew: Crew) -> None:
-        """Say who cuts batches and who hands them to runners."""
-        self._dispatcher = dispatcher
-        self._crew = crew
+        self.workers = Workers(len(node.instances), self._start)
+        self.dispatcher = Dispatcher(
+            node, batch_policy, dispatch_policy, self.workers, timer, self._post
+        )
 
     def drive(self, me: Caller | Runner, work: Work | None) -> None:
         """Run ``work`` and what follows for ``me``; raises the interrupt that hit this thread."""
@@ -44,42 +51,29 @@ class Driver:
         while work is not None:
             errors, interrupt = self._safely(work)
             stops = interrupt is not None and any(entry.owner is me for entry in work.entries)
-            with node.lock:
-                self._dispatcher.release(work, errors)
+            with node.section, node.lock:
+                self.dispatcher.release(work, errors)
                 del errors  # see `Entry.take_error`
-                retire, instance = node.retire, work.instance
-                work = self._dispatcher.dispatch(None if stops else me)
-                settled = node.take_settled()
-            node.tell(settled)
-            if retire is not None:
-                retire(instance)
+                work = self.dispatcher.dispatch(None if stops else me)
             if stops and interrupt is not None:
                 raise interrupt
 
     def _safely(self, work: Work) -> _batch.Outcome:
         """Run a batch, and let none of its outcomes be lost, whatever is raised."""
-        node = self._node
         try:
             errors, interrupt = self._run(work)
         except BaseException as error:  # noqa: BLE001 - past all guards: the stack or memory ends
             interrupt = None if isinstance(error, Exception) else error
-            errors = [_batch.wrapped(node.name, work.instance, error) for _ in work.entries]
+            errors = [_batch.wrapped(self._node.name, work.instance, error) for _ in work.entries]
         if any(errors):
-            _note_codes(work.entries, errors)
+            _batch.note_codes(work, errors)
         try:
             return errors, interrupt
         finally:
             del errors, interrupt  # see `Entry.take_error`
 
     def _run(self, work: Work) -> _batch.Outcome:
-        node, limits = self._node, work.instance.limits
-        return _batch.run(
-            node.name,
-            work,
-            limits.batch_sizes,
-            pad=limits.pad,
-            needs_result=node.needs_result,
-        )
+        return _batch.run(work, self._node.name, needs_result=self._node.needs_result)
 
     # Callers.
 
@@ -111,36 +105,34 @@ class Driver:
                 caller.signal.sleep(_until(node.clock(), deadline, caller.wake_at))
             if caller.done:
                 return
-            with node.lock:
+            with node.section, node.lock:
                 caller.parked = False
                 if deadline is not None and caller.work is None and node.clock() >= deadline:
                     self._expire(entries)
                     deadline = earliest(entries)
                 work = self._take_up(caller)
                 parks = caller.parked = work is None and caller.pending > 0
-                settled = node.take_settled()
-            node.tell(settled)
 
     def _take_up(self, caller: Caller) -> Work | None:
         """Give an awake caller what it is to run. Under the lock."""
         work, caller.work = caller.work, None
         if work is not None:
             work.instance.ident = caller.ident
-            self._dispatcher.begin(work)
+            self.dispatcher.begin(work)
         elif caller.nudged:
             caller.nudged = False
-            work = self._dispatcher.dispatch(caller)
+            work = self.dispatcher.dispatch(caller)
         if work is not None or not caller.pending:
             self._hand_duty_on(caller)
         elif caller.wake_at is not None and self._node.clock() >= caller.wake_at:
-            self._dispatcher.resign(caller)
-            work = self._dispatcher.dispatch(caller)
+            self.dispatcher.resign(caller)
+            work = self.dispatcher.dispatch(caller)
         return work
 
     def _hand_duty_on(self, caller: Caller) -> None:
-        """Let the timer look at the line when this caller, who was to, does something else."""
-        if self._dispatcher.resign(caller):
-            self._dispatcher.dispatch(None)
+        """Let the timer look at the queue when this caller, who was to, does something else."""
+        if self.dispatcher.resign(caller):
+            self.dispatcher.dispatch(None)
 
     def _expire(self, entries: Sequence[Entry]) -> None:
         now = self._node.clock()
@@ -154,10 +146,10 @@ class Driver:
             return
         node = self._node
         running = entry.state == RUNNING
-        node.settle(entry, deadline_error(node, running=running))
         node.take_out(entry)
+        node.settle(entry, deadline_error(node, running=running))
         node.let_in()
-        self._dispatcher.dispatch(None)
+        self.dispatcher.dispatch(None)
 
     # Runners and own threads.
 
@@ -168,11 +160,11 @@ class Driver:
             if instance.holder is caller and instance.entries is not None:
                 work = Work(instance, instance.entries)
                 if caller.work is not None:  # it was given and not begun: somebody else runs it
-                    self._dispatcher.give_runner(work)
+                    self.workers.give(work)
                 else:
-                    self._dispatcher.fail(work, interrupted(self._node, running=False))
+                    self.dispatcher.fail(work, interrupted(self._node, running=False))
         caller.work = None
-        self._dispatcher.resign(caller)
+        self.dispatcher.resign(caller)
 
     def serve(self, runner: Runner) -> None:
         """Run batches until the node is closed: the life of a runner's thread."""
@@ -190,21 +182,19 @@ class Driver:
     def _serve_once(self, runner: Runner) -> bool:
         """Run what there is to run, or sleep; tell whether to go on."""
         node = self._node
-        with node.lock:
+        with node.section, node.lock:
             if runner.stopped:
                 return False
-            work = self._crew.take_up(runner)
+            work = self.workers.take_up(runner)
             if work is not None:
-                self._dispatcher.begin(work)
+                self.dispatcher.begin(work)
             else:
-                work = self._dispatcher.dispatch(runner)
-            ends = work is None and (node.refusing is not None or self._crew.surplus)
+                work = self.dispatcher.dispatch(runner)
+            ends = work is None and (node.refusing is not None or self.workers.surplus)
             if ends:
-                self._crew.leave(runner)
+                self.workers.leave(runner)
             elif work is None:
-                self._crew.park(runner)
-            settled = node.take_settled()
-        node.tell(settled)
+                self.workers.park(runner)
         if work is not None:
             self.drive(runner, work)
         elif not ends:
@@ -213,47 +203,59 @@ class Driver:
 
     def _died(self, runner: Runner, error: BaseException) -> None:
         """Let another take the place of a runner whose thread was killed."""
-        with self._node.lock:
+        with self._node.section, self._node.lock:
             if not runner.stopped:
-                self._crew.leave(runner)
+                self.workers.leave(runner)
         self._give_back_all(runner, error)
 
     def _give_back_all(self, runner: Runner, error: BaseException) -> None:
         """Give back what a runner holds after something was raised past its batch."""
         node = self._node
-        with node.lock:
-            self._crew.unpark(runner)
+        with node.section, node.lock:
+            self.workers.unpark(runner)
             for instance in node.every:
                 entries = instance.entries
                 if instance.holder is runner and entries is not None:
                     if runner.work is None:
                         failure = _batch.wrapped(node.name, instance, error)
-                        self._dispatcher.fail(Work(instance, entries), failure)
+                        self.dispatcher.fail(Work(instance, entries), failure)
                     elif runner.stopped:
-                        self._dispatcher.give_runner(Work(instance, entries))
+                        self.workers.give(Work(instance, entries))
             if runner.stopped:
                 runner.work = None
-                if self._crew.backlog:
-                    self._dispatcher.give_runner(self._crew.backlog.popleft())
-            self._dispatcher.dispatch(None)
-            settled = node.take_settled()
-        node.tell(settled)
+                if self.workers.backlog:
+                    self.workers.give(self.workers.backlog.popleft())
+            self.dispatcher.dispatch(None)
 
-    def not_started(self, runner: Runner, error: RuntimeError) -> None:
-        """Fail what a runner was to run whose thread cannot be started."""
+    def _start(self, runner: Runner) -> None:
+        """Let the thread of a runner be started once the lock is left."""
+        self._node.afterwards.append(partial(self._start_now, runner))
+
+    def _start_now(self, runner: Runner) -> None:
         node = self._node
-        with node.lock:
-            self._crew.leave(runner)
-            work, runner.work = runner.work, None
-            if work is not None:
-                failure = BackendError(
-                    f"no thread could be started to run the batch: {error}", node=node.name
-                )
-                failure.__cause__ = error
-                self._dispatcher.fail(work, failure)
-            self._dispatcher.dispatch(None)
-            settled = node.take_settled()
-        node.tell(settled)
+        thread = threading.Thread(
+            target=self.serve, args=(runner,), name=f"headrace-{node.name}", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads, or the interpreter ends
+            failure = BackendError(
+                f"no thread could be started to run the batch: {error}", node=node.name
+            )
+            failure.__cause__ = error
+            with node.section, node.lock:
+                self.workers.leave(runner)
+                work, runner.work = runner.work, None
+                if work is not None:
+                    self.dispatcher.fail(work, failure)
+                self.dispatcher.dispatch(None)
+
+    def _post(self, work: Work) -> bool:
+        """Give a batch to the thread that owns its instance; False when that has ended."""
+        thread = work.instance.thread
+        return thread is not None and thread.post(
+            partial(self.drive_owned, work), partial(self._lost, work)
+        )
 
     def drive_owned(self, work: Work) -> None:
         """Run one batch in the thread that owns its instance."""
@@ -263,11 +265,9 @@ class Driver:
             return  # it was posted twice
         instance.ident = get_ident()
         instance.holder = instance.thread
-        if node.line.count:
-            with node.lock:
-                self._dispatcher.top_up(work)
-                settled = node.take_settled()
-            node.tell(settled)
+        if node.queue.count:
+            with node.section, node.lock:
+                self.dispatcher.top_up(work)
         errors, _ = self._safely(work)
         try:
             self._finish(work, errors)
@@ -287,20 +287,15 @@ class Driver:
     def _finish(self, work: Work, errors: Sequence[BaseException | None]) -> None:
         """Settle a batch, and leave what waits to others."""
         node = self._node
-        with node.lock:
-            self._dispatcher.release(work, errors)
+        with node.section, node.lock:
+            self.dispatcher.release(work, errors)
             del errors  # see `Entry.take_error`
-            retire = node.retire
-            self._dispatcher.dispatch(None)
-            settled = node.take_settled()
-        node.tell(settled)
-        if retire is not None:
-            retire(work.instance)
+            self.dispatcher.dispatch(None)
 
-    def lost(self, work: Work) -> None:
+    def _lost(self, work: Work) -> None:
         """Fail a batch whose thread has died."""
         node = self._node
-        with node.lock:
+        with node.section, node.lock:
             if work.instance.entries is work.entries:
                 error = BackendError(
                     "the thread that owns the instance died",
@@ -308,18 +303,9 @@ class Driver:
                     instance=work.instance.index,
                 )
                 error.__cause__ = getattr(work.instance.thread, "cause", None)
-                self._dispatcher.fail(work, error)
+                self.dispatcher.fail(work, error)
             node.lose(work.instance)
-            self._dispatcher.dispatch(None)
-            settled = node.take_settled()
-        node.tell(settled)
-
-
-def _note_codes(entries: Sequence[Entry], errors: Sequence[BaseException | None]) -> None:
-    """Find out, before the lock is taken, as what each failure is counted."""
-    for entry, error in zip(entries, errors, strict=True):
-        if error is not None:
-            entry.code = code_of(error)
+            self.dispatcher.dispatch(None)
 
 
 def earliest(entries: Sequence[Entry]) -> float | None:

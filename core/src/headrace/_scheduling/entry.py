@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._portable import shown, told
-from headrace.errors import InputError
+from headrace.errors import ClosedError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from headrace._scheduling.elsewhere import Handed, Waits
-    from headrace._scheduling.signal import Signal
-    from headrace._scheduling.timer import Alarm
+    from headrace._scheduling.helpers import Alarm
+    from headrace._scheduling.locks import Signal
     from headrace.keys import Request
 
 __all__ = [
@@ -26,7 +26,9 @@ __all__ = [
     "RUNNING",
     "Entry",
     "Owner",
+    "Quota",
     "checked_weight",
+    "own_error",
     "refuses_change",
     "unreadable",
 ]
@@ -43,9 +45,7 @@ DONE = "done"
 MISSING = object()
 """Stands for the ``data`` of a request that has none."""
 
-
 _MOST_WEIGHT = 2**63 - 1
-
 
 _UNTOUCHED = object()
 """Stands for the ``data`` of a request that never entered: its dict is left as it came."""
@@ -58,66 +58,72 @@ class Owner(Protocol):
         """Take note of the outcome, without any lock held; a second time changes nothing.
 
         Whoever hands the request on gives the dict back first, see `Entry.give_back`. It must be
-        short: code of the user is run by `headrace._scheduling.errands.callbacks`.
+        short: code of the user is run by `headrace._scheduling.helpers.callbacks`.
         """
 
 
+class Nobody:
+    """The owner of an entry that has none yet, or none any more."""
+
+    def finished(self, entry: Entry) -> None:
+        """Do nothing."""
+
+
+NOBODY = Nobody()
+
+
+class Quota(Protocol):
+    """What counts the wait of an entry against the bound of the node at which its request entered.
+
+    Attributes:
+        entered: Whether the request has been let in; no bound stops what belongs to it from then on.
+    """
+
+    entered: bool
+
+    def began(self, entry: Entry, evict: Callable[[Entry, BaseException], None]) -> None:
+        """Take note that the entry waits at another node, where ``evict(entry, error)`` fails it."""
+
+    def ended(self, entry: Entry) -> None:
+        """Take note that it waits no more; a second time does nothing."""
+
+
+@dataclass(eq=False, slots=True)
 class Entry:
     """A request that waits at a node or runs there.
 
     Attributes:
         request: The dict.
-        data: The caller's object under ``data``, put back before the answer; `MISSING` for none.
-        owner: Whoever waits for the outcome; `NOBODY` once it has been told.
+        owner: Whoever waits for the outcome; `NOBODY` once it has been notified.
         weight, arrival, deadline, priority: See `headrace.policies.Waiting`.
+        data: The caller's object under ``data``, put back before the answer; `MISSING` for none.
         state: One of NEW, ENTERED, OUTSIDE, QUEUED, RUNNING, DONE; changed under the scheduler's lock.
         error: The outcome once DONE: None for success, and once it has been taken.
-        room: Wakes a thread that waits until the entry is let into the queue, or is done.
-        waits: Counts the wait against the node at which the request entered; None for a request that
-            enters here, which the line itself counts.
         code: As what its failure is counted; set before the lock is taken, for an error of others.
         alarm: The timer that ends the wait of an entry whose owner does not wait itself.
+        room: Wakes a thread that waits until the entry is let into the queue, or is done.
+        waits: Counts the wait against the node at which the request entered; None for a request that
+            enters here, which the queue itself counts.
     """
 
-    __slots__ = (
-        "alarm",
-        "arrival",
-        "code",
-        "data",
-        "deadline",
-        "error",
-        "owner",
-        "priority",
-        "request",
-        "room",
-        "state",
-        "waits",
-        "weight",
-    )
+    request: Request
+    owner: Owner = NOBODY
+    _: KW_ONLY
+    weight: int = 1
+    arrival: float = 0.0
+    deadline: float | None = None
+    priority: int = 0
+    data: Any = field(init=False)
+    state: str = NEW
+    error: BaseException | None = None
+    code: str | None = None
+    alarm: Alarm | None = None
+    room: Signal | None = None
+    waits: Quota | None = None
 
-    def __init__(
-        self,
-        request: Request,
-        owner: Owner | None,
-        *,
-        weight: int = 1,
-        arrival: float = 0.0,
-        deadline: float | None = None,
-        priority: int = 0,
-    ) -> None:
-        self.request = request
-        self.data: Any = dict.get(request, "data", MISSING) if isinstance(request, dict) else None
-        self.owner: Owner = owner or NOBODY
-        self.weight = weight
-        self.arrival = arrival
-        self.deadline = deadline
-        self.priority = priority
-        self.state = NEW
-        self.error: BaseException | None = None
-        self.code: str | None = None
-        self.alarm: Alarm | None = None
-        self.room: Signal | None = None
-        self.waits: Waits | Handed | None = None
+    def __post_init__(self) -> None:
+        request = self.request
+        self.data = dict.get(request, "data", MISSING) if isinstance(request, dict) else None
 
     def refuse(self, error: BaseException) -> None:
         """Give an entry that never entered its outcome."""
@@ -159,6 +165,15 @@ class Entry:
         return error
 
 
+def own_error(error: BaseException) -> BaseException:
+    """Give an error object for one request alone."""
+    if isinstance(error, ClosedError):
+        return ClosedError(error.args[0], abandoned=error.abandoned)
+    copy = getattr(error, "copy", None)
+    twin: BaseException = copy() if copy is not None else error
+    return twin
+
+
 def refuses_change(error: Exception) -> InputError:
     """Make the error of a request whose own dict raised when it was to be answered."""
     failure = InputError(
@@ -175,16 +190,6 @@ def unreadable(error: Exception) -> InputError:
     failure = InputError(f"the request cannot be read: {told(error)}")
     failure.__cause__ = error
     return failure
-
-
-class Nobody:
-    """The owner of an entry that has none yet."""
-
-    def finished(self, entry: Entry) -> None:
-        """Do nothing."""
-
-
-NOBODY = Nobody()
 
 
 def checked_weight(request: Any, node: str, needs: Sequence[str]) -> int:

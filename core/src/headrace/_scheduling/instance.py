@@ -1,19 +1,30 @@
-"""One built backend of a node, with the counters that only its current holder changes."""
+"""One built backend of a node: its range, who holds it, and what only its holder counts."""
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.timings import Timings
+from headrace._scheduling.statistics import Counts
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
+    from headrace._scheduling.calls import OwnThread
     from headrace._scheduling.entry import Entry
-    from headrace._scheduling.node import Limits
-    from headrace._scheduling.signal import Signal
-    from headrace._scheduling.thread import OwnThread
+    from headrace._scheduling.locks import Signal
 
-__all__ = ["BARGE_S", "FAST_S", "RESTING", "SWIFT_S", "Instance"]
+__all__ = [
+    "BARGE_S",
+    "FAST_S",
+    "RETURNING",
+    "SWIFT_S",
+    "IdleList",
+    "IdleLists",
+    "Instance",
+    "Limits",
+    "new_idle_lists",
+]
 
 FAST_S = 100e-6
 """A backend whose mean forward is below this is fast: its times are sampled, and a caller may run
@@ -32,14 +43,37 @@ Measured: 40 threads that walk four nodes at once fall into a queue before one o
 there, with 1 ms; twice as many requests go through with 5 ms, after which CPython hands its lock on
 (`sys.getswitchinterval`), and no more with 20 ms."""
 
-RESTING = object()
+RETURNING = object()
 """Holder of an instance whose batch is over and that is not yet among the free ones."""
 
 _SAMPLED = 15
 """Mask of the counter of batches: a fast backend has one batch in 16 timed."""
 
 
-class Instance:
+@dataclass(frozen=True)
+class Limits:
+    """The queue keys of a node.
+
+    Attributes:
+        queue_size: How many requests may wait.
+        queue_full: ``"wait"``, ``"reject"`` or ``"shed_oldest"``.
+        timeout_ms: Longest time from arrival to the end, None for no limit.
+        batching_timeout_ms: How long the oldest request waits for company.
+        batch_sizes: The weights a batch may have; empty for all.
+        pad: Whether a batch that is too small is filled with copies of its last item.
+        shortcut: Whether a caller that finds the node idle may skip the queue.
+    """
+
+    queue_size: int = 1024
+    queue_full: str = "wait"
+    timeout_ms: float | None = None
+    batching_timeout_ms: float = 0.0
+    batch_sizes: tuple[int, ...] = ()
+    pad: bool = False
+    shortcut: bool = True
+
+
+class Instance(Counts):
     """An instance as the scheduler holds it; to policies it is a `headrace.policies.InstanceView`.
 
     Attributes:
@@ -50,11 +84,7 @@ class Instance:
         ident: Identifier of the thread that runs it; 0 while none does.
         entries: The entries of the batch that runs, None for a caller's own single request.
         running_weight: Weight of the batch that runs.
-        direct: How many single requests were run by their own callers, past the queue.
-        queued: How many batches were cut from the queue.
-        failures: How many requests failed here, by code.
-        sizes: How many batches of each number of requests were cut from the queue.
-        forward, waited: Durations of batches, and of the wait of the requests in them.
+        queued: How many batches were cut from the queue; the other counts are those of `Counts`.
         mask: A batch is timed when its number and the mask have no bit in common.
         mean_s: Moving average of the duration of a batch, in seconds.
         limits: The keys under which its batches are cut and filled up; set by its node.
@@ -63,28 +93,19 @@ class Instance:
     """
 
     __slots__ = (
-        "backend",
-        "device",
-        "direct",
-        "entries",
-        "failures",
-        "forward",
-        "holder",
-        "ident",
-        "index",
-        "limits",
-        "lost",
-        "mask",
-        "max",
-        "mean_s",
-        "min",
-        "queued",
-        "retired",
-        "run",
-        "running_weight",
-        "sizes",
-        "thread",
-        "waited",
+        *(
+            "index",
+            "min",
+            "max",
+            "device",
+            "backend",
+            "run",
+            "thread",
+            "holder",
+            "ident",
+            "entries",
+        ),
+        *("running_weight", "queued", "mask", "mean_s", "limits", "lost", "retired"),
     )
 
     def __init__(
@@ -97,6 +118,7 @@ class Instance:
         device: str | None = None,
         thread: OwnThread | None = None,
     ) -> None:
+        super().__init__()
         self.index = index
         self.backend = backend
         self.run = backend.__call__
@@ -108,12 +130,7 @@ class Instance:
         self.ident = 0
         self.entries: list[Entry] | None = None
         self.running_weight = 0
-        self.direct = 0
         self.queued = 0
-        self.failures: dict[str, int] = {}
-        self.sizes: dict[int, int] = {}
-        self.forward = Timings()
-        self.waited = Timings()
         self.mask = 0
         self.mean_s = FAST_S
         self.limits: Limits
@@ -128,7 +145,7 @@ class Instance:
     @property
     def batches(self) -> int:
         """How many batches have been started."""
-        return self.direct + self.queued
+        return self.unqueued + self.queued
 
     @property
     def living(self) -> bool:
@@ -160,3 +177,17 @@ class Instance:
             "errors": sum(self.failures.values()),
             "alive": self.living,
         }
+
+
+IdleList = tuple["deque[Instance]"]
+"""Free instances that a caller may take without the lock: they lie in the deque of this tuple, and the
+thread that pops an instance owns it."""
+
+IdleLists = tuple[IdleList, IdleList]
+"""The idle list of swift backends, for all callers, and that of the others, for the main thread. They
+serve one set of instances, and are never used again once others stand in their place."""
+
+
+def new_idle_lists() -> IdleLists:
+    """Make idle lists on which nothing lies."""
+    return (deque(),), (deque(),)

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.reentrant import taking
+from headrace._scheduling.locks import taking
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError
 
 if TYPE_CHECKING:

@@ -1,72 +1,67 @@
-"""What the parts of a node's scheduler share: the line, the instances, the open requests."""
+"""What the parts of a node's scheduler share: the queue, the instances, the open requests.
+
+There is one way to change it: ``with node.section, node.lock:``, see `Section`.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import OrderedDict, deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING
 
-from headrace._scheduling.elsewhere import Elsewhere
-from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, Entry
-from headrace._scheduling.errands import errands
-from headrace._scheduling.executors import Caller, CallerOfGroups
-from headrace._scheduling.instance import SWIFT_S
-from headrace._scheduling.line import WaitingLine
-from headrace._scheduling.reentrant import taking
-from headrace._scheduling.statistics import Past
-from headrace.errors import ClosedError, InstanceLostError, OverloadedError, code_of
+from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, Entry, own_error
+from headrace._scheduling.helpers import errands
+from headrace._scheduling.instance import SWIFT_S, new_idle_lists
+from headrace._scheduling.locks import outermost
+from headrace._scheduling.queue import NodeQuota, RequestQueue
+from headrace._scheduling.statistics import Counts
+from headrace._scheduling.workers import Caller
+from headrace.errors import InstanceLostError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._scheduling.instance import Instance
-    from headrace._scheduling.signal import Signal
+    from headrace._scheduling.instance import IdleList, Instance, Limits
+    from headrace._scheduling.locks import Signal
+    from headrace.errors import ClosedError
 
-__all__ = ["Limits", "Node", "Rack", "Racks", "new_racks", "own"]
+__all__ = ["Node", "Section"]
 
 _log = logging.getLogger("headrace.scheduling")
 
-Rack = tuple["deque[Instance]"]
-"""Free instances that a caller may take without the lock: they lie in the deque of this tuple, and
-who takes one out of it has it."""
 
-Racks = tuple[Rack, Rack]
-"""The rack of swift backends, for all callers, and that of the others, for the main thread. They serve
-one set of instances, and are never used again once others stand in their place."""
+class Section:
+    """One section under the lock of a node: ``with node.section, node.lock:``.
 
+    Before the lock is taken this notes it for `headrace._scheduling.locks.holds_a_lock`. Under the lock,
+    whoever changes the queue, the free instances or the state of an entry calls `Dispatcher.dispatch`
+    last, so that no batch that is due is left behind. After the lock has been left this notifies the
+    owners of all entries that were settled: nothing of the user's runs under the lock.
 
-def new_racks() -> Racks:
-    """Make racks on which nothing lies."""
-    return (deque(),), (deque(),)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The queue keys of a node.
-
-    Attributes:
-        queue_size: How many requests may wait.
-        queue_full: ``"wait"``, ``"reject"`` or ``"shed_oldest"``.
-        timeout_ms: Longest time from arrival to the end, None for no limit.
-        batching_timeout_ms: How long the oldest request waits for company.
-        batch_sizes: The weights a batch may have; empty for all.
-        pad: Whether a batch that is too small is filled with copies of its last item.
-        shortcut: Whether a caller that finds the node idle may skip the queue.
+    The lock itself is the inner context of the two, for it is left in one step of the interpreter,
+    whatever is raised in here.
     """
 
-    queue_size: int = 1024
-    queue_full: str = "wait"
-    timeout_ms: float | None = None
-    batching_timeout_ms: float = 0.0
-    batch_sizes: tuple[int, ...] = ()
-    pad: bool = False
-    shortcut: bool = True
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __enter__(self) -> None:
+        lock = self._node.lock
+        noted = outermost.get(get_ident())
+        if noted is not lock and (noted is None or not noted._is_owned()):
+            outermost[get_ident()] = lock
+
+    def __exit__(self, *_: object) -> None:
+        self._node.notify()
 
 
 class Node:
-    """The state of one node. All of it is read and changed under ``lock``.
+    """The state of one node. All of it is read and changed in a `Section`.
 
     Attributes:
         name, limits, clock: See `Scheduler`.
@@ -74,31 +69,31 @@ class Node:
         retiring: Those taken out of service whose last batch has not ended.
         every: Both.
         past: The counts of instances that are gone.
-        free: The instances in service that nobody holds, the one that rested longest first. Those
-            on the racks are not among them until `collect` has been called.
-        racks: Where they are while nobody waits.
-        lays_out: Whether any may lie there.
-        line: The requests that wait.
-        outside: The requests that wait for room in the line, first come first served.
-        elsewhere: Counts the requests that entered here and wait at other nodes.
+        free: The instances in service that nobody holds, the one that has been free longest first.
+            Those on the idle lists are not among them until `collect` has been called.
+        idle_lists: Where the free instances are while nobody waits.
+        publishes: Whether any may lie there.
+        queue: The requests that wait.
+        outside: The requests that wait for room in the queue, first come first served.
+        quota: Counts the requests that entered here and wait at other nodes.
         callers: The threads that wait for their requests here.
         entered: How many requests came in by the queue.
         failures: How many requests failed without reaching an instance, by code.
         refusing: Why newcomers are refused, None while they are not.
         dead: Whether what is open has been failed, too: nothing runs any more.
-        retire: Called, without the lock, with each instance whose batch ends when all is dead.
-        wake_at: When somebody will look at the line again, None for never.
+        retire: Called, after the section, with each instance whose batch ends when all is dead.
+        wake_at: When somebody will look at the queue again, None for never.
         waker: The caller who will; None for the timer.
         min, max: Weights that some living instance takes.
         needs_result: Whether a request that ends without a ``result`` has failed.
-        shed: Entries at other nodes whose requests make way here, until `shed_elsewhere` fails them.
         lost: Whether no instance lives.
-        starts: Threads to start as soon as the lock is left.
-        tells_callers: Whether callers that wait are told their outcome, as all other owners are; else
-            `settle` takes note of it.
+        afterwards: What is to be called as soon as the lock is left.
+        section, lock: See `Section`.
+        notifies_callers: Whether callers that wait are notified of their outcome, as all other owners
+            are; else `settle` counts it for them.
     """
 
-    tells_callers = False
+    notifies_callers = False
 
     def __init__(
         self, name: str, instances: Sequence[Instance], limits: Limits, clock: Callable[[], float]
@@ -106,17 +101,18 @@ class Node:
         self.name = name
         self.limits = limits
         self.clock = clock
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        self.section = Section(self)
         self.instances = list(instances)
         self.retiring: list[Instance] = []
         self.every = self.instances
-        self.past = Past()
+        self.past = Counts()
         self.free = list(instances)
-        self.racks = new_racks()
-        self.lays_out = False
-        self.line = WaitingLine(self)
+        self.idle_lists = new_idle_lists()
+        self.publishes = False
+        self.queue = RequestQueue(self.evict)
         self.outside: OrderedDict[Entry, None] = OrderedDict()
-        self.elsewhere = Elsewhere()
+        self.quota = NodeQuota()
         self.callers: set[Caller] = set()
         self.entered = 0
         self.failures: dict[str, int] = {}
@@ -127,10 +123,10 @@ class Node:
         self.waker: Caller | None = None
         self.needs_result = True
         self.lost = False
-        self.starts: deque[Callable[[], None]] = deque()
-        self.shed: list[tuple[Entry, Node, OverloadedError]] = []
-        self._settled: list[Entry] = []  # by this turn under the lock, not told yet
-        self._untold: dict[Entry, None] = {}  # all that is settled and not told
+        self.afterwards: deque[Callable[[], object]] = deque()
+        # Settled in this section, or in those of other threads: whoever pops an entry notifies its owner.
+        self._settled: deque[Entry] = deque()
+        self._unnotified: dict[Entry, None] = {}  # all that is settled, until its owner is notified
         self._closers: list[Signal] = []
         self.measure(self.instances)
         for instance in self.instances:
@@ -146,36 +142,31 @@ class Node:
         self.max = max(maxima) if living and len(maxima) == len(living) else None
         self.min = min((i.min for i in living), default=1)
 
-    @property
-    def lock(self) -> Any:
-        """The lock of the node, for a ``with`` statement."""
-        return taking(self._lock)
-
     def after_fork(self) -> None:
         """Take another lock in a child process: this one may have been held by another thread."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     # Entries.
 
     def push(self, entry: Entry) -> None:
-        """Put an entry into the line."""
-        self.line.push(entry)
+        """Put an entry into the queue."""
+        self.queue.push(entry)
         entry.state = QUEUED
 
     def take_out(self, entry: Entry) -> None:
         """Take an entry that waits out of where it waits."""
         self.outside.pop(entry, None)
-        self.line.remove(entry)
+        self.queue.remove(entry)
 
     @property
     def bounded(self) -> int:
         """How many requests that entered here wait, here or elsewhere."""
-        return self.line.count - self.line.guests + self.elsewhere.count
+        return self.queue.count - self.queue.guests + self.quota.count
 
     @property
     def full(self) -> bool:
         """Whether as many requests that entered here wait, here or elsewhere, as may."""
-        waiting = self.line.count - self.line.guests + self.elsewhere.count
+        waiting = self.queue.count - self.queue.guests + self.quota.count
         return waiting >= self.limits.queue_size
 
     def let_in(self) -> None:
@@ -184,15 +175,15 @@ class Node:
             entry = next(iter(self.outside))
             if self.full and (entry.waits is None or not entry.waits.entered):
                 return
-            if entry not in self.line:
-                self.line.push(entry)
+            if entry not in self.queue:
+                self.queue.push(entry)
             entry.state = QUEUED
             del self.outside[entry]
             if entry.room is not None:
                 entry.room.wake()
 
     def settle(self, entry: Entry, error: BaseException | None, at: Instance | None = None) -> None:
-        """Give an entry its one outcome. Whoever is told of it gives the dict back first.
+        """Give an entry its one outcome. Whoever is notified of it gives the dict back first.
 
         Args:
             entry: An entry that is not DONE.
@@ -210,20 +201,19 @@ class Node:
             failures[code] = failures.get(code, 0) + 1
         if entry.room is not None:
             entry.room.wake()
-        if isinstance(owner, Caller) and not self.tells_callers:
+        if isinstance(owner, Caller) and not self.notifies_callers:
             owner.pending -= 1
             self._release(owner)
         else:
-            self._untold[entry] = None
+            self._unnotified[entry] = None
             self._settled.append(entry)
-        if error is not None and isinstance(owner, CallerOfGroups):
-            self._cancel_group(entry, owner)
+        if error is not None and isinstance(owner, Caller) and owner.groups:
+            self._cancel_group(owner.groups.get(entry, []))
 
-    def _cancel_group(self, failed: Entry, caller: CallerOfGroups) -> None:
+    def _cancel_group(self, group: list[Entry]) -> None:
         """Cancel what waits and is of no use any more, for one of its group has failed."""
         from concurrent.futures import CancelledError
 
-        group = caller.groups.get(failed, [])
         waiting = [entry for entry in group if entry.state in (QUEUED, OUTSIDE)]
         group.clear()
         if waiting:
@@ -238,102 +228,105 @@ class Node:
     def settle_waiting(self, error: BaseException, entries: Sequence[Entry]) -> None:
         """Fail entries that wait, each with an error of its own."""
         for entry in entries:
-            if entry.state != DONE:
-                self.settle(entry, own(error))
             self.take_out(entry)
+            if entry.state != DONE:
+                self.settle(entry, own_error(error))
 
-    def shed_elsewhere(self) -> None:
-        """Fail the requests that make way for others here and wait at other nodes. Without the lock."""
-        while self.shed:
-            entry, node, error = self.shed.pop()
-            with node.lock:
-                if entry.state == QUEUED:  # else it runs by now, and counts no more
-                    node.settle_waiting(error, [entry])
-                    node.look_if_quiet()
-                settled = node.take_settled()
-            node.tell(settled)
-
-    # Telling.
-
-    def take_settled(self) -> Sequence[Entry]:
-        """Give those settled in this turn under the lock; the one who takes them tells them."""
-        if not self._settled:
-            return ()
-        settled = self._settled
-        self._settled = []
-        return settled
-
-    def tell(self, settled: Sequence[Entry]) -> None:
-        """Start threads that are due, and tell the owners of entries their outcome. Without the lock.
-
-        Whatever goes wrong while one is told, the others are told.
-        """
-        errands.attend()
-        if self.starts:
-            self._start_threads()
-        for entry in settled:
-            self._tell_one(entry)
-        if settled and self.refusing is not None:
-            with self.lock:
+    def evict(self, entry: Entry, error: BaseException) -> None:
+        """Fail an entry whose request makes way at another node. Without any lock."""
+        with self.section, self.lock:
+            if entry.state == QUEUED:  # else it runs by now, and counts no more
+                self.settle_waiting(error, [entry])
                 self.look_if_quiet()
 
-    def _start_threads(self) -> None:
-        while self.starts:
+    # Notifying.
+
+    def notify(self) -> None:
+        """Do what was left for after the section, and notify the owners of what was settled. Without the lock.
+
+        Another thread may settle entries meanwhile, under the lock: this thread may notify their owners,
+        too, and the other then finds nothing. Whatever goes wrong with one owner, the others are
+        notified.
+        """
+        errands.attend()
+        while self.afterwards:
             try:
-                start = self.starts.popleft()
+                action = self.afterwards.popleft()
             except IndexError:  # another thread was quicker
                 break
-            start()
+            action()
+        if self._settled:
+            self._notify_owners()
+            if self.refusing is not None:
+                with self.lock:
+                    self.look_if_quiet()
 
-    def _tell_one(self, entry: Entry) -> None:
+    def _notify_owners(self) -> None:
+        while self._settled:
+            try:
+                entry = self._settled.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            self._notify_one(entry)
+
+    def _notify_one(self, entry: Entry) -> None:
         try:
             entry.owner.finished(entry)
-        except BaseException as error:  # noqa: BLE001 - the others must be told
-            _log.error("node %s: an outcome could not be told", self.name, exc_info=error)
+        except BaseException as error:  # noqa: BLE001 - the others must be notified
+            _log.error("node %s: an outcome could not be delivered", self.name, exc_info=error)
         entry.owner = NOBODY  # an owner knows its entry: together they would be garbage
-        self._untold.pop(entry, None)
+        self._unnotified.pop(entry, None)
+
+    def forget(self, entry: Entry) -> None:
+        """Let nothing wait any more for an owner that has gone to be notified."""
+        self._unnotified.pop(entry, None)
 
     # Instances.
 
-    def rest(self, instance: Instance) -> None:
+    def give_back(self, instance: Instance) -> None:
         """Take an instance back from its holder."""
+        if instance.retired is None and instance.lost is not None and instance.lost.is_set():
+            self.lose(instance)
+            return
+        instance.ident = 0
+        instance.holder = None
+        if instance.retired is None:
+            self.free.append(instance)
+        self.ended(instance)
+
+    def ended(self, instance: Instance) -> None:
+        """Say that a batch has ended to whoever closes its instance."""
         if instance.retired is not None:
             instance.retired.wake()
-            instance.ident = 0
-            instance.holder = None
-        elif instance.lost is not None and instance.lost.is_set():
-            self.lose(instance)
-        else:
-            instance.ident = 0
-            instance.holder = None
-            self.free.append(instance)
+        if self.retire is not None:
+            self.afterwards.append(partial(self.retire, instance))
 
     @property
-    def rests(self) -> bool:
-        """Whether an instance is free, on a rack or not."""
+    def has_idle(self) -> bool:
+        """Whether an instance is free, on an idle list or not."""
         if self.free:
             return True
-        (swift,), (other,) = self.racks
+        (swift,), (other,) = self.idle_lists
         return bool(swift or other)
 
-    def collect(self, racks: Sequence[Rack] | None = None) -> None:
-        """Take what lies on the racks among the free ones."""
-        if racks is None:
-            (swift,), (other,) = racks = self.racks
+    def collect(self, idle_lists: Sequence[IdleList] | None = None) -> None:
+        """Take what lies on the idle lists among the free ones."""
+        if idle_lists is None:
+            (swift,), (other,) = idle_lists = self.idle_lists
             if not (swift or other):
                 return
-        for (rack,) in racks:
-            while rack:
+        for (instances,) in idle_lists:
+            while instances:
                 try:
-                    self.free.append(rack.popleft())
+                    self.free.append(instances.popleft())
                 except IndexError:  # a caller was quicker
                     break
 
-    def lay_out(self) -> None:
+    def publish(self) -> None:
         """Let callers take the free instances without the lock, since nobody waits."""
-        if self.lays_out:
-            # All on one rack, so that they take turns.
-            (swift,), (other,) = self.racks
+        if self.publishes:
+            # All on one idle list, so that they take turns.
+            (swift,), (other,) = self.idle_lists
             slow = any(instance.mean_s >= SWIFT_S for instance in self.free)
             (other if slow else swift).extend(self.free)
             self.free.clear()
@@ -342,12 +335,12 @@ class Node:
 
     @property
     def quiet(self) -> bool:
-        """Whether newcomers are refused and nothing waits, runs or is yet to be told."""
+        """Whether newcomers are refused and nothing waits, runs or is yet to be delivered."""
         return (
             self.refusing is not None
-            and not self.line.count
+            and not self.queue.count
             and not self.outside
-            and not self._untold
+            and not self._unnotified
             and all(instance.holder is None for instance in self.every)
         )
 
@@ -368,14 +361,14 @@ class Node:
             self.free.remove(instance)
         instance.ident = 0
         instance.holder = None
+        self.ended(instance)
         if instance.retired is not None:
-            instance.retired.wake()
             return
         living = [i for i in self.instances if i.living]
         self.measure(living)
         self.lost = not living
         error = self.no_instance() if not living else None
-        for entry in [*self.line, *self.outside]:
+        for entry in [*self.queue, *self.outside]:
             if error is not None or (self.max is not None and entry.weight > self.max):
                 self.settle_waiting(error or self.no_instance(), [entry])
         self.let_in()
@@ -387,12 +380,3 @@ class Node:
             node=self.name,
             hint=f"Pipeline.reload({self.name!r}, {{}}) brings new instances.",
         )
-
-
-def own(error: BaseException) -> BaseException:
-    """Give an error object for one request alone."""
-    if isinstance(error, ClosedError):
-        return ClosedError(error.args[0], abandoned=error.abandoned)
-    copy = getattr(error, "copy", None)
-    twin: BaseException = copy() if copy is not None else error
-    return twin

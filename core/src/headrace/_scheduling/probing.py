@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.calls import served_by
 from headrace._scheduling.driving import Driver
-from headrace._scheduling.executors import Caller
+from headrace._scheduling.locks import main_thread, taking
 from headrace._scheduling.node import Node
-from headrace._scheduling.reentrant import main_thread
 from headrace._scheduling.scheduler import Scheduler
+from headrace._scheduling.workers import Caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._scheduling import batch as _batch
+    from headrace._scheduling.batch import Outcome
     from headrace._scheduling.entry import Entry
-    from headrace._scheduling.executors import Work
     from headrace._scheduling.instance import Instance
+    from headrace._scheduling.workers import Work
     from headrace.keys import Request
 
 __all__ = ["ProbedScheduler", "Probes"]
@@ -129,34 +129,35 @@ class ProbedNode(Node):
     Attributes:
         probes: The probes.
         telling: The threads that are inside a probe; changed by each for itself.
-        returning: What has its outcome, and whose dict `tell` has yet to change.
+        returning: What has its outcome, and whose dict is yet to be given back.
     """
 
-    tells_callers = True
+    notifies_callers = True
     probes: Probes
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.telling: dict[int, int] = {}
         self.returning: dict[Entry, None] = {}
-        self._unheard: dict[Entry, None] = {}
 
     def settle(self, entry: Entry, error: BaseException | None, at: Instance | None = None) -> None:
-        """Give an entry its one outcome; `tell` is to follow."""
-        self._unheard[entry] = None
+        """Give an entry its one outcome; `notify` is to follow."""
         self.returning[entry] = None
         super().settle(entry, error, at)
 
-    def tell(self, settled: Sequence[Entry]) -> None:
-        """Tell the probes, then the owners. Without the lock."""
-        if not settled:
-            super().tell(settled)
-            return
+    def _notify_owners(self) -> None:
+        """Let the probes hear of what was settled, then notify the owners. Without the lock."""
         interrupt: BaseException | None = None
+        callers: list[Entry] = []
+        others: list[Entry] = []
         ended = self.clock()
-        for entry in settled:
-            # After an interrupt two threads may tell the same: the first to take it is the one.
-            if self._unheard.pop(entry, entry) is None:
+        try:
+            while self._settled:
+                try:
+                    entry = self._settled.popleft()
+                except IndexError:  # another thread was quicker
+                    break
+                (callers if isinstance(entry.owner, Caller) else others).append(entry)
                 try:
                     entry.give_back()
                 finally:
@@ -165,8 +166,10 @@ class ProbedNode(Node):
                     self.hear(entry.request, entry.arrival, ended, entry.error)
                 except KeyboardInterrupt as raised:
                     interrupt = raised
-        self._answer([entry for entry in settled if isinstance(entry.owner, Caller)])
-        super().tell([entry for entry in settled if not isinstance(entry.owner, Caller)])
+        finally:
+            self._answer(callers)
+            for entry in others:
+                self._notify_one(entry)
         if interrupt is not None:
             raise interrupt
 
@@ -185,14 +188,15 @@ class ProbedNode(Node):
         """Let callers that wait count their outcomes."""
         if not entries:
             return
-        with self.lock:
+        with taking(self.lock):
             for entry in entries:
-                if entry in self._untold:
-                    caller = entry.owner
-                    # No call between these two: an interrupt finds both, or none.
-                    caller.pending -= 1  # type: ignore[attr-defined]
-                    del self._untold[entry]
-                    self._release(caller)  # type: ignore[arg-type]
+                if entry in self._unnotified:
+                    caller: Any = entry.owner
+                    # atomic: an interrupt finds both, or none.
+                    caller.pending -= 1
+                    del self._unnotified[entry]
+                    # end atomic
+                    self._release(caller)
             self.look_if_quiet()
 
 
@@ -201,7 +205,7 @@ class ProbedDriver(Driver):
 
     _node: ProbedNode
 
-    def _run(self, work: Work) -> _batch.Outcome:
+    def _run(self, work: Work) -> Outcome:
         node = self._node
         started = node.clock()
         errors, interrupt = super()._run(work)
@@ -220,7 +224,7 @@ class ProbedScheduler(Scheduler):
         probes: The probes of the pipeline.
     """
 
-    _uses_rack = False
+    _uses_idle_lists = False
     _node_type = ProbedNode
     _driver_type = ProbedDriver
     _node: ProbedNode

@@ -1,63 +1,110 @@
-"""What ``stats()`` shows of one node."""
+"""What is counted of the requests and batches of a node, and what ``stats()`` shows of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from bisect import bisect_left
+from typing import Any
 
-from headrace._scheduling.entry import RUNNING
-from headrace._scheduling.instance import RESTING
-from headrace._scheduling.timings import Timings
+__all__ = ["Counts", "Timings", "summary"]
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace._scheduling.entry import Entry
-    from headrace._scheduling.instance import Instance
-    from headrace._scheduling.node import Node
-
-__all__ = ["Past", "statistics", "statistics_anyhow"]
+_STEP = 1.1
+_BOUNDS_MS = tuple(0.0001 * _STEP**i for i in range(220))
+"""Upper bounds of the buckets: 0.1 µs to about 100 s, each 10 per cent above the last."""
 
 
-class Past:
-    """The counts of instances that are gone; see `Instance` for their meaning."""
+class Timings:
+    """A histogram of durations in milliseconds."""
 
-    __slots__ = ("direct", "failures", "forward", "sizes", "waited")
+    __slots__ = ("_counts", "count", "total_ms")
 
     def __init__(self) -> None:
-        self.direct = 0
+        self._counts = [0] * (len(_BOUNDS_MS) + 1)
+        self.count = 0
+        self.total_ms = 0.0
+
+    def add(self, duration_ms: float) -> None:
+        """Count one duration."""
+        self._counts[bisect_left(_BOUNDS_MS, duration_ms)] += 1
+        self.count += 1
+        self.total_ms += duration_ms
+
+    def merge(self, other: Timings) -> None:
+        """Count all that ``other`` has counted."""
+        self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
+        self.count += other.count
+        self.total_ms += other.total_ms
+
+    def percentile(self, share: float) -> float:
+        """Give the duration in ms that ``share`` of all do not exceed, 0.0 when there is none."""
+        wanted = share * self.count
+        seen = 0
+        for index, count in enumerate(self._counts):
+            seen += count
+            if count and seen >= wanted:
+                upper = _BOUNDS_MS[min(index, len(_BOUNDS_MS) - 1)]
+                return 0.0 if index == 0 else upper / (1 + (_STEP - 1) / 2)
+        return 0.0
+
+    def summary(self) -> dict[str, float]:
+        """Give mean, p50, p90 and p99 in milliseconds, rounded to 0.1 µs."""
+        mean = self.total_ms / self.count if self.count else 0.0
+        return {
+            "mean": round(mean, 4),
+            "p50": round(self.percentile(0.50), 4),
+            "p90": round(self.percentile(0.90), 4),
+            "p99": round(self.percentile(0.99), 4),
+        }
+
+
+class Counts:
+    """What is counted of one instance, or of several together.
+
+    Attributes:
+        unqueued: How many single requests were run by their own callers, past the queue.
+        failures: How many requests failed, by code.
+        sizes: How many batches of each number of requests were cut from the queue.
+        forward, waited: Durations of batches, and of the wait of the requests in them.
+    """
+
+    __slots__ = ("failures", "forward", "sizes", "unqueued", "waited")
+
+    def __init__(self) -> None:
+        self.unqueued = 0
         self.failures: dict[str, int] = {}
         self.sizes: dict[int, int] = {}
         self.forward = Timings()
         self.waited = Timings()
 
-    def absorb(self, other: Instance | Past, *, direct: int | None = None) -> None:
-        """Count all that ``other`` has counted; ``direct`` stands for that of a moment ago."""
-        self.direct += other.direct if direct is None else direct
+    def absorb(self, other: Counts, *, unqueued: int | None = None) -> None:
+        """Count all that ``other`` has counted; ``unqueued`` stands for that of a moment ago."""
+        self.unqueued += other.unqueued if unqueued is None else unqueued
         self.forward.merge(other.forward)
         self.waited.merge(other.waited)
-        _add(self.failures, other.failures)
-        _add(self.sizes, other.sizes)
+        add_counts(self.failures, other.failures)
+        add_counts(self.sizes, other.sizes)
 
 
-def statistics(node: Node) -> dict[str, Any]:
-    """Give the counts, which are exact, and the times, which are sampled. Under the lock.
+def add_counts(total: dict[Any, int], counts: dict[Any, int]) -> None:
+    """Count in ``total`` all that is in ``counts``."""
+    # A copy, in one step: the main thread counts its failures without the lock.
+    for key, count in counts.copy().items():
+        total[key] = total.get(key, 0) + count
+
+
+def summary(total: Counts, *, submitted: int, waiting: int, running: int) -> dict[str, Any]:
+    """Give what ``stats()`` shows of a node, but for its instances.
 
     Keys of the histogram are texts, so that the whole is the same after a way through JSON.
+
+    Args:
+        total: The counts of all instances, with the failures of requests that reached none.
+        submitted: How many requests have come.
+        waiting: How many of them wait.
+        running: How many of them run.
     """
-    total = Past()
-    total.absorb(node.past)
-    running = 0
-    for instance in node.every:
-        # No call in between: a caller that claims it without the lock is seen in both, or in none.
-        direct, holder, entries = instance.direct, instance.holder, instance.entries
-        total.absorb(instance, direct=direct)
-        running += _running(holder, entries)
     failed, sizes = total.failures, total.sizes
-    _add(failed, node.failures)
-    if total.direct:
-        _add(sizes, {1: total.direct})
-    submitted = total.direct + node.entered
-    waiting = node.line.count + len(node.outside)
+    if total.unqueued:
+        add_counts(sizes, {1: total.unqueued})
     batches = sum(sizes.values())
     items = sum(size * count for size, count in sizes.items())
     return {
@@ -72,29 +119,4 @@ def statistics(node: Node) -> dict[str, Any]:
         },
         "queue_ms": total.waited.summary(),
         "forward_ms": total.forward.summary(),
-        "instances": [instance.statistics() for instance in node.instances],
     }
-
-
-def statistics_anyhow(node: Node) -> dict[str, Any]:
-    """Give the counts as they are at some moment in between: the calling thread holds a lock."""
-    while True:
-        try:
-            return statistics(node)
-        except RuntimeError:  # another thread has changed a dict meanwhile
-            continue
-
-
-def _running(holder: object, entries: Sequence[Entry] | None) -> int:
-    """Count the open requests on an instance."""
-    if holder is None or holder is RESTING:
-        return 0
-    if entries is None:
-        return 1  # a caller's own, past the queue
-    return sum(1 for entry in entries if entry.state == RUNNING)
-
-
-def _add(total: dict[Any, int], counts: dict[Any, int]) -> None:
-    # A copy, in one step: the main thread counts its failures without the lock.
-    for key, count in counts.copy().items():
-        total[key] = total.get(key, 0) + count

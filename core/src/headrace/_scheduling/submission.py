@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace._scheduling.admission import enter, held_here, inside
+from headrace._scheduling.base import SchedulerBase
+from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import DONE, ENTERED, NEW, NOBODY, OUTSIDE, QUEUED, RUNNING
-from headrace._scheduling.errands import errands
-from headrace._scheduling.reentrant import reentrant
-from headrace._scheduling.signal import Signal
+from headrace._scheduling.helpers import errands
+from headrace._scheduling.locks import Signal, taking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._scheduling.dispatch import Dispatcher
-    from headrace._scheduling.driving import Driver
     from headrace._scheduling.entry import Entry
-    from headrace._scheduling.node import Limits, Node
-    from headrace._scheduling.timer import Timer
+    from headrace._scheduling.node import Node
 
 __all__ = ["Submission", "cancel_all"]
 
 _WAITING = (NEW, ENTERED, QUEUED, OUTSIDE)
 
 
-class Submission:
-    """What a scheduler does for owners that it tells their outcome."""
-
-    limits: Limits
-    _node: Node
-    _dispatcher: Dispatcher
-    _driver: Driver
-    _timer: Timer
+class Submission(SchedulerBase):
+    """What a scheduler does for owners that it notifies of their outcome."""
 
     @reentrant()
     def submit(
@@ -43,7 +35,7 @@ class Submission:
         internal: bool = False,
         waits: bool = False,
     ) -> None:
-        """Let an entry run for an owner that is told of the end.
+        """Let an entry run for an owner that is notified of the end.
 
         Args:
             entry: A new entry.
@@ -54,17 +46,13 @@ class Submission:
         """
         node = self._node
         deadline = self._set_times(entry, node.clock())
-        waits_here = waits_for_room is not None and self.limits.queue_full == "wait"
-        with node.lock:
+        with node.section, node.lock:
             enter(node, [entry], self._make_room, internal=internal, waits=waits)
             if entry.state != DONE and deadline is not None:
                 entry.alarm = self._timer.call_at(deadline, lambda: self._expire(entry))
             self._dispatcher.dispatch(None)
-            if waits_here and entry.state == OUTSIDE:
+            if waits_for_room is not None and entry.state == OUTSIDE:
                 entry.room = Signal()
-            settled = node.take_settled()
-        node.tell(settled)
-        node.shed_elsewhere()
         if entry.room is not None and waits_for_room is not None:
             if waits_for_room():
                 self._refuse_wait(entry)
@@ -78,10 +66,10 @@ class Submission:
     @reentrant(later=_cancel_later)
     def cancel(self, entry: Entry) -> bool:
         """Take an entry back that waits, or has not come yet; False when it runs or is done."""
-        settled = cancel_all([(self, entry)])
-        for node, entries in settled or ():
-            node.tell(entries)
-        return settled is not None
+        nodes = cancel_all([(self, entry)])
+        for node in nodes or ():
+            node.notify()
+        return nodes is not None
 
     def _take_back(self, entry: Entry) -> None:
         node = self._node
@@ -93,11 +81,9 @@ class Submission:
     def _refuse_wait(self, entry: Entry) -> None:
         """Fail an entry for whose room this thread would wait for ever, if it is not let in yet."""
         node = self._node
-        with node.lock:
+        with node.section, node.lock:
             if entry.state == OUTSIDE:
                 node.settle_waiting(inside(node.name), [entry])
-            settled = node.take_settled()
-        node.tell(settled)
 
     def check_wait(self, entry: Entry) -> None:
         """Refuse to let this thread wait for an entry that waits for an instance it holds.
@@ -106,17 +92,17 @@ class Submission:
             ContractError: It would wait for ever.
         """
         node = self._node
-        if entry.state in _WAITING and not node.rests and held_here(node):
+        if entry.state in _WAITING and not node.has_idle and held_here(node):
             raise inside(node.name)
 
     def place(self, entry: Entry | None) -> tuple[Node, object]:
-        """Give where an entry waits or runs, for `headrace._scheduling.circles`."""
+        """Give where an entry waits or runs, for `headrace._scheduling.cycles`."""
         return self._node, entry
 
     @reentrant(later=lambda _, entry: entry.state == RUNNING)
     def abandon(self, entry: Entry) -> bool:
         """Forget an entry whose owner was freed; True when a backend still runs on it."""
-        with self._node.lock:
+        with self._node.section, self._node.lock:
             if entry.state == RUNNING:
                 self._drop(entry)
                 return True
@@ -133,36 +119,23 @@ class Submission:
         if entry.room is not None:
             entry.room.wake()
 
-    def _set_times(self, entry: Entry, now: float) -> float | None:
-        entry.arrival = now
-        if self.limits.timeout_ms is not None:
-            own = now + self.limits.timeout_ms / 1000
-            entry.deadline = own if entry.deadline is None else min(own, entry.deadline)
-        return entry.deadline
-
-    def _make_room(self) -> None:
-        self._dispatcher.dispatch(None)
-
     def _expire(self, entry: Entry) -> None:
-        with self._node.lock:
+        with self._node.section, self._node.lock:
             self._driver.expire(entry)
-            settled = self._node.take_settled()
-        self._node.tell(settled)
 
 
-def cancel_all(
-    places: Sequence[tuple[Any, Entry]],
-) -> list[tuple[Node, Sequence[Entry]]] | None:
+def cancel_all(places: Sequence[tuple[Submission, Entry]]) -> list[Node] | None:
     """Take back all entries, each at its scheduler, or none: None when one runs or is done.
 
     Returns:
-        Per node, whom to tell of what has become of others.
+        The nodes that have yet to notify others of what has become of them: `Node.notify`.
     """
     schedulers = {id(scheduler): scheduler for scheduler, _ in places}
     with ExitStack() as stack:
-        # Nobody else holds one of these locks while taking another. In order, so may two of these.
+        # Nobody else takes one of these locks while holding another. Two threads that do so here take
+        # them in the same order.
         for _, scheduler in sorted(schedulers.items()):
-            stack.enter_context(scheduler._node.lock)
+            stack.enter_context(taking(scheduler._node.lock))
         if not all(entry.state in _WAITING for _, entry in places):
             return None
         for scheduler, entry in places:
@@ -170,4 +143,4 @@ def cancel_all(
         for scheduler in schedulers.values():
             scheduler._node.let_in()
             scheduler._dispatcher.dispatch(None)
-        return [(one._node, one._node.take_settled()) for one in schedulers.values()]
+        return [scheduler._node for scheduler in schedulers.values()]

@@ -9,7 +9,7 @@ from headrace._backend import Backend
 if TYPE_CHECKING:
     from headrace._backend import Outcomes
     from headrace._context import InitContext
-    from headrace._scheduling.thread import OwnThread
+    from headrace._scheduling.calls import OwnThread
     from headrace.keys import Request
 
 __all__ = ["BackgroundThread"]

@@ -1,12 +1,13 @@
-"""Threads that would wait for each other for ever, because backends call pipelines in a circle.
+"""Which thread waits for which, and cycles of them, in which all would wait for ever.
 
 A backend that calls its own pipeline waits while it holds an instance. One thread that waits for what
-it holds itself is refused at the door (`admission.held_here`). With two it takes a search: the first
-holds an instance of one node and waits for another, where the second holds the instance and is about
-to wait for the first.
+it holds itself is refused on entry (`admission.held_here`). With two threads it takes a search: thread
+A holds an instance of node a and waits at node b, where thread B holds the instance and is about to
+wait at node a.
 
-Whoever begins to wait takes note of it first and looks then, so the last thread of a circle finds it.
-Instances are read here without the locks of their nodes: those in a circle do not change.
+Each thread notes that it waits first, and searches then. Thread A notes and searches, then B does: B
+finds A waiting. Or B notes before A searches: A finds B. So the last thread of a cycle always finds it.
+Instances are read here without the locks of their nodes: those in a cycle do not change.
 """
 
 from __future__ import annotations
@@ -15,20 +16,52 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
 
-from headrace._scheduling.batch import served_here
-from headrace._scheduling.calls import serving
+from headrace._scheduling.calls import served_by, serves, serving
+from headrace._scheduling.workers import Caller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import TypeAlias
 
+    from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.node import Node
+    from headrace._scheduling.workers import Place, Station
 
-    Place: TypeAlias = tuple[Node, object]
-    """A node, and the entry or the owner of entries that waits or runs there; None for neither yet."""
+__all__ = [
+    "Waiter",
+    "batches_run",
+    "cycle_of",
+    "entries_running_here",
+    "noted",
+    "served_here",
+    "waited_for",
+    "waiting",
+]
 
-__all__ = ["Waiter", "circle_of", "noted", "waiting"]
+batches_run: dict[int, tuple[Sequence[Entry], ...]] = {}
+"""Per thread the batches from queues that it runs, one inside the other."""
+
+
+def entries_running_here() -> list[Entry]:
+    """Give the entries of the batches that the calling thread runs, or that wait for its job."""
+    batches = [batch for ident in served_by(get_ident()) for batch in batches_run.get(ident, ())]
+    return [entry for batch in batches for entry in batch]
+
+
+def waited_for(ident: int) -> bool:
+    """Tell whether other threads may wait for what thread ``ident`` does now."""
+    return ident in batches_run or serves(ident)
+
+
+def served_here(ident: int) -> set[int]:
+    """Give thread ``ident`` and all threads that wait for what it does now."""
+    found: set[int] = set()
+    left = [ident]
+    while left:
+        for thread in served_by(left.pop()) - found:
+            found.add(thread)
+            for entries in batches_run.get(thread, ()):
+                left += [e.owner.ident for e in entries if isinstance(e.owner, Caller)]
+    return found
 
 
 class Waiter(Protocol):
@@ -57,10 +90,10 @@ def noted(waiter: Waiter) -> Iterator[None]:
             waiting[me] = outer
 
 
-def circle_of(waiter: Waiter) -> str | None:
+def cycle_of(waiter: Waiter) -> str | None:
     """Give the node for which the calling thread would wait for ever, None for none.
 
-    It waits for a circle when all instances that could serve it are held by threads that wait
+    It waits in a cycle when all instances that could serve it are held by threads that wait
     likewise, and one of them is this thread or waits for what it does.
     """
     places = waiter.places()
@@ -85,7 +118,7 @@ class _Search:
         self._mine = mine
         self._stuck: dict[int, bool] = {}
 
-    def blocked(self, node: Node, what: object) -> bool:
+    def blocked(self, node: Station, what: object) -> bool:
         """Tell whether something that waits or runs at a node can never end there."""
         running = [one for one in node.every if what is not None and _runs(one, what)]
         if running:
