@@ -22,7 +22,7 @@ __all__ = ["ROOT", "folders", "sources", "write_metadata"]
 
 def folders() -> list[Path]:
     """Give the folders of all distributions, core first."""
-    own = [ROOT / name for name in ("core", "testing")]
+    own = [ROOT / name for name in ("core", "cli", "testing")]
     return [*own, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 DISTRIBUTIONS = {
     "core": "headrace",
+    "cli": "headrace_cli",
     "testing": "headrace_testing",
     "plugins/cv": "headrace_cv",
     "plugins/ort": "headrace_ort",
@@ -58,13 +59,13 @@ def wheels(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def environment(wheels, tmp_path_factory) -> Path:
-    """An environment of its own with the three wheels and what they ask for."""
+    """An environment of its own with the wheels of a CPU pipeline and what they ask for."""
     folder = tmp_path_factory.mktemp("environment")
     succeed(sys.executable, "-m", "venv", folder)
-    core, cv, ort = (wheels[name] for name in ("headrace", "headrace_cv", "headrace_ort"))
+    own = [wheels[name] for name in ("headrace", "headrace_cli", "headrace_cv", "headrace_ort")]
     python = folder / "bin" / "python"
     # What is not imported need not be compiled.
-    succeed(python, "-m", "pip", "install", "--no-compile", "--quiet", f"{core}[cli]", cv, ort)
+    succeed(python, "-m", "pip", "install", "--no-compile", "--quiet", *own)
     return folder
 
 

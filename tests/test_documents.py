@@ -22,6 +22,7 @@ DOCUMENTS = [
     ROOT / "ARCHITECTURE.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "core" / "README.md",
+    ROOT / "cli" / "README.md",
     ROOT / "testing" / "README.md",
     ROOT / "docs" / "rules" / "README.md",
     ROOT / "benchmarks" / "README.md",

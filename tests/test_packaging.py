@@ -37,9 +37,11 @@ def test_a_wheel_holds_its_package_and_nothing_else(wheels):
 
 
 @pytest.mark.timeout(300)
-def test_the_template_is_in_the_wheel_of_core_and_in_a_wheel_made_of_its_sdist(wheels, tmp_path):
-    folder = ROOT / "core" / "src"
-    template = folder / "headrace" / "_templates"
+def test_the_template_is_in_the_wheel_of_the_command_and_in_a_wheel_made_of_its_sdist(
+    wheels, tmp_path
+):
+    folder = ROOT / "cli" / "src"
+    template = folder / "headrace_cli" / "_templates"
     files = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in template.rglob("*")
@@ -47,9 +49,9 @@ def test_the_template_is_in_the_wheel_of_core_and_in_a_wheel_made_of_its_sdist(w
     }
     assert len(files) >= 10
     # Without --wheel and --sdist the wheel is made of the sdist.
-    run(sys.executable, "-m", "build", "--no-isolation", "-o", tmp_path, ROOT / "core")
+    run(sys.executable, "-m", "build", "--no-isolation", "-o", tmp_path, ROOT / "cli")
     (of_sdist,) = tmp_path.glob("*.whl")
-    for wheel in (wheels["headrace"], of_sdist):
+    for wheel in (wheels["headrace_cli"], of_sdist):
         archive = zipfile.ZipFile(wheel)
         inside = [name for name in archive.namelist() if "/_templates/" in name]
         assert {name: archive.read(name) for name in inside} == files
@@ -162,10 +164,7 @@ def made(environment, wheels, tmp_path_factory) -> Path:
     source = folder / "headrace-scale"
     run(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, source)
     (wheel,) = folder.glob("headrace_scale-*.whl")
-    core = wheels["headrace"]
-    run(
-        python, "-m", "pip", "install", "--quiet", f"{core}[cli]", wheels["headrace_testing"], wheel
-    )
+    run(python, "-m", "pip", "install", "--quiet", wheels["headrace_testing"], wheel)
     return source
 
 

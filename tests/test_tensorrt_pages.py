@@ -74,7 +74,7 @@ def run(command: str) -> None:
     """Run a command in this process, which has loaded TensorRT already."""
     from typer.testing import CliRunner
 
-    from headrace._cli.app import app
+    from headrace_cli.app import app
     from headrace_trt.cli import app as trt
 
     words = shlex.split(command)

@@ -10,7 +10,6 @@ import pytest
 from pydantic import Field
 
 import headrace
-from headrace._explain import explain_expression
 from headrace._registry import registry
 from headrace.errors import ConfigError
 
@@ -92,7 +91,7 @@ def test_explain_reports_what_is_wrong():
     "text", ["HasKey", "HasKey(k)", "ModelLoader[(.onnx)Identity]", "S[HasKey]"]
 )
 def test_an_expression_by_itself_may_lack_options_and_the_last_bracket(text):
-    assert explain_expression(text)["expression"] == text
+    assert headrace.explain(headrace.parse(text))["expression"] == text
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,7 @@ def test_an_expression_by_itself_may_lack_options_and_the_last_bracket(text):
 )
 def test_a_wrong_expression_by_itself_is_an_error(text):
     with pytest.raises(ConfigError):
-        explain_expression(text)
+        headrace.explain(headrace.parse(text))
 
 
 def test_describe_says_what_was_really_built():

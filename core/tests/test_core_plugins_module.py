@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import subprocess
 import sys
 
 import pytest
-import typer
 
 import headrace
-from headrace._cli.app import app
-from headrace._registry.catalogue import CORE_COMMANDS
 
 
 def test_a_record_per_plugin_with_its_state_and_reason(site, monkeypatch):
@@ -34,17 +30,6 @@ def test_a_record_per_plugin_with_its_state_and_reason(site, monkeypatch):
         good.state = "broken"
 
 
-def test_the_command_prints_the_same(site):
-    site.backend("headrace-good", "Good", "hrt_good")
-    program = f"import sys; sys.path.insert(0, {str(site.folder)!r})\n"
-    program += "from headrace.__main__ import main; sys.argv[1:] = ['plugins', 'list', '--json']\n"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{program}main()"], capture_output=True, text=True, check=True
-    )
-    same = [plugin.to_dict() for plugin in headrace.plugins.installed(refresh=True)]
-    assert json.loads(done.stdout) == same
-
-
 def test_the_module_is_light():
     program = (
         "import sys, headrace; headrace.plugins.Plugin\n"
@@ -56,5 +41,61 @@ def test_the_module_is_light():
     assert done.stdout == "[]\n"
 
 
-def test_the_names_of_our_commands_are_those_of_the_command_line():
-    assert sorted(CORE_COMMANDS) == sorted(typer.main.get_command(app).commands)
+def test_names_are_imported_when_they_are_asked_for_with_errors_that_say_what_to_do(site):
+    site.backend("headrace-good", "Good", "hrt_good")
+    points = "[headrace.backends]\nGone = hrt_gone:Gone\n[headrace.plugins]\nx = hrt_hooks\n"
+    hooks = """
+    from headrace.hookspecs import hookimpl
+    @hookimpl
+    def headrace_commands():
+        return {"go": "hrt_hooks:go", "lost": "hrt_hooks:lost"}
+    def go():
+        pass
+    """
+    site.add("headrace-other", points, {"hrt_hooks": hooks})
+    found = {plugin.plugin: plugin for plugin in headrace.plugins.installed(refresh=True)}
+    assert found["good"].backend("Good") is sys.modules["hrt_good"].Good
+    with pytest.raises(headrace.errors.PluginLoadError, match="headrace-other"):
+        found["other"].backend("Gone")
+    commands = found["other"].hooks["commands"]
+    assert found["other"].load(commands["go"]) is sys.modules["hrt_hooks"].go
+    with pytest.raises(headrace.errors.PluginLoadError, match="no attribute 'lost'"):
+        found["other"].load(commands["lost"])
+
+
+def test_core_is_told_as_if_it_were_a_plugin():
+    core = headrace.plugins.core()
+    assert issubclass(core.backend("Identity"), headrace.Backend)
+    assert core.hooks["batch_policies"]["greedy"]
+    assert (core.state, core.usable, core.version) == ("ok", True, headrace.__version__)
+
+
+def test_a_plugin_may_be_usable_and_not_ok(site, monkeypatch):
+    for name in ("one", "two"):
+        site.backend(f"headrace-{name}", "Twin", f"hrt_{name}")
+    site.backend("headrace-lib", "Lib", "hrt_lib", requires=("headrace>=0.1", "no-such-library>=2"))
+    site.backend("headrace-shut", "Shut", "hrt_shut")
+    monkeypatch.setenv("HEADRACE_PLUGINS", "-shut,-shvt")
+    found = {plugin.plugin: plugin for plugin in headrace.plugins.installed(refresh=True)}
+    states = {name: (found[name].state, found[name].usable) for name in ("one", "lib", "shut")}
+    assert states == {
+        "one": ("duplicate", True),
+        "lib": ("missing_dependency", True),
+        "shut": ("disabled", False),
+    }
+    findings = {(one.kind, one.plugin): one for one in headrace.plugins.findings()}
+    assert findings["duplicate", "one"].others == ("headrace-two",)
+    assert findings["duplicate", "one"].backend == "Twin"
+    assert findings["unknown_plugin", "shvt"].distribution is None
+    assert "'shut'" in findings["unknown_plugin", "shvt"].remedy
+    assert headrace.explain(headrace.parse("two:Twin"))["tree"]["distribution"] == "headrace-two"
+
+
+def test_why_a_name_is_unknown(site):
+    site.backend("headrace-old", "Old", "hrt_old", requires=("headrace>=9",))
+    why = headrace.plugins.why_unknown
+    assert why("Old").code == "plugin_incompatible"
+    assert why("Lod", ["Load", "Save"]).suggestion == "Load"
+    name = next(iter(headrace.plugins.KNOWN_BACKENDS))
+    assert headrace.plugins.KNOWN_BACKENDS[name].startswith("headrace-")
+    assert headrace.plugins.qualifier("Headrace_CV") == "cv"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import io
 
 import pytest
 
 import headrace
-from headrace._context import showing_progress
 from headrace._registry import registry
 
 
@@ -30,8 +28,8 @@ def builders(monkeypatch):
     headrace.register("OwnThread", type("OwnThread", (Builder,), {"owns_thread": True}))
 
 
-def build(backend):
-    with headrace.pipe({"backend": backend, "instance_num": 2}) as pipe:
+def build(backend, **how):
+    with headrace.pipe({"backend": backend, "instance_num": 2}, **how) as pipe:
         assert pipe({"data": 1})["result"] == 1
 
 
@@ -45,25 +43,7 @@ def test_whoever_builds_hears_of_the_progress(backend):
         yield heard.append
         heard.append("end")
 
-    with showing_progress(progress):
-        build(backend)
+    build(backend, progress=progress)
     assert heard == [(3, "layers"), 1, 1, 1, "end"] * 2
     build(backend)
     assert len(heard) == 10
-
-
-def test_the_command_line_shows_several_bars_at_a_time():
-    pytest.importorskip("rich")
-    from rich.console import Console
-
-    from headrace._cli.progress import setup_bars
-
-    out = io.StringIO()
-    with setup_bars(Console(file=out, force_terminal=True, width=80)) as bar:
-        with bar(3, "layers") as layers, bar(None, "tactics") as tactics:
-            layers(2)
-            tactics(5)
-        with bar(4, "weights") as weights:
-            weights(4)
-    assert "layers" in out.getvalue()
-    assert "2/3" in out.getvalue()

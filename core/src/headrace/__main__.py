@@ -1,31 +1,23 @@
-"""The command ``headrace``, also ``python -m headrace``."""
+"""``python -m headrace``: the command line of the distribution headrace-cli."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-import os
 import sys
 
 __all__ = ["main"]
 
-_NEEDED = ("typer", "rich")
-
 
 def main() -> None:
-    """Run the command line; without its libraries say what to install, with exit status 2."""
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
+    """Run the command line; where it is not installed say what to install, with exit status 2."""
+    if importlib.util.find_spec("headrace_cli") is None:
         sys.stderr.write(
-            f"headrace: the command line needs {' and '.join(missing)}: "
-            'pip install "headrace[cli]"\n'
+            "headrace: the command line is a distribution of its own, which is not installed. "
+            'Install it: pip install "headrace[cli]"\n'
         )
         raise SystemExit(2)
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # it was closed before the start
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
-    from headrace._cli.app import app
-
-    app(prog_name="headrace")
+    importlib.import_module("headrace_cli").main()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     ProgressFactory: TypeAlias = Callable[[int | None, str], AbstractContextManager["Progress"]]
 
-__all__ = ["InitContext", "Progress", "Shared", "showing_progress", "shown_progress"]
+__all__ = ["InitContext", "Progress", "Shared", "no_progress", "showing_progress", "shown_progress"]
 
 T = TypeVar("T")
 
@@ -35,11 +35,12 @@ def _silent(done: int) -> None:
     """Show nothing."""
 
 
-def _no_progress(total: int | None, unit: str) -> AbstractContextManager[Progress]:
+def no_progress(total: int | None, unit: str) -> AbstractContextManager[Progress]:
+    """Show the progress of no work."""
     return nullcontext(_silent)
 
 
-_shown: ContextVar[ProgressFactory] = ContextVar("headrace.progress", default=_no_progress)
+_shown: ContextVar[ProgressFactory] = ContextVar("headrace.progress", default=no_progress)
 
 
 def shown_progress() -> ProgressFactory:
@@ -175,7 +176,7 @@ class InitContext:
     prefixes: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = ()
     logger: logging.Logger = field(default_factory=lambda: logging.getLogger("headrace.backend"))
     shared: Shared = field(default_factory=Shared)
-    progress: ProgressFactory = _no_progress
+    progress: ProgressFactory = no_progress
     cancelled: Callable[[], bool] = _never
     build: Callable[[str], Backend] = _no_build
     instance: Shared = field(default_factory=Shared)

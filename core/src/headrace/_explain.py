@@ -9,6 +9,7 @@ from headrace._config import PipelineConfig
 from headrace._config.nesting import with_room
 from headrace._config.problems import Problems
 from headrace._describe import describe_element, owns_thread, plain
+from headrace._expression import Call, parse
 from headrace._plan import plan_expression
 from headrace._plan.doubts import doubts_about
 from headrace._plan.ranges import narrowed
@@ -21,18 +22,19 @@ if TYPE_CHECKING:
     from headrace._plan import Element, NodePlan, PipelinePlan
     from headrace._plan.element import ProbePlan
 
-__all__ = ["explain", "explain_expression"]
+__all__ = ["explain"]
 
 
 def explain(
-    source: str | os.PathLike[str] | Mapping[str, Any] | PipelineConfig,
+    source: str | os.PathLike[str] | Mapping[str, Any] | PipelineConfig | Call,
     *,
     allow_import: bool = True,
 ) -> dict[str, Any]:
     """Tell what a configuration asks for; nothing is built and no heavy library is imported.
 
     Args:
-        source: A dict, the path of a TOML file (a text is always a path), or a configuration.
+        source: A dict, the path of a TOML file (a text is always a path), or a configuration; or an
+            expression by itself, as `headrace.parse` gives it, in which options may be missing.
         allow_import: Whether the code under ``import`` may run.
 
     Returns:
@@ -46,10 +48,14 @@ def explain(
         second door shares, else None. ``warnings`` lists what is allowed but hardly meant, each as
         `headrace.errors.Problem.to_dict` gives it.
 
+        For an expression: ``{"headrace", "expression", "range", "asks_for", "tree"}``.
+
     Raises:
         ConfigError: The configuration is wrong; its ``problems`` are all that is.
         SetupError: All that is wrong is a ``Fallback`` whose branches are not installed here.
     """
+    if isinstance(source, Call):
+        return with_room(lambda: _explained_expression(source))
     config = PipelineConfig.load(source, allow_import=allow_import)
     return with_room(lambda: _explained(config))
 
@@ -68,20 +74,11 @@ def _explained(config: PipelineConfig) -> dict[str, Any]:
     }
 
 
-def explain_expression(text: str) -> dict[str, Any]:
-    """Tell what an expression by itself means; options that it needs may be missing.
-
-    Returns:
-        ``{"headrace", "expression", "range", "asks_for", "tree"}``, as `explain` gives them.
-
-    Raises:
-        ConfigError: The expression is wrong.
-    """
-    return with_room(lambda: _explained_expression(text))
-
-
-def _explained_expression(text: str) -> dict[str, Any]:
+def _explained_expression(call: Call) -> dict[str, Any]:
     problems = Problems()
+    text = str(call)
+    if call.text is not None and parse(call.text) == call:
+        text = call.text  # so that errors show it as it was written
     element = plan_expression(text, (), problems)
     problems.raise_if_any()
     if element is None:

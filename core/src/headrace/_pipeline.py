@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from headrace._arguments import check_seconds, deadline_after, raise_failed
 from headrace._config import PipelineConfig
+from headrace._context import no_progress, showing_progress
 from headrace._core import Core
 from headrace._futures import AsyncOwner, RequestFuture, forget_result, give_up_all, take_back
 from headrace._graph.caller import is_cheap, run_in_caller
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
+    from headrace._context import ProgressFactory
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
@@ -37,12 +39,16 @@ def pipe(
     source: str | os.PathLike[str] | Mapping[str, Any] | PipelineConfig,
     *,
     allow_import: bool = True,
+    progress: ProgressFactory = no_progress,
 ) -> Pipeline:
     """Build a pipeline; it is warm and accepts requests when this returns.
 
     Args:
         source: A dict, the path of a TOML file (a text is always a path), or a configuration.
         allow_import: Whether the code under ``import`` may run.
+        progress: Shows long work in ``init``: ``progress(total, unit)`` gives a context manager for
+            one piece of work, which yields a function that is called with the number of ``unit``
+            done since its last call; ``total`` may be None. Pieces may overlap. Default: silent.
 
     Raises:
         ConfigError: The configuration is wrong; nothing was built.
@@ -50,7 +56,8 @@ def pipe(
         PluginError: A plugin or a library is missing.
     """
     try:
-        return Pipeline(PipelineConfig.load(source, allow_import=allow_import))
+        with showing_progress(progress):
+            return Pipeline(PipelineConfig.load(source, allow_import=allow_import))
     except (ConfigError, PluginError, SetupError) as error:
         raise without_inner_frames(error) from error.__cause__
 

@@ -10,7 +10,8 @@ What ``headrace plugins list`` shows, for programs::
             print(plugin.reason, plugin.remedy)
 
 Names, versions and ranges are read from installed metadata. No backend is imported; of plugins only
-the light modules with hooks are.
+the light modules with hooks are. `Plugin.backend` and `Plugin.load` import what a plugin names, with
+errors that say what to do.
 
 A test of a backend builds one expression and calls its instances itself, without a queue::
 
@@ -23,18 +24,44 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import headrace
+from headrace._built import BuiltExpression, Element, build, resolve
+from headrace._registry import BackendSpec, PluginRecord, normalised_plugin, registry
+from headrace._registry.catalogue import (
+    CORE_BACKENDS,
+    CORE_BATCH_POLICIES,
+    CORE_DISPATCH_POLICIES,
+    KNOWN_ELSEWHERE,
+)
+from headrace._registry.findings import Finding, findings
+from headrace._registry.hooks import HOOK_KINDS, PROBE_METHODS, given
+from headrace._registry.loading import load
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from typing_extensions import Self
+    from headrace import Backend
+    from headrace.errors import Problem
 
-    from headrace import Backend, Options, PipelineConfig
-    from headrace._plan import Element as PlannedElement
-    from headrace._plan import NodePlan
-    from headrace.keys import Request
+__all__ = [
+    "KNOWN_BACKENDS",
+    "PROBE_METHODS",
+    "BuiltExpression",
+    "Element",
+    "Finding",
+    "Plugin",
+    "build",
+    "core",
+    "findings",
+    "installed",
+    "qualifier",
+    "refresh",
+    "resolve",
+    "why_unknown",
+]
 
-__all__ = ["BuiltExpression", "Element", "Plugin", "build", "installed", "refresh", "resolve"]
+KNOWN_BACKENDS: Mapping[str, str] = KNOWN_ELSEWHERE
+"""Names of well-known backends, installed or not, and the distribution to install for each."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +81,9 @@ class Plugin:
             ``"missing_dependency"`` or ``"duplicate"``.
         reason: Why it is not ok, in a sentence; None when it is.
         remedy: What to do about that, or None.
+        usable: Whether a configuration may use its names. A plugin may be usable and not ok: with a
+            name that another one offers too, or without a library that an instance will need.
+        requires: All that it requires, as in ``Requires-Dist``.
     """
 
     plugin: str
@@ -65,6 +95,29 @@ class Plugin:
     state: str
     reason: str | None = None
     remedy: str | None = None
+    usable: bool = True
+    requires: tuple[str, ...] = ()
+
+    def backend(self, name: str) -> type[Backend]:
+        """Import one of its `backends`.
+
+        Raises:
+            KeyError: It has none of that name.
+            PluginLoadError: The module cannot be imported, or has no such class.
+            MissingDependencyError: The module needs a library that is not installed.
+            PluginError: It is no class that could be a backend.
+        """
+        path = self.backends[name]
+        return BackendSpec(name, self.plugin, self.distribution, self.version, path).load()
+
+    def load(self, path: str) -> Any:
+        """Import what an entry of `hooks` names: ``"package.module:Name"``.
+
+        Raises:
+            PluginLoadError: It cannot be imported.
+            MissingDependencyError: It needs a library that is not installed.
+        """
+        return load(path, self.distribution)
 
     def to_dict(self) -> dict[str, Any]:
         """Give it as plain data for JSON, as ``headrace plugins list --json`` prints it."""
@@ -77,142 +130,58 @@ def installed(*, refresh: bool = False) -> list[Plugin]:
     Args:
         refresh: Read the metadata again, for what was installed since this process looked first.
     """
-    from headrace._doctor.findings import light_findings, listed
-    from headrace._registry import registry
-
     if refresh:
         registry.refresh()
-    records = registry.plugins()
-    return [Plugin(**row) for row in listed(records, light_findings(records))]
+    found = findings()
+    return [_plugin(record, found) for record in registry.plugins()]
 
 
 def refresh() -> None:
     """Read the metadata of what is installed again when it is next asked for."""
-    from headrace._registry import registry
-
     registry.refresh()
 
 
-@dataclass(frozen=True, eq=False)
-class Element:
-    """One name of an expression with what it means, as the configuration was checked.
-
-    Attributes:
-        name: The backend's name.
-        cls: Its class.
-        options: Its options, validated.
-        distribution, version: Who brings it; for a registered class its module, and nothing.
-        registered: Whether code registered the class, so that metadata do not tell of it.
-        children: What stands in its bracket.
-    """
-
-    name: str
-    cls: type[Backend]
-    options: Options | None
-    distribution: str
-    version: str
-    registered: bool
-    children: tuple[Element, ...]
-
-    def walk(self) -> list[Element]:
-        """Give this element and all below it, parents first."""
-        return [self, *(below for child in self.children for below in child.walk())]
+def core() -> Plugin:
+    """Give Headrace itself as if it were a plugin: its backends and policies."""
+    hooks: dict[str, Any] = {hook.removeprefix("headrace_"): {} for hook in HOOK_KINDS}
+    policies = {"batch_policies": CORE_BATCH_POLICIES, "dispatch_policies": CORE_DISPATCH_POLICIES}
+    own = {**hooks, **policies, "node_entrypoint": None}
+    return Plugin("headrace", "headrace", headrace.__version__, "", CORE_BACKENDS, own, "ok")
 
 
-class BuiltExpression:
-    """The instances of one expression, which are called directly; made by `build`.
-
-    Attributes:
-        instances: What a node would call, ``instance_num`` of them.
-        root: The object of the outermost name in the first instance; it may stand inside that.
-    """
-
-    def __init__(self, config: PipelineConfig) -> None:
-        from headrace._build import build_pipeline
-
-        plan = _only_node(config)
-        self._built = build_pipeline(config._plan)
-        (node,) = self._built.nodes.values()
-        scheduled = node.scheduler.instances
-        self.instances: list[Backend] = [one.backend for one in scheduled]
-        self._threads = [one.thread for one in scheduled]
-        self.root: Backend = node.by_element.get(id(plan.backend)) or self.instances[0]
-
-    def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
-        """Call an instance in the thread that it belongs to; give an exception or None per request."""
-        backend, thread = self.instances[index], self._threads[index]
-        outcomes = backend(batch) if thread is None else thread.call(backend, batch)
-        return [None] * len(batch) if outcomes is None else list(outcomes)
-
-    def close(self) -> list[Exception]:
-        """Close what was built, newest first; give what ``close`` raised. A second call does nothing."""
-        errors = self._built.front_parts.close()
-        for node in self._built.nodes.values():
-            for parts in reversed(node.instances):
-                errors += parts.close()
-            node.scheduler.stop_runners()
-            errors += node.parts.close()
-        return errors
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+def qualifier(distribution: str) -> str:
+    """Give what stands before the ``:`` in ``cv:ResizeMat`` for backends of ``headrace-cv``."""
+    return normalised_plugin(distribution)
 
 
-def build(source: str | Path | Mapping[str, Any] | PipelineConfig) -> BuiltExpression:
-    """Build the instances of one expression, as a pipeline of one node does.
+def why_unknown(name: str, known: Iterable[str] = ()) -> Problem:
+    """Say why a name means nothing here, and what to do: install or repair a plugin, or fix a slip.
 
     Args:
-        source: A configuration of one node, as for `headrace.pipe`.
-
-    Raises:
-        ConfigError: The configuration is wrong.
-        ValueError: It has several nodes.
-        SetupError: A backend could not be built; what was built is closed again.
-        PluginError: A plugin or a library is missing.
+        name: The name of a backend or whatever else, perhaps ``plugin:Name``.
+        known: Names of which the nearest one is suggested.
     """
-    from headrace._config import PipelineConfig
-
-    return BuiltExpression(PipelineConfig.load(source))
+    return registry.unknown(name, known)
 
 
-def resolve(source: str | Path | Mapping[str, Any] | PipelineConfig) -> Element | None:
-    """Say what the expression of one node means: classes and checked options; nothing is built.
-
-    Args:
-        source: A configuration of one node, as for `headrace.pipe`.
-
-    Returns:
-        The outermost name, None where an instance is built from no expression.
-
-    Raises:
-        ConfigError: The configuration is wrong.
-        ValueError: It has several nodes.
-    """
-    from headrace._config import PipelineConfig
-
-    found = _only_node(PipelineConfig.load(source)).backend
-    return None if found is None else _element(found)
-
-
-def _only_node(config: PipelineConfig) -> NodePlan:
-    names = config.nodes
-    if len(names) != 1:
-        raise ValueError(f"one node was expected, the configuration has {', '.join(names)}")
-    return config._plan.nodes[names[0]]
-
-
-def _element(planned: PlannedElement) -> Element:
-    spec = planned.spec
-    children = tuple(_element(child) for child in planned.children)
-    return Element(
-        name=spec.name,
-        cls=planned.cls,
-        options=planned.options,
-        distribution=spec.distribution,
-        version=spec.version,
-        registered=spec.cls is not None,
-        children=children,
+def _plugin(record: PluginRecord, found: Sequence[Finding]) -> Plugin:
+    """Give a record as plain data; the first finding about one that is ok is its state."""
+    usable = record.state == "ok"
+    state, reason, remedy = record.state, record.reason, record.remedy
+    for finding in found if usable else ():
+        if record.distribution in (finding.distribution, *finding.others):
+            state, reason, remedy = finding.kind, finding.reason, finding.remedy
+            break
+    return Plugin(
+        plugin=record.plugin,
+        distribution=record.distribution,
+        version=record.version,
+        range=record.requires,
+        backends=dict(sorted(record.backends.items())),
+        hooks=given(record),
+        state=state,
+        reason=reason,
+        remedy=remedy,
+        usable=usable,
+        requires=tuple(record.dependencies),
     )

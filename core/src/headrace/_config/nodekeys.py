@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from headrace._options import Options
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 __all__ = [
     "EXPRESSION_KEYS",
@@ -17,6 +20,7 @@ __all__ = [
     "NODE_ONLY",
     "GlobalKeys",
     "NodeKeys",
+    "key_schemas",
 ]
 
 
@@ -130,3 +134,58 @@ KEYS_ELSEWHERE = {
     **dict.fromkeys(("timeout", "deadline_ms"), "timeout_ms"),
 }
 """What other systems call a key of a node, and its name here: meant when nobody has such an option."""
+
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_TABLE = {
+    "type": "object",
+    "minProperties": 1,
+    "additionalProperties": {
+        "type": "object",
+        "minProperties": 1,
+        "additionalProperties": {"anyOf": [{"type": "string"}, {**_TEXTS, "minItems": 1}]},
+    },
+}
+_LINKS: dict[str, dict[str, Any]] = {
+    "next": {
+        "description": "The nodes that come after this one: a, or a,b, or a list.",
+        "anyOf": [{"type": "string"}, _TEXTS],
+    },
+    "map": {
+        "description": "What this node gets: node[source:target,...],... or a table per node.",
+        "anyOf": [{"type": "string"}, _TABLE],
+    },
+    "or": {
+        "description": "Run only where the node before gave no result.",
+        "default": False,
+        "type": "boolean",
+    },
+    "each": {
+        "description": "Run once per element of the list under this key: key, or key:target.",
+        "type": "string",
+    },
+    "each_errors": {
+        "description": "An element that fails makes the request fail, or leaves none.",
+        "default": "fail",
+        "enum": ["fail", "none"],
+    },
+}
+"""The JSON Schema of each of `LINK_KEYS`; `headrace._plan.links` reads them."""
+
+
+def key_schemas() -> dict[str, dict[str, Any]]:
+    """Give the JSON Schema of each key, see `PipelineConfig.key_schemas`."""
+    node_only = {key: _LINKS[key] for key in NODE_ONLY}
+    shared = {key: schema for key, schema in _LINKS.items() if key not in NODE_ONLY}
+    return {
+        "node": {**_schemas(NodeKeys), **shared},
+        "node_only": node_only,
+        "global": _schemas(GlobalKeys),
+    }
+
+
+def _schemas(model: type[BaseModel]) -> dict[str, Any]:
+    properties: dict[str, dict[str, Any]] = model.model_json_schema()["properties"]
+    return {
+        key: {k: value for k, value in schema.items() if k != "title"}
+        for key, schema in properties.items()
+    }

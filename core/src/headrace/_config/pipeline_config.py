@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._config.changes import changed
 from headrace._config.document import Document, Written, plain_copy, read_document
 from headrace._config.nesting import with_room
+from headrace._config.nodekeys import key_schemas
 from headrace._config.problems import Problems, key_place
 from headrace._config.shape import Shape, read_shape
 from headrace._registry import refused, run_imports
@@ -91,6 +92,16 @@ class PipelineConfig:
         ):
             object.__setattr__(config, name, value)
         return config
+
+    @staticmethod
+    def key_schemas() -> dict[str, dict[str, Any]]:
+        """Give the JSON Schema of every key that is no option of a backend, for editors and forms.
+
+        Returns:
+            ``"node"``: keys of a node, which may also stand in ``[global]`` as the default of all
+            nodes; ``"node_only"``: those that may not; ``"global"``: those of ``[global]`` alone.
+        """
+        return key_schemas()
 
     def to_dict(self) -> dict[str, Any]:
         """Give the configuration as plain data, merged from all its files.

@@ -8,10 +8,8 @@ from pathlib import Path
 __all__ = [
     "CORE_BACKENDS",
     "CORE_BATCH_POLICIES",
-    "CORE_COMMANDS",
     "CORE_DISPATCH_POLICIES",
     "CORE_POLICIES",
-    "KNOWN_COMMANDS",
     "KNOWN_ELSEWHERE",
     "how_to_install",
 ]
@@ -42,9 +40,6 @@ CORE_DISPATCH_POLICIES = {"best_fit": "headrace.policies:BestFit"}
 CORE_POLICIES = {**CORE_BATCH_POLICIES, **CORE_DISPATCH_POLICIES}
 """The policies of core and where each class is."""
 
-CORE_COMMANDS = ("check", "conformance", "explain", "new", "plugins", "run", "schema")
-"""The commands of ``headrace`` itself, which no plugin can replace."""
-
 _BY_DISTRIBUTION = {
     "headrace-cv": (
         "CropMat CvtColorMat DecodeMat EncodeMat LetterBoxMat Mat2Tensor NMS PerspectiveCropMat "
@@ -69,15 +64,6 @@ KNOWN_ELSEWHERE = {
     name: distribution for distribution, names in _BY_DISTRIBUTION.items() for name in names.split()
 }
 """Names of well-known backends and the distribution to install for each."""
-
-KNOWN_COMMANDS = {
-    **dict.fromkeys(
-        ("bench", "gpus", "report", "simulate", "top", "trace", "tune"), "headrace-observe"
-    ),
-    "serve": "headrace-serve",
-    "trt": "headrace-trt",
-}
-"""Commands of ``headrace`` that a distribution brings, and which one."""
 
 
 def how_to_install(*distributions: str) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from headrace._registry.discovery import PluginRecord
 
-__all__ = ["HOOK_KINDS", "Offer", "call_hook", "find_offer", "given", "offers"]
+__all__ = ["HOOK_KINDS", "PROBE_METHODS", "Offer", "call_hook", "find_offer", "given", "offers"]
 
 HOOK_KINDS = {
     "headrace_definitions": "definition",
@@ -24,6 +24,9 @@ HOOK_KINDS = {
     "headrace_node_entrypoint": "expression of a node",
 }
 """Every hook, and what one entry of its answer is."""
+
+PROBE_METHODS = ("batch_done", "request_done")
+"""A probe is a class with any of these methods; see `headrace.hookspecs.headrace_probes`."""
 
 _COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 

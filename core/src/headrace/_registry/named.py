@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._registry.catalogue import CORE_POLICIES
+from headrace._registry.hooks import PROBE_METHODS
 from headrace._registry.loading import found, load
 from headrace._registry.registry import is_policy, registry
 from headrace.policies import BatchPolicy, DispatchPolicy
@@ -20,14 +21,10 @@ __all__ = [
     "BATCH_POLICY",
     "DISPATCH_POLICY",
     "PROBE",
-    "PROBE_METHODS",
     "Kind",
     "find_named",
     "names_of",
 ]
-
-PROBE_METHODS = ("batch_done", "request_done")
-"""A probe is a class with any of these."""
 
 
 class Kind(NamedTuple):

@@ -1,0 +1,18 @@
+"""The command ``headrace``. Each command imports what it needs when it runs, to start fast."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed before the start
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+    from headrace_cli.app import app
+
+    app(prog_name="headrace")

@@ -1,0 +1,76 @@
+"""What ``headrace run`` tells of each input: a line on stdout, a file, or an error."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import RequestError, code_of
+from headrace_cli.console import say, tell, told
+from headrace_cli.printing import as_json, as_line, escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace_cli.inputs import Input
+    from headrace_cli.output import Output
+
+__all__ = ["Answers"]
+
+
+class Answers:
+    """Tells the answers, in the order in which it is given them.
+
+    Args:
+        json: Whether every input gives a line of JSON.
+        traceback: Whether errors are shown with Python's traceback.
+        output: Where results are written, None for stdout.
+
+    Attributes:
+        complain: Writes one line of an error for people.
+    """
+
+    def __init__(self, *, json: bool, traceback: bool, output: Output | None) -> None:
+        self.complain: Callable[[str], None] = tell
+        self._json = json
+        self._traceback = traceback
+        self._output = output
+        reconfigure = getattr(sys.stdout, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")  # a path may hold bytes that are no text
+        encoding = (getattr(sys.stdout, "encoding", None) or "").lower()
+        self._ascii_only = encoding not in ("utf-8", "utf8")
+
+    def result(self, one: Input, result: Any) -> None:
+        """Tell the result of an input.
+
+        Raises:
+            OSError: It cannot be written.
+            RequestError: It cannot be made what is written.
+        """
+        found = {"path": one.path, "result": result}
+        if self._output is not None:
+            try:
+                path = str(self._output.write(one, result))
+            except OSError:
+                raise
+            except Exception as error:
+                raise RequestError(f"its result cannot be written: {told(error)}") from error
+            found = {"path": one.path, "output": path}
+        if self._json:
+            say(as_json(found, ascii_only=self._ascii_only))
+        else:
+            say(as_line(one.path, found.get("output", result)))
+
+    def error(self, one: Input, error: BaseException) -> None:
+        """Tell why an input has no result."""
+        kind = {"code": code_of(error), "type": type(error).__name__, "message": str(error)}
+        if self._json:
+            say(as_json({"path": one.path, "error": kind}, ascii_only=self._ascii_only))
+        else:
+            self.complain(f"{escaped(one.path)}: error: {kind['code']}: {kind['message']}")
+        if self._traceback:
+            import traceback
+
+            lines = traceback.format_exception(type(error), error, error.__traceback__)
+            self.complain("".join(lines).rstrip())

@@ -1,0 +1,49 @@
+"""The arguments that several commands have, and what all of them say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+__all__ = ["CONTEXT_SETTINGS", "EXITS", "Config", "Json", "NoImport", "Settings", "names_beginning"]
+
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+EXITS = (
+    "Exit status: 0 success, 1 failed requests, broken plugins or rules, 2 wrong configuration or "
+    "arguments, 130 Ctrl-C (a second one ends at once), 141 the reader of stdout went away."
+)
+
+Config = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG", help="A TOML file, or a quoted expression.", show_default=False
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, for programs.")]
+NoImport = Annotated[
+    bool,
+    typer.Option(
+        "--no-import",
+        help="Refuse to run the code that the configuration lists under `import`; "
+        "HEADRACE_IMPORT=0 does so too.",
+    ),
+]
+Settings = Annotated[
+    Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Lay a value over CONFIG: KEY of its only node, or NODE.KEY, or global.KEY; VALUE is "
+        "TOML, else text. Relative paths in it start here. May be repeated.",
+        show_default=False,
+    ),
+]
+
+
+def names_beginning(incomplete: str) -> list[str]:
+    """Give the names of backends and plugins that begin so, for completion in a shell."""
+    from headrace_cli.names import all_names
+
+    return sorted(name for name in set(all_names()) if name.startswith(incomplete))

@@ -1,0 +1,90 @@
+"""``headrace check``: is a configuration right, what is doubtful about it, and can it be built."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import HeadraceError, Problem
+from headrace_cli.building import building
+from headrace_cli.console import OK, WRONG, counted, say, tell
+from headrace_cli.printing import as_json
+from headrace_cli.reporting import refusal
+from headrace_cli.source import read_as, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace import PipelineConfig
+
+__all__ = ["check", "told_warnings"]
+
+
+def check(
+    what: str, *, json: bool, allow_import: bool, settings: Sequence[str] = (), build: bool = False
+) -> int:
+    """Check a configuration; give the exit status.
+
+    Args:
+        what: A file or an expression.
+        json: Whether to print JSON.
+        allow_import: Whether the code under ``import`` may run.
+        settings: What ``--set`` lays over it.
+        build: Whether to build it too, warm it up and close it.
+
+    Raises:
+        HeadraceError: It is wrong, or cannot be built.
+        WrongArgument: A text in ``settings`` is no ``KEY=VALUE``.
+    """
+    warnings: list[dict[str, Any]] = []
+    try:
+        with read_as(what):
+            config = headrace.PipelineConfig.load(
+                source_of(what, settings), allow_import=allow_import
+            )
+        found = headrace.explain(config)
+        warnings = told_warnings(found)
+        for warning in [] if json else warnings:
+            tell(f"warning: {Problem(**warning).render()}")
+        built = _built(config) if build else None
+    except HeadraceError as error:
+        if not json:
+            raise
+        say(as_json({**refusal(error), "warnings": warnings}))
+        return WRONG
+    if json:
+        told = {"ok": True, "problems": [], "warnings": warnings, "nodes": list(found["nodes"])}
+        say(as_json(told if built is None else {**told, "built": built}))
+        return OK
+    own = [node for node in found["nodes"].values() if node["door_to"] is None]
+    instances = sum(node["instance_num"] for node in own)
+    needs = ", ".join(f"{d['distribution']} {d['version']}".strip() for d in found["asks_for"])
+    text = f"ok: {counted(len(found['nodes']), 'node')}, {counted(instances, 'instance')}"
+    if built is not None:
+        text += f", built and warm in {built['seconds']:.2f} s"
+    say(f"{text}; asks for {needs}")
+    return OK
+
+
+def told_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Give the warnings about what ``explain`` has found, and about libraries that are not there."""
+    asked = {one["distribution"] for one in found["asks_for"]}
+    lacking = [
+        Problem(
+            finding.kind,
+            f"{finding.distribution} cannot be built here: {finding.reason}",
+            hint=finding.remedy,
+        )
+        for finding in headrace.plugins.findings()
+        if finding.kind == "missing_dependency" and finding.distribution in asked
+    ]
+    return [*found["warnings"], *(problem.to_dict() for problem in lacking)]
+
+
+def _built(config: PipelineConfig) -> dict[str, Any]:
+    """Build a configuration, warm it up and close it; give what was built and how long it took."""
+    started = time.perf_counter()
+    with building(config) as pipeline:
+        seconds = time.perf_counter() - started
+        return {"seconds": round(seconds, 3), "nodes": pipeline.describe()["nodes"]}

@@ -1,0 +1,190 @@
+"""``headrace conformance``: judge backends and print their certificates."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import headrace
+from headrace.errors import ConfigError, PluginError
+from headrace_cli.console import FAILED, OK, WrongArgument, counted, say, tell, told
+from headrace_cli.names import all_names, backends_named, plugins_named
+from headrace_cli.printing import as_json
+from headrace_testing.conformance import BackendConformance, Certificate, Verdict, certify
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.plugins import Plugin
+
+__all__ = ["conformance"]
+
+_HOW = (
+    "its distribution offers no conformance class for it: subclass "
+    "headrace_testing.BackendConformance and name it in the entry-point group headrace.conformance"
+)
+_OFFERED_BY = {"headrace": "headrace-testing"}
+"""Core's own classes come with the kit."""
+_MARKS = {
+    "passed": "ok",
+    "failed": "FAILED",
+    "not_applicable": "n/a",
+    "blocked": "blocked",
+    "not_judged": "not judged",
+    "expected_failure": "excepted",
+    "unexpected_pass": "FAILED",
+}
+
+
+def conformance(names: Sequence[str], *, certificate: str | None, json: bool) -> int:
+    """Judge backends by name; give the exit status.
+
+    Raises:
+        ConfigError: A name is no backend, plugin or distribution.
+        WrongArgument: The certificate cannot be written where it is asked for.
+    """
+    wanted = {(plugin.distribution, one): plugin for name in names for one, plugin in _named(name)}
+    if certificate is not None and not Path(certificate).absolute().parent.is_dir():
+        raise WrongArgument(f"there is no folder for the certificate {certificate!r}")
+    classes = _conformance_classes()
+    certificates = []
+    for (distribution, name), plugin in wanted.items():
+        found = _certificate(
+            name, plugin, classes.get((_OFFERED_BY.get(distribution, distribution), name))
+        )
+        certificates.append(found)
+        if not json:
+            _show(found)
+    whole = {
+        "headrace": headrace.__version__,
+        "certified": all(one.certified for one in certificates),
+        "certificates": [one.to_dict() for one in certificates],
+    }
+    text = as_json(whole)
+    if certificate is not None:
+        Path(certificate).write_text(text + "\n", encoding="utf-8")
+    if json:
+        say(text)
+    failed = sum(not one.certified for one in certificates)
+    if failed and not json:
+        tell(f"{failed} of {counted(len(certificates), 'backend')} not certified")
+    return FAILED if failed else OK
+
+
+def _named(name: str) -> list[tuple[str, Plugin]]:
+    """Give the backends that a name means: those of a plugin or distribution, or one."""
+    found = plugins_named(name)
+    pairs = [(one, plugin) for plugin in found for one in sorted(plugin.backends)]
+    pairs = pairs or backends_named(name)
+    if not pairs:
+        raise ConfigError(headrace.plugins.why_unknown(name, all_names()))
+    return pairs
+
+
+def _conformance_classes() -> dict[tuple[str, str], str]:
+    """Give the import path of each conformance class, by distribution and name of the backend."""
+    from importlib.metadata import entry_points
+
+    points = entry_points(group="headrace.conformance")
+    return {(point.dist.name, point.name): point.value for point in points if point.dist}
+
+
+def _certificate(name: str, plugin: Plugin, path: str | None) -> Certificate:
+    """Judge one backend; whatever keeps it from being judged is in the certificate."""
+    if not plugin.usable:
+        return _none(name, plugin, f"{plugin.distribution} cannot be used: {plugin.reason}")
+    if path is None:
+        return _none(name, plugin, _HOW)
+    try:
+        promised = plugin.backend(name)
+    except PluginError as error:
+        return _none(name, plugin, error.what)
+    try:
+        cls = plugin.load(path)
+    except PluginError as error:
+        why = told(error.__cause__ or error)
+        return _none(name, plugin, f"its conformance class {path} cannot be imported: {why}")
+    if not isinstance(cls, type) or not issubclass(cls, BackendConformance):
+        return _none(name, plugin, f"{path} is no subclass of headrace_testing.BackendConformance")
+    try:
+        return certify(_of(name, plugin, cls), promised=promised)
+    except Exception as error:  # noqa: BLE001 - foreign code may raise anything
+        return _none(name, plugin, f"{path} cannot be judged: {type(error).__name__}: {error}")
+
+
+def _of(name: str, plugin: Plugin, cls: type[BackendConformance]) -> type[BackendConformance]:
+    """Let the expression mean this backend where another distribution has one of the same name."""
+    text = cls.expression.lstrip() if isinstance(cls.expression, str) else ""
+    alone = backends_named(name) == [(name, plugin)]
+    bare = re.match(rf"{re.escape(name)}(?![\w.:/-])", text)
+    if alone or bare is None:
+        return cls
+    return type(cls.__name__, (cls,), {"expression": f"{plugin.plugin}:{text}"})
+
+
+def _none(name: str, plugin: Plugin, problem: str) -> Certificate:
+    import platform
+
+    return Certificate(
+        backend=name,
+        distribution=plugin.distribution,
+        version=plugin.version,
+        expression=name,
+        options={},
+        headrace=headrace.__version__,
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        problem=problem,
+    )
+
+
+def _show(found: Certificate) -> None:
+    """Print one certificate as a table."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    state = "certified" if found.certified else "NOT CERTIFIED"
+    title = f"{found.backend} ({found.distribution} {found.version}): {state}"
+    if found.unavailable is not None:
+        title += f", {found.unavailable}"
+    if found.problem is not None:
+        say(f"{title}\n  {found.problem}\n")
+        return
+    table = Table(
+        title=Text(title),
+        title_justify="left",
+        caption=Text(_caption(found)),  # an expression has brackets, which are no markup
+        caption_justify="left",
+    )
+    table.add_column("rule", no_wrap=True)
+    table.add_column("outcome", no_wrap=True)
+    table.add_column("detail", overflow="fold")
+    for verdict in found.rules:
+        style = "" if verdict.good else "bold red"
+        table.add_row(verdict.id, _MARKS[verdict.outcome], Text(_detail(verdict)), style=style)
+    terminal = sys.stdout.isatty()
+    Console(file=sys.stdout, width=None if terminal else 120, highlight=False).print(table)
+    say("")
+
+
+def _detail(verdict: Verdict) -> str:
+    if verdict.good:
+        return (
+            verdict.detail if verdict.expected is None else f"{verdict.expected}: {verdict.detail}"
+        )
+    return f"{verdict.detail}\n{verdict.reason}"
+
+
+def _caption(found: Certificate) -> str:
+    counted_rules = counted(len(found.rules), "rule")
+    excepted = len(found.expected_failures)
+    bad = [verdict.outcome for verdict in found.rules if not verdict.good]
+    blocked, unjudged = bad.count("blocked"), bad.count("not_judged")
+    failed = len(bad) - blocked - unjudged
+    told = [counted_rules, f"{failed} failed", f"{blocked} blocked"]
+    told += [f"{unjudged} not judged", f"{excepted} excepted"]
+    ran = f"headrace {found.headrace}, Python {found.python}, {found.platform}"
+    return f"{found.expression}: {', '.join(told)}; {ran}"

@@ -1,0 +1,82 @@
+"""What commands write, to stdout and stderr, and the statuses with which they end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+__all__ = [
+    "BROKEN_PIPE",
+    "FAILED",
+    "INTERRUPTED",
+    "OK",
+    "WRONG",
+    "UsageError",
+    "WrongArgument",
+    "counted",
+    "discard_stdout",
+    "leave_now",
+    "say",
+    "tell",
+    "told",
+]
+
+OK = 0
+FAILED = 1
+WRONG = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+"""What a program gives whose reader went away: 128 + SIGPIPE."""
+
+
+class WrongArgument(Exception):  # noqa: N818 - shown as one line
+    """An argument that cannot be used, as one that names no input."""
+
+    code = "argument"
+
+
+class UsageError(Exception):
+    """Arguments that the command does not have, or that are missing."""
+
+    code = "usage"
+
+
+def say(text: str) -> None:
+    """Write one line of data to stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def tell(text: str) -> None:
+    """Write one line for people to stderr."""
+    sys.stderr.write(text + "\n")
+
+
+def told(error: BaseException) -> str:
+    """Give type and text of an error."""
+    return f"{type(error).__name__}: {error}"
+
+
+def counted(number: int, thing: str) -> str:
+    """Give ``1 node`` or ``2 nodes``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def discard_stdout() -> None:
+    """Let what is still to be written to stdout vanish, after its reader went away."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def leave_now(status: int) -> NoReturn:
+    """End the process at once, while a thread may still be inside native code."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)

@@ -1,0 +1,85 @@
+"""``headrace plugins doctor``: everything of every plugin is imported, each thing guarded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
+from headrace.plugins import Finding, findings, installed
+from headrace_cli.offers import whose, wrong_offers
+from headrace_cli.owners import Owners
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headrace.plugins import Plugin
+
+__all__ = ["HARMLESS", "examined"]
+
+HARMLESS = ("disabled", "unknown_plugin")
+"""Kinds of findings that are as somebody wanted them, or may be: they are told, and not wrong."""
+
+_LAST = ("duplicate", "unknown_plugin")
+"""Kinds of findings that come after all others: a plugin that is broken has that as its state."""
+
+
+def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list[Plugin]]:
+    """Import plugins and report everything that is wrong with them.
+
+    Args:
+        among: The plugins that are imported; default: all that are installed.
+
+    Returns:
+        What was found, and the plugins with their states by it: the first finding about a plugin
+        that is usable is its state.
+    """
+    plugins = installed() if among is None else among
+    examined = [
+        plugin
+        for plugin in plugins
+        if plugin.state not in ("disabled", "incompatible") and plugin.distribution != "headrace"
+    ]
+    imported = {plugin.distribution for plugin in examined}
+    # What a backend lacks its import tells better than its source.
+    found = [
+        one
+        for one in findings()
+        if not (one.backend and one.distribution in imported and one.kind == "missing_dependency")
+    ]
+    owners = Owners()
+    for plugin in examined:
+        found += [*_overlaps(plugin, owners), *_not_importable(plugin)]
+    found += wrong_offers(examined)
+    found.sort(key=lambda one: _LAST.index(one.kind) + 1 if one.kind in _LAST else 0)
+    return found, [_with_state(plugin, found) for plugin in plugins]
+
+
+def _with_state(plugin: Plugin, found: Sequence[Finding]) -> Plugin:
+    for one in found if plugin.usable else ():
+        if plugin.distribution in (one.distribution, *one.others):
+            return replace(plugin, state=one.kind, reason=one.reason, remedy=one.remedy)
+    return plugin
+
+
+def _overlaps(plugin: Plugin, owners: Owners) -> Iterator[Finding]:
+    """Report libraries of which two builds are installed, one written over the other."""
+    for package, names in owners.rivals(plugin.requires):
+        reason = f"{' and '.join(names)} install {package!r} into one folder"
+        remedy = f"Type `pip uninstall -y {' '.join(names)}`, then install one of them."
+        yield Finding("overlap", reason, remedy, *whose(plugin))
+
+
+def _not_importable(plugin: Plugin) -> Iterator[Finding]:
+    for name in sorted(plugin.backends):
+        try:
+            plugin.backend(name)
+        except MissingDependencyError as error:
+            yield Finding("missing_dependency", error.what, error.hint, *whose(plugin), name)
+        except PluginError as error:
+            remedy = f"Install it again: pip install --force-reinstall {plugin.distribution}"
+            if not isinstance(error, PluginLoadError):
+                remedy = f"Ask its author for a fix. {error.hint or ''}".rstrip()
+            if isinstance(error.__cause__, SystemExit):
+                remedy = "Ask its author for a fix: its module ends the program."
+            yield Finding("broken", error.what, remedy, *whose(plugin), name)

@@ -1,0 +1,165 @@
+"""``headrace explain``: a tree of what a configuration or an expression asks for."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import Problem
+from headrace_cli.console import OK, WrongArgument, counted, say
+from headrace_cli.graph import FORMATS
+from headrace_cli.printing import as_json, escaped, shown
+from headrace_cli.source import is_file, read_as, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.tree import Tree
+
+__all__ = ["explain"]
+
+
+def explain(
+    what: str,
+    *,
+    json: bool,
+    allow_import: bool,
+    graph: str | None = None,
+    settings: Sequence[str] = (),
+) -> int:
+    """Explain a configuration file, or an expression; give the exit status.
+
+    Raises:
+        ConfigError: It is wrong.
+        WrongArgument: There is no picture of that kind, or none of an expression.
+    """
+    if graph is not None and graph not in FORMATS:
+        raise WrongArgument(f"--graph: expected one of {', '.join(FORMATS)}, got {graph!r}")
+    with read_as(what):
+        if is_file(what) or settings:
+            found = headrace.explain(source_of(what, settings), allow_import=allow_import)
+        else:
+            found = headrace.explain(headrace.parse(what))
+    if graph is not None and "nodes" in found:
+        picture = FORMATS[graph](found)
+        say(as_json({"format": graph, "graph": picture}) if json else picture)
+    elif graph is not None:
+        message = "an expression by itself is no graph of nodes; name a configuration file"
+        raise WrongArgument(f"--graph: {message}")
+    elif json:
+        say(as_json(found))
+    elif "nodes" in found:
+        _draw(_pipeline(what, found))
+    else:
+        _draw(_bare(found))
+    return OK
+
+
+def _pipeline(path: str, found: dict[str, Any]) -> Tree:
+    threads = counted(found["threads"], "thread")
+    tree = _tree(f"{path}  (headrace {found['headrace']}, {threads})", "bold")
+    for name, node in found["nodes"].items():
+        instances = counted(node["instance_num"], "instance")
+        if node["door_to"] is not None:
+            instances = f"a second door to {node['door_to']!r}, {instances}"
+        each = "" if node["instance_num"] == 1 else " each"
+        branch = tree.add(
+            _text(
+                (name, "bold cyan"),
+                f"  {instances}, {_range(node['range'])}, run by {_runner(node['run_by'])}, "
+                f"{counted(node['threads'], 'thread')}{each}",
+            )
+        )
+        for key, value in node["links"].items():
+            branch.add(_text((f"{key} = {shown(value)}", "magenta")))
+        for key, entry in node["keys"].items():
+            if entry["origin"] != "default" and key != "backend":
+                branch.add(_option(key, entry))
+        _add(branch, node["tree"])
+    for probe in found.get("probes", []):
+        tree.add(_text(("probe ", "bold cyan"), probe))
+    _add_needs(tree, found)
+    for warning in found["warnings"]:
+        first, *rest = Problem(**{**warning, "file": None, "text": None}).render().splitlines()
+        told = tree.add(_text(("warning ", "bold yellow"), first))
+        for line in rest:
+            told.add(_text(line.strip()))
+    return tree
+
+
+def _bare(found: dict[str, Any]) -> Tree:
+    tree = _tree(found["expression"], "bold")
+    _add(tree, found["tree"])
+    _add_needs(tree, found)
+    return tree
+
+
+def _add(branch: Tree, element: dict[str, Any], prefix: list[Any] | None = None) -> None:
+    """Hang one backend and all below it under a branch."""
+    before = f"({','.join(map(shown, prefix))})" if prefix else ""
+    brought = f"{element['distribution']} {element['version']}".strip()
+    named = f", the instance {element['instance']!r}" if "instance" in element else ""
+    named += f", goes on at node {element['target']!r}" if "target" in element else ""
+    here = branch.add(
+        _text(
+            before,
+            (element["name"], "bold"),
+            f"  {brought}, {_range(element['range'])}{named}",
+        )
+    )
+    for key, entry in element["options"].items():
+        here.add(_option(key, entry))
+    if "waits" in element:
+        here.add(_text((element["waits"], "yellow")))
+    for name, reason in element.get("not_chosen", {}).items():
+        here.add(_text((f"not chosen: {name}: {reason}", "yellow")))
+    prefixes = element.get("prefixes", [])
+    for index, child in enumerate(element["children"]):
+        _add(here, child, prefixes[index] if index < len(prefixes) else None)
+
+
+def _option(key: str, entry: dict[str, Any]) -> Any:
+    value = as_json(entry["value"])
+    return _text(f"{key} = {value}", (f"  ({entry['origin']})", "dim"))
+
+
+def _range(pair: list[int | None]) -> str:
+    least, most = pair
+    if most is None:
+        return f"batches of {least} or more"
+    return f"batches of {least}" if least == most else f"batches of {least} to {most}"
+
+
+def _runner(run_by: str) -> str:
+    return {"caller": "its callers", "runner": "runners", "own thread": "a thread of its own"}.get(
+        run_by, run_by
+    )
+
+
+def _add_needs(tree: Tree, found: dict[str, Any]) -> None:
+    branch = tree.add(_text(("asks for", "bold cyan")))
+    for one in found["asks_for"]:
+        brought = f"{one['distribution']} {one['version']}".strip()
+        branch.add(_text((brought, "bold"), f"  {', '.join(one['backends'])}".rstrip()))
+
+
+def _text(*parts: str | tuple[str, str]) -> Any:
+    from rich.text import Text
+
+    plain = (escaped(p) if isinstance(p, str) else (escaped(p[0]), p[1]) for p in parts)
+    return Text.assemble(*plain)
+
+
+def _tree(label: str, style: str) -> Tree:
+    from rich.tree import Tree
+
+    return Tree(_text((label, style)), highlight=False)
+
+
+def _draw(tree: Tree) -> None:
+    """Draw to a terminal in its width and with colours, elsewhere plain with lines uncut."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 100_000
+    Console(width=width, highlight=False, emoji=False, markup=False).print(tree, crop=False)

@@ -1,0 +1,142 @@
+"""What the arguments of ``headrace run`` mean: files, folders, patterns and standard input."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.errors import InputError
+from headrace_cli.console import WrongArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["STDIN", "Input", "check_arguments", "expand", "is_folder"]
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Input:
+    """One request to come.
+
+    Attributes:
+        path: What it is called in the output; ``-`` for standard input.
+        error: Why it cannot be read, when that is known already.
+        root: The folder that it was found in, or empty.
+    """
+
+    path: str
+    error: OSError | None = None
+    root: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a file about it is called: its path from its root on, ``stdin`` for ``-``."""
+        if self.path == STDIN:
+            return "stdin"
+        inside = os.path.relpath(self.path, self.root) if self.root else self.path
+        return inside if self.root else os.path.basename(inside)  # noqa: PTH119 - any text
+
+    def read(self) -> bytes:
+        """Give the content.
+
+        Raises:
+            InputError: It cannot be read.
+        """
+        try:
+            if self.error is not None:
+                raise self.error
+            if self.path == STDIN:
+                if sys.stdin is None:
+                    raise InputError("standard input is closed")
+                return sys.stdin.buffer.read()
+            return Path(self.path).read_bytes()
+        except OSError as error:
+            raise InputError(f"it cannot be read: {error.strerror or error}") from error
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse what names no input, before anything is built.
+
+    Raises:
+        WrongArgument: A file or folder does not exist, a folder is empty, a pattern matches nothing.
+    """
+    if arguments.count(STDIN) > 1:
+        raise WrongArgument("'-' (standard input) can be read once only")
+    for argument in arguments:
+        if next(_expanded(argument), None) is not None:
+            continue
+        if is_folder(argument):
+            raise WrongArgument(f"no files in the folder {argument!r} (hidden ones do not count)")
+        if glob.has_magic(argument):
+            raise WrongArgument(f"no file matches the pattern {argument!r}")
+        raise WrongArgument(f"no such file or folder: {argument!r}")
+
+
+def expand(arguments: Sequence[str]) -> Iterator[Input]:
+    """Give every input, in the order of the arguments; files are not opened.
+
+    A folder gives the files in it and below, sorted by path part by part; hidden files and folders
+    are left out, links to folders are not followed. A pattern gives what matches, sorted, and means
+    folders that match like folders that are named, unless it holds ``**``.
+    """
+    for argument in arguments:
+        yield from _expanded(argument)
+
+
+def _expanded(argument: str) -> Iterator[Input]:
+    if argument == STDIN:
+        yield Input(STDIN)
+    elif is_folder(argument):
+        yield from _walk(argument, argument)
+    elif os.path.lexists(argument):
+        yield Input(argument)
+    elif glob.has_magic(argument):
+        root = _fixed_part(argument)
+        for path in sorted(glob.glob(argument, recursive=True)):  # noqa: PTH207 - any root, `**`
+            if not is_folder(path):
+                yield Input(path, root=root)
+            elif "**" not in argument:
+                yield from _walk(path, root)
+
+
+def _fixed_part(pattern: str) -> str:
+    """Give the folder that everything which matches a pattern lies in."""
+    while glob.has_magic(pattern):
+        pattern = os.path.dirname(pattern)  # noqa: PTH120 - any text
+    return pattern or os.curdir
+
+
+def is_folder(path: str) -> bool:
+    """Tell whether a text names a folder."""
+    return os.path.isdir(path)  # noqa: PTH112 - false for what is no path at all
+
+
+def _walk(folder: str, root: str) -> Iterator[Input]:
+    """Walk a folder of any depth; in memory are the names along one way down."""
+    levels: list[Iterator[os.DirEntry[str] | Input]] = [_entries(folder)]
+    while levels:
+        entry = next(levels[-1], None)
+        if entry is None:
+            levels.pop()
+        elif isinstance(entry, Input):
+            yield entry
+        elif entry.is_dir(follow_symlinks=False):
+            levels.append(_entries(entry.path))
+        elif entry.is_file():
+            yield Input(entry.path, root=root)
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str] | Input]:
+    try:
+        with os.scandir(folder) as found:
+            return iter(
+                sorted((e for e in found if not e.name.startswith(".")), key=lambda e: e.name)
+            )
+    except OSError as error:
+        return iter([Input(folder, error)])

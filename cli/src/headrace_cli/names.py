@@ -1,0 +1,46 @@
+"""What a name on the command line means: a backend, a plugin, or what hooks of a plugin offer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace import plugins
+
+if TYPE_CHECKING:
+    from headrace.plugins import Plugin
+
+__all__ = ["all_names", "all_plugins", "backends_named", "plugins_named"]
+
+
+def all_plugins() -> list[Plugin]:
+    """Give the installed plugins, and core as if it were one."""
+    return [plugins.core(), *plugins.installed()]
+
+
+def all_names() -> list[str]:
+    """Give the names of all backends that can be used, and of all plugins and distributions."""
+    found = all_plugins()
+    return [
+        *(name for plugin in found if plugin.usable for name in plugin.backends),
+        *(name for plugin in found for name in (plugin.plugin, plugin.distribution)),
+    ]
+
+
+def backends_named(name: str) -> list[tuple[str, Plugin]]:
+    """Give each backend that ``name``, perhaps ``plugin:Name``, may mean, with who brings it."""
+    qualifier, _, part = name.rpartition(":")
+    found = [plugin for plugin in all_plugins() if plugin.usable and part in plugin.backends]
+    if qualifier:
+        found = [plugin for plugin in found if plugin.plugin == qualifier]
+    elif found and found[0].plugin == "headrace":
+        del found[1:]  # a name of core always means core's
+    return [(part, plugin) for plugin in found]
+
+
+def plugins_named(name: str) -> list[Plugin]:
+    """Give the plugins of this name; else, where no backend has it, of the name as it is normalised."""
+    found = all_plugins()
+    exact = [plugin for plugin in found if name in (plugin.distribution, plugin.plugin)]
+    if exact or backends_named(name):
+        return exact
+    return [plugin for plugin in found if plugins.qualifier(name) == plugin.plugin]

@@ -1,0 +1,171 @@
+"""``headrace new backend``: the template of a plugin, rendered without network or cookiecutter."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from headrace.errors import ConfigError, Problem
+from headrace.plugins import KNOWN_BACKENDS, qualifier
+from headrace_cli.console import OK, say, tell
+from headrace_cli.names import all_plugins
+from headrace_cli.printing import as_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.abc import Traversable
+    from pathlib import Path
+
+__all__ = ["new_backend"]
+
+_CLASS = re.compile(r"[A-Z][A-Za-z0-9]*")
+_WORDS = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*")
+_TOKEN = re.compile(
+    r"{% raw %}(?P<raw>.*?){% endraw %}|{{ ?cookiecutter\.(?P<name>\w+) ?}}", re.DOTALL
+)
+_ROOT = "{{cookiecutter.distribution}}"
+
+
+def new_backend(name: str, folder: Path, *, json: bool) -> int:
+    """Make a distribution with one backend in ``folder``; give the exit status.
+
+    Args:
+        name: The backend, as a class (``GaussBlur``) or in words (``gauss-blur``).
+        folder: Where the folder of the distribution is made; it is made too if need be.
+        json: Whether to print JSON.
+
+    Raises:
+        ConfigError: The name is none, or is taken; or the place is.
+    """
+    names = _names(name)
+    _check_free(names)
+    files = {_render(path, names): _render(text, names) for path, text in _template()}
+    made = folder / names["distribution"]
+    _write(made, files)
+    if json:
+        say(as_json({**names, "path": str(made), "files": sorted(files)}))
+        return OK
+    say(str(made))
+    where = f'"{made}[test]"' if made.is_absolute() else f'"./{made.as_posix()}[test]"'
+    tell(f"made {names['backend']} in {made}; next:")
+    tell(f"  pip install -e {where}")
+    tell(f"  pytest {_quoted(str(made))}")
+    tell(f"  headrace conformance {names['backend']}")
+    return OK
+
+
+def _names(text: str) -> dict[str, str]:
+    """Give the names of backend, distribution and package, derived from what the user wrote."""
+    bare = re.sub(r"^headrace[-_]", "", text, flags=re.IGNORECASE)
+    backend = bare
+    if not _CLASS.fullmatch(bare) and _WORDS.fullmatch(bare):
+        backend = "".join(part[0].upper() + part[1:] for part in re.split("[-_]", bare))
+    if not _CLASS.fullmatch(backend) or keyword.iskeyword(backend):
+        raise _refusal(
+            "name",
+            f"{text!r} is no name for a backend",
+            hint="A letter, then letters and digits, as in GaussBlur; or words, as in gauss-blur.",
+            suggestion=_nearby(text),
+        )
+    # As in cookiecutter.json: a hyphen before each capital that does not follow a capital.
+    words = re.sub(r"(?<=[^A-Z])(?=[A-Z])", "-", backend).lower()
+    distribution = f"headrace-{words}"
+    return {
+        "backend": backend,
+        "distribution": distribution,
+        "package": distribution.replace("-", "_"),
+    }
+
+
+def _nearby(text: str) -> str | None:
+    """Give the name that is left of ``text`` without what no name may hold."""
+    parts = re.findall(r"[A-Za-z0-9]+", text)
+    made = "".join(part[0].upper() + part[1:] for part in parts)
+    return made if _CLASS.fullmatch(made) and not keyword.iskeyword(made) else None
+
+
+def _check_free(names: dict[str, str]) -> None:
+    """Refuse names that are taken, by core, by a well-known or by an installed distribution."""
+    backend, distribution = names["backend"], names["distribution"]
+    found = all_plugins()
+    owners = {plugin.distribution for plugin in found if backend in plugin.backends}
+    if backend in KNOWN_BACKENDS:
+        owners.add(KNOWN_BACKENDS[backend])
+    if owners:
+        raise _refusal(
+            "taken",
+            f"the name {backend!r} is taken by {' and '.join(sorted(owners))}",
+            hint="Choose another: two of one name have to be told apart in each configuration.",
+        )
+    known = {qualifier(name) for name in KNOWN_BACKENDS.values()}
+    if qualifier(distribution) in known.union(plugin.plugin for plugin in found):
+        raise _refusal(
+            "taken",
+            f"there is a distribution {distribution!r} already",
+            hint="Choose another name for the backend: that of the distribution comes from it.",
+        )
+
+
+def _template() -> Iterator[tuple[str, str]]:
+    """Give each file of the template: its path below the root, with ``/``, and its text."""
+    root = resources.files("headrace_cli") / "_templates" / "backend" / _ROOT
+    if not root.is_dir():
+        raise _refusal(
+            "template",
+            "the template is not where it was installed",
+            hint="Install again: pip install --force-reinstall headrace-cli",
+        )
+    yield from _files(root, "")
+
+
+def _files(folder: Traversable, path: str) -> Iterator[tuple[str, str]]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.name == "__pycache__":  # an installer compiles whatever it can
+            continue
+        if entry.is_dir():
+            yield from _files(entry, f"{path}{entry.name}/")
+        else:
+            yield f"{path}{entry.name}", entry.read_bytes().decode()
+
+
+def _render(text: str, names: dict[str, str]) -> str:
+    """Put the names where the template asks for them."""
+    return _TOKEN.sub(lambda m: names[m["name"]] if m["raw"] is None else m["raw"], text)
+
+
+def _write(made: Path, files: dict[str, str]) -> None:
+    """Write all files into a folder that must not exist yet."""
+    try:
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.mkdir()
+        for path, text in files.items():
+            target = made / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(text.encode())
+    except FileExistsError as error:
+        where = error.filename or made
+        raise _refusal(
+            "exists",
+            f"{str(where)!r} exists already",
+            hint="Remove it, choose another name, or another folder with --dir.",
+        ) from error
+    except OSError as error:
+        raise _refusal(
+            "folder",
+            f"{str(made)!r} cannot be written: {error.strerror or error}",
+            hint="Choose another folder with --dir.",
+        ) from error
+
+
+def _quoted(text: str) -> str:
+    import shlex
+    import subprocess
+
+    return subprocess.list2cmdline([text]) if sys.platform == "win32" else shlex.quote(text)
+
+
+def _refusal(code: str, message: str, *, hint: str, suggestion: str | None = None) -> ConfigError:
+    return ConfigError(Problem(code, message, hint=hint, suggestion=suggestion))

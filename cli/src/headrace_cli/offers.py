@@ -1,0 +1,90 @@
+"""What is wrong with what plugins offer through hooks, seen when it is imported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import ConfigError, MissingDependencyError, PluginError
+from headrace.plugins import PROBE_METHODS, Finding
+from headrace_cli.plugin_commands import OWN_COMMANDS, as_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headrace.plugins import Plugin
+
+__all__ = ["OFFERS", "whose", "wrong_offers"]
+
+OFFERS = {
+    "definitions": "definition",
+    "batch_policies": "batch policy",
+    "dispatch_policies": "dispatch policy",
+    "probes": "probe",
+    "commands": "command",
+}
+"""The hooks that give tables, by their short names, and what one entry of each is."""
+
+_FIX = "Ask its author for a fix."
+
+
+def wrong_offers(plugins: Sequence[Plugin]) -> Iterator[Finding]:
+    """Import what the hooks of plugins name, and report what is wrong with it."""
+    core = headrace.plugins.core()
+    taken: dict[str, set[str]] = {hook: set(core.hooks[hook]) for hook in OFFERS}
+    taken["definitions"] |= set(core.backends)
+    for plugin in plugins:
+        for hook in OFFERS:
+            for name, path in plugin.hooks[hook].items():
+                if hook == "commands" and name in OWN_COMMANDS:
+                    reason = (
+                        f"the command {name!r} is never used: headrace itself has one of that name"
+                    )
+                    remedy = "Ask its author for another name."
+                    yield Finding("duplicate", reason, remedy, *whose(plugin))
+                elif name not in taken[hook]:
+                    yield from _wrong(plugin, hook, name, path)
+
+
+def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]:
+    """Import what one offer names and check that it is what the hook is for."""
+    again = f"Install it again: pip install --force-reinstall {plugin.distribution}"
+    named = f"the {OFFERS[hook]} {name!r}"
+    try:
+        if hook == "definitions":
+            headrace.explain(headrace.parse(f"{plugin.plugin}:{name}"))
+        elif hook == "commands":
+            as_command(path, plugin)
+        else:
+            _check_class(hook, plugin.load(path))
+    except MissingDependencyError as error:
+        reason = f"{named}: {error.what}"
+        yield Finding("missing_dependency", reason, error.hint, *whose(plugin))
+    except ConfigError as error:
+        reason = f"{named}: {error.problems[0].message}"
+        yield Finding("broken", reason, _FIX, *whose(plugin))
+    except PluginError as error:
+        yield Finding("broken", f"{named}: {error.what}", again, *whose(plugin))
+    except TypeError as error:
+        yield Finding("broken", f"{named}: {path!r} {error}", _FIX, *whose(plugin))
+
+
+def _check_class(hook: str, found: Any) -> None:
+    """Raise TypeError when something is no class that its hook is for."""
+    from headrace.policies import BatchPolicy, DispatchPolicy
+
+    if hook == "probes":
+        if not isinstance(found, type) or not any(hasattr(found, m) for m in PROBE_METHODS):
+            raise TypeError(f"is no class with {' or '.join(PROBE_METHODS)}")
+    else:
+        kind = BatchPolicy if hook == "batch_policies" else DispatchPolicy
+        if not isinstance(found, type) or not issubclass(found, kind):
+            raise TypeError(f"is no {kind.__name__}")
+    options = getattr(found, "Options", headrace.Options)
+    if not isinstance(options, type) or not issubclass(options, headrace.Options):
+        raise TypeError("has an Options that is no subclass of headrace.Options")
+
+
+def whose(plugin: Plugin) -> tuple[str, str, str]:
+    """Give what a finding says of the plugin that it is about."""
+    return plugin.plugin, plugin.distribution, plugin.version

@@ -1,0 +1,143 @@
+"""Files with results: ``headrace run --output``."""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import io
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from headrace_cli.console import WrongArgument
+from headrace_cli.inputs import STDIN, is_folder
+from headrace_cli.printing import as_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace_cli.inputs import Input
+
+__all__ = ["Output", "suffix_of"]
+
+_BEGINNINGS = (
+    (b"\xff\xd8\xff", ".jpg"),
+    (b"\x89PNG\r\n\x1a\n", ".png"),
+    (b"GIF8", ".gif"),
+    (b"BM", ".bmp"),
+    (b"II*\x00", ".tif"),
+    (b"MM\x00*", ".tif"),
+    (b"%PDF-", ".pdf"),
+    (b"\x93NUMPY", ".npy"),
+    (b"PK\x03\x04", ".zip"),
+    (b"\x1f\x8b", ".gz"),
+    (b"OggS", ".ogg"),
+    (b"fLaC", ".flac"),
+)
+"""How files of a format begin."""
+
+_INSIDE = {
+    (b"RIFF", b"WEBP"): ".webp",
+    (b"RIFF", b"WAVE"): ".wav",
+    (b"RIFF", b"AVI "): ".avi",
+    (b"ftyp", b"avif"): ".avif",
+    (b"ftyp", b"heic"): ".heic",
+}
+"""Formats in a common envelope: its name, and what stands in it at byte 8."""
+
+
+class Output:
+    """Writes a file per result into a folder, under the name of its input.
+
+    Args:
+        folder: The folder, which is made.
+        arguments: The inputs, as the command has them: a file of theirs is never written over.
+
+    Raises:
+        WrongArgument: It is no folder, or its files would be inputs.
+    """
+
+    def __init__(self, folder: str, arguments: Sequence[str]) -> None:
+        self.folder = Path(folder)
+        self._taken: set[Path] = set()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WrongArgument(f"--output {folder}: {error.strerror or error}") from error
+        for argument in arguments:
+            self._keep(argument)
+
+    def _keep(self, argument: str) -> None:
+        if argument == STDIN:
+            return
+        if is_folder(argument):
+            inside, here = Path(argument).resolve(), self.folder.resolve()
+            if inside == here or inside in here.parents:
+                raise WrongArgument(
+                    f"--output {self.folder}: it lies in {argument!r}, whose files are the inputs"
+                )
+            return
+        paths = [argument] if Path(argument).exists() else glob.glob(argument, recursive=True)  # noqa: PTH207
+        self._taken.update(Path(path).resolve() for path in paths)
+
+    def write(self, one: Input, result: Any) -> Path:
+        """Write a result; give the path of its file.
+
+        Raises:
+            OSError: It cannot be written.
+            Exception: What is no array of numbers cannot be made one.
+        """
+        content, suffix = _content(result)
+        path = self._free(PurePath(one.name), suffix)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.part")
+        try:
+            part.write_bytes(content)
+            part.replace(path)  # nobody finds half a file
+        finally:
+            part.unlink(missing_ok=True)
+        return path
+
+    def _free(self, name: PurePath, suffix: str) -> Path:
+        """Give ``a.png`` for ``a.jpg``, else ``a.jpg.png``, else ``a.jpg.2.png``."""
+        number = 1
+        path = self.folder / name.with_suffix(suffix)
+        while path.resolve() in self._taken:
+            end = suffix if number == 1 else f".{number}{suffix}"
+            path = self.folder / name.with_name(f"{name.name}{end}")
+            number += 1
+        self._taken.add(path.resolve())
+        return path
+
+
+def _content(result: Any) -> tuple[bytes, str]:
+    """Give a result as the content of a file, and the suffix of that."""
+    if isinstance(result, (bytes, bytearray, memoryview)):
+        content = bytes(result)
+        return content, suffix_of(content)
+    if getattr(result, "shape", None) and hasattr(result, "dtype"):
+        return _npy(result), ".npy"
+    return f"{as_json(result)}\n".encode(), ".json"
+
+
+def suffix_of(content: bytes) -> str:
+    """Give the suffix of the format that bytes are in; ``.bin`` when it is not known."""
+    for beginning, suffix in _BEGINNINGS:
+        if content.startswith(beginning):
+            return suffix
+    for (envelope, inner), suffix in _INSIDE.items():
+        if envelope in content[:8] and content[8:12] == inner:
+            return suffix
+    return ".bin"
+
+
+def _npy(array: Any) -> bytes:
+    """Write an array of any library as numpy does; one on a device is copied from there."""
+    for method in ("detach", "cpu", "get"):  # of torch, and of CuPy
+        step = getattr(array, method, None)
+        array = step() if callable(step) else array
+    numpy: Any = importlib.import_module(
+        "numpy"
+    )  # whoever has arrays has it; core does not need it
+    file = io.BytesIO()
+    numpy.save(file, numpy.asarray(array), allow_pickle=False)
+    return file.getvalue()

@@ -1,0 +1,193 @@
+"""``headrace plugins info``: what a plugin or a backend is and takes."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import ConfigError, PluginError
+from headrace_cli.console import OK, say
+from headrace_cli.doctor import examined
+from headrace_cli.names import all_names, all_plugins, backends_named, plugins_named
+from headrace_cli.offers import OFFERS
+from headrace_cli.printing import as_json, shown
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from headrace import Backend
+    from headrace.plugins import Plugin
+
+__all__ = ["info"]
+
+_LIMITS = {
+    "gt": ">",
+    "ge": ">=",
+    "lt": "<",
+    "le": "<=",
+    "multiple_of": "a multiple of",
+    "min_length": "length >=",
+    "max_length": "length <=",
+}
+
+
+def info(name: str, *, json: bool) -> int:
+    """Show a plugin, a distribution or a backend by name; give the exit status.
+
+    For the name of something else that a plugin offers, that plugin is shown.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    found = plugins_named(name)
+    offered = _offered()
+    pairs = [(one, plugin) for plugin in found for one in plugin.backends]
+    if not found:
+        pairs = backends_named(name)
+    if not found and not pairs:
+        found = offered.get(name, [])
+    if not found and not pairs:
+        raise ConfigError(headrace.plugins.why_unknown(name, [*all_names(), *offered]))
+    backends = [_backend(one, plugin) for one, plugin in pairs]
+    rows = [plugin.to_dict() for plugin in examined(found)[1]]
+    if json:
+        say(as_json({"plugins": rows, "backends": backends}))
+        return OK
+    for row in rows:
+        _say_plugin(row, backends)
+    for backend in [] if found else backends:
+        _say_backend(backend)
+    return OK
+
+
+def _offered() -> dict[str, list[Plugin]]:
+    """Give who offers each name that hooks give: definitions, policies, probes, commands."""
+    found: dict[str, list[Plugin]] = {}
+    for plugin in all_plugins():
+        tables = [table for table in plugin.hooks.values() if isinstance(table, dict)]
+        for name in {name for table in tables for name in table}:
+            found.setdefault(name, []).append(plugin)
+            found.setdefault(f"{plugin.plugin}:{name}", []).append(plugin)
+    return found
+
+
+def _backend(name: str, plugin: Plugin) -> dict[str, Any]:
+    """Describe a backend; one of a plugin that is not to be used is not imported."""
+    found: dict[str, Any] = {
+        "name": name,
+        "plugin": plugin.plugin,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "path": plugin.backends[name],
+        "error": None,
+    }
+    if plugin.state in ("disabled", "incompatible"):
+        return {**found, "error": f"not imported: {plugin.distribution} is {plugin.state}"}
+    try:
+        cls = plugin.backend(name)
+    except PluginError as error:
+        return {**found, "error": str(error)}
+    return {
+        **found,
+        "doc": inspect.getdoc(cls) or "",
+        "range": [cls.min, cls.max],
+        "owns_thread": cls.owns_thread,
+        "reads": _keys(cls.reads),
+        "writes": _keys(cls.writes),
+        "takes": cls.takes,
+        "prefixes": list(cls.prefixes),
+        "options": _options(cls),
+    }
+
+
+def _keys(names: tuple[str, ...] | type) -> list[str]:
+    return list(names) if isinstance(names, tuple) else list(typing.get_type_hints(names))
+
+
+def _options(cls: type[Backend]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": field.alias or name,
+            "type": _type_text(field.annotation) + _limits(field),
+            "required": field.is_required(),
+            "default": None if field.is_required() else field.get_default(),
+            "description": field.description or "",
+        }
+        for name, field in cls.Options.model_fields.items()
+    ]
+
+
+def _limits(field: FieldInfo) -> str:
+    told = [
+        f"{words} {getattr(one, key)}"
+        for one in field.metadata
+        for key, words in _LIMITS.items()
+        if getattr(one, key, None) is not None
+    ]
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _type_text(annotation: Any) -> str:
+    """Give a type as a reader of a configuration thinks of it."""
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is None or annotation is type(None):
+        return "none"
+    if origin is typing.Literal:
+        return " | ".join(as_json(part) for part in parts)
+    if origin is typing.Annotated:
+        return _type_text(parts[0])
+    if origin is typing.Union or origin is types.UnionType:
+        return " | ".join(_type_text(part) for part in parts)
+    if origin is not None:
+        inner = ", ".join("..." if part is Ellipsis else _type_text(part) for part in parts)
+        return f"{getattr(origin, '__name__', origin)}[{inner}]"
+    name = getattr(annotation, "__name__", str(annotation))
+    return {"str": "text", "Path": "path", "Any": "anything"}.get(name, name)
+
+
+def _say_plugin(row: dict[str, Any], backends: list[dict[str, Any]]) -> None:
+    requires = f", requires headrace {row['range']}" if row["range"] else ""
+    say(f"{row['distribution']} {row['version']}: {row['state']}{requires}")
+    for text in (row["reason"], row["remedy"]):
+        if text is not None:
+            say(f"  {text}")
+    own = [b for b in backends if b["distribution"] == row["distribution"]]
+    width = max((len(b["name"]) for b in own), default=0)
+    for backend in own:
+        first = backend["error"] or next(iter(backend["doc"].splitlines()), "")
+        say(f"  {backend['name'].ljust(width)}  {first.splitlines()[0] if first else ''}".rstrip())
+    for hook, kind in OFFERS.items():
+        for name, path in sorted(row["hooks"][hook].items()):
+            say(f"  {kind} {name}: {path}")
+    if row["hooks"]["node_entrypoint"] is not None:
+        say(f"  expression of a node: {row['hooks']['node_entrypoint']}")
+
+
+def _say_backend(backend: dict[str, Any]) -> None:
+    say(f"{backend['name']}: {backend['distribution']} {backend['version']}".rstrip())
+    if backend["error"] is not None:
+        say(textwrap.indent(backend["error"], "  "))
+        return
+    least, most = backend["range"]
+    say(f"  range   {least} to {'unbounded' if most is None else most}, before the node's keys")
+    say(f"  reads   {', '.join(backend['reads']) or '-'}")
+    say(f"  writes  {', '.join(backend['writes']) or '-'}")
+    if backend["owns_thread"]:
+        say("  runs in a thread of its own")
+    if backend["doc"]:
+        say("\n" + textwrap.indent(backend["doc"], "  "))
+    if backend["options"]:
+        say("\n  Options:")
+    for option in backend["options"]:
+        default = "required" if option["required"] else f"default {_default(option['default'])}"
+        say(f"    {option['name']}: {option['type']}, {default}")
+        if option["description"]:
+            say(f"        {option['description']}")
+
+
+def _default(value: Any) -> str:
+    return "none" if value is None else as_json(value) if isinstance(value, str) else shown(value)

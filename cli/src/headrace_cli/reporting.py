@@ -1,0 +1,155 @@
+"""From errors to messages and exit statuses; no traceback for errors that are ours."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from headrace_cli.console import (
+    BROKEN_PIPE,
+    FAILED,
+    INTERRUPTED,
+    WRONG,
+    UsageError,
+    WrongArgument,
+    discard_stdout,
+    say,
+    tell,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+__all__ = ["Command", "Commands", "Group", "is_usage_error", "refusal", "say_usage_error"]
+
+
+def refusal(error: Any) -> dict[str, Any]:
+    """Give an error that ends a command as plain data, what ``--json`` prints of it."""
+    from headrace.errors import ConfigError, Problem
+
+    if isinstance(error, ConfigError):
+        problems = list(error.problems)
+    else:
+        what = getattr(error, "what", str(error))
+        problems = [Problem(error.code, what, hint=getattr(error, "hint", None))]
+    return {
+        "ok": False,
+        "error": {"code": error.code, "type": type(error).__name__, "message": str(error)},
+        "problems": [problem.to_dict() for problem in problems],
+    }
+
+
+def _with_default(option: Any) -> Any:
+    """Give a flag of typer's a default, without which some versions import pydantic for it."""
+    if option is not None and option.default is None and getattr(option, "is_flag", False):
+        option.default = False
+    return option
+
+
+def is_usage_error(error: BaseException) -> bool:
+    """Tell whether an error is one of click, of which there may be several in a process."""
+    return callable(getattr(error, "show", None)) and hasattr(error, "exit_code")
+
+
+def say_usage_error(error: Any, args: Sequence[str]) -> None:
+    """Write an error of usage to stdout as JSON, if the arguments ask for JSON."""
+    message = error.format_message() if "--json" in args else ""
+    if message:  # there is none for help that is shown in the place of an error
+        _say_refusal(UsageError(message))
+
+
+def _say_refusal(error: Exception) -> None:
+    from headrace_cli.printing import as_json
+
+    say(as_json(refusal(error)))
+
+
+class Command(TyperCommand):
+    """One command."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Give the option ``--help``."""
+        return _with_default(super().get_help_option(ctx))
+
+
+class Group(TyperGroup):
+    """A group of commands."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Give the option ``--help``."""
+        return _with_default(super().get_help_option(ctx))
+
+
+class Commands(Group):
+    """The group of all commands: turns their errors into a message and an exit status.
+
+    With ``--json`` among the arguments, the error that ends a command goes to stdout too, as JSON.
+    """
+
+    _given: Sequence[str] = ()
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Give the options, those for completion too."""
+        return [_with_default(option) for option in super().get_params(ctx)]
+
+    def make_context(self, info_name: Any, args: list[str], *rest: Any, **extra: Any) -> Any:
+        """Read the options before the command."""
+        self._given = list(args)
+        try:
+            return super().make_context(info_name, args, *rest, **extra)
+        except Exception as error:
+            if is_usage_error(error):
+                say_usage_error(error, self._given)
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for; a second Ctrl-C ends it whatever it does."""
+        from headrace_cli.interrupts import Interrupts
+
+        with _reported(bool(ctx.params.get("traceback")), self._given), Interrupts() as ctx.obj:
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _reported(traceback: bool, args: Sequence[str]) -> Iterator[None]:
+    from headrace.errors import HeadraceError
+
+    try:
+        yield
+        sys.stdout.flush()
+    except (HeadraceError, WrongArgument) as error:
+        if "--json" in args:
+            _say_refusal(error)
+        if traceback:
+            _show_traceback(error)
+        tell(f"error: {error}")
+        raise typer.Exit(WRONG) from None
+    except BrokenPipeError:
+        discard_stdout()
+        raise typer.Exit(BROKEN_PIPE) from None
+    except OSError as error:
+        # A full disk, say; what is still to be written cannot be written at the end either.
+        discard_stdout()
+        if traceback:
+            _show_traceback(error)
+        about = "" if error.filename is None else f": {error.filename}"
+        tell(f"error: reading or writing failed: {error.strerror or error}{about}")
+        raise typer.Exit(FAILED) from None
+    except KeyboardInterrupt:
+        tell("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        if is_usage_error(error):
+            say_usage_error(error, args)
+        raise
+
+
+def _show_traceback(error: BaseException) -> None:
+    import traceback
+
+    traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)

@@ -1,0 +1,227 @@
+"""``headrace run``: every input is one request; answers come out in the order of the inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import ClosedError, InputError, RequestError
+from headrace_cli.answers import Answers
+from headrace_cli.building import CLOSE_S, showing_setup, telling_warnings
+from headrace_cli.console import (
+    BROKEN_PIPE,
+    FAILED,
+    INTERRUPTED,
+    OK,
+    counted,
+    discard_stdout,
+    leave_now,
+    tell,
+)
+from headrace_cli.inputs import Input, check_arguments, expand
+from headrace_cli.output import Output
+from headrace_cli.source import read_as, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    from headrace_cli.interrupts import Interrupts
+
+__all__ = ["run"]
+
+LEAST_WINDOW = 16
+"""At least so many requests are under way at a time."""
+
+
+def run(  # noqa: PLR0913 - one per option of the command
+    what: str,
+    arguments: Sequence[str],
+    interrupts: Interrupts,
+    *,
+    settings: Sequence[str] = (),
+    output: str | None = None,
+    json: bool = False,
+    quiet: bool = False,
+    progress: bool = True,
+    allow_import: bool = True,
+    timeout: float | None = None,
+    traceback: bool = False,
+) -> int:
+    """Send every input through a pipeline; give the exit status."""
+    check_arguments(arguments)
+    source = source_of(what, settings)
+    folder = None if output is None else Output(output, arguments)
+    with telling_warnings():
+        with (
+            showing_setup(progress and not quiet) as bars,
+            read_as(what),
+        ):
+            pipeline = headrace.pipe(source, allow_import=allow_import, progress=bars)
+        answers = Answers(json=json, traceback=traceback, output=folder)
+        work = _Run(pipeline, interrupts, answers, timeout=timeout)
+        status = work.to_the_end(arguments, progress=progress and not quiet)
+        if not quiet and status != BROKEN_PIPE:
+            tell(work.summary())
+        if work.hangs():
+            # The interpreter would wait for a backend that hangs, and forget the status.
+            leave_now(status)
+    return status
+
+
+class _Run:
+    """One run over many inputs; as many requests are open as keep all instances busy."""
+
+    def __init__(
+        self,
+        pipeline: headrace.Pipeline,
+        interrupts: Interrupts,
+        answers: Answers,
+        *,
+        timeout: float | None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.interrupts = interrupts
+        interrupts.on_first = self._close
+        self.answers = answers
+        self.timeout = timeout
+        self.ok = self.failed = self.begun = 0
+        self.seconds = 0.0
+        self.interrupted = self._late = False
+        self._advance: Callable[[], None] = _nothing
+        self._open: deque[tuple[Input, Future[Any] | InputError]] = deque()
+        self._window = _window(pipeline)
+
+    def to_the_end(self, arguments: Sequence[str], *, progress: bool) -> int:
+        """Run all inputs and close the pipeline; give the exit status."""
+        drain = False
+        started = time.perf_counter()
+        try:
+            with self._bar(arguments) if progress else contextlib.nullcontext():
+                self._stream(expand(arguments))
+            status = FAILED if self.failed else OK
+            drain = True
+        except KeyboardInterrupt:
+            self.interrupted, status = True, INTERRUPTED
+        except BrokenPipeError:
+            discard_stdout()
+            status = BROKEN_PIPE
+        finally:
+            self.seconds = time.perf_counter() - started
+            try:
+                self._close(drain=drain)
+            except KeyboardInterrupt:
+                leave_now(INTERRUPTED)
+        return status
+
+    def _close(self, *, drain: bool = False) -> None:
+        began = time.perf_counter()
+        self.pipeline.close(drain=drain, timeout=CLOSE_S)
+        self._late = time.perf_counter() - began >= CLOSE_S
+
+    def hangs(self) -> bool:
+        """Tell whether a backend still runs, or hangs in its ``close``, after the end."""
+        nodes = self.pipeline.stats()["nodes"].values()
+        return self._late or any(one["busy"] for node in nodes for one in node["instances"])
+
+    def _stream(self, inputs: Iterator[Input]) -> None:
+        for one in inputs:
+            self._begin(one)
+            while self._open and (len(self._open) >= self._window or _done(self._open[0][1])):
+                self._print_next()
+        while self._open:
+            self._print_next()
+        sys.stdout.flush()
+
+    def _begin(self, one: Input) -> None:
+        self.begun += 1
+        try:
+            request = {"data": one.read(), "path": one.path}
+        except InputError as error:
+            self._open.append((one, error))
+            return
+        # The window leaves room in the queue, so this does not wait.
+        try:
+            with self.interrupts.held():
+                self._open.append((one, self.pipeline.submit(request, timeout=self.timeout)))
+        except ClosedError:
+            if self.interrupts.came:
+                raise KeyboardInterrupt from None
+            raise
+
+    def _print_next(self) -> None:
+        one, outcome = self._open[0]
+        if not _done(outcome):
+            sys.stdout.flush()
+        error = outcome if isinstance(outcome, InputError) else outcome.exception()
+        if self.interrupts.came:
+            raise KeyboardInterrupt
+        self._open.popleft()
+        if error is None and not isinstance(outcome, InputError):
+            try:
+                self.answers.result(one, outcome.result().get("result"))
+            except RequestError as unwritten:
+                error = unwritten
+        if error is None:
+            self.ok += 1
+        else:
+            self.failed += 1
+            self.answers.error(one, error)
+        self._advance()
+
+    @contextlib.contextmanager
+    def _bar(self, arguments: Sequence[str]) -> Iterator[None]:
+        """Show a progress bar, if somebody sees it and it is not torn by what is printed."""
+        total = 0
+        if sys.stderr.isatty() and not sys.stdout.isatty():
+            total = sum(1 for _ in expand(arguments))
+        if total < 2:
+            yield
+            return
+        from headrace_cli.progress import progress_bar
+
+        with progress_bar(total) as (self._advance, self.answers.complain):
+            yield
+
+    def summary(self) -> str:
+        """Give how many requests there were, how fast they went and in what batches."""
+        answered = self.ok + self.failed
+        rate = answered / self.seconds if self.seconds > 0 else 0.0
+        text = f"{counted(answered, 'request')}: {self.ok} ok, {self.failed} failed"
+        if self.interrupted:
+            text = f"interrupted; {text}, {self.begun - answered} not done"
+        text += f"; {self.seconds:.2f} s, {rate:.1f} requests per second"
+        means = [
+            (name, node["batch_size"]["mean"])
+            for name, node in self.pipeline.stats()["nodes"].items()
+            if node["batches"]
+        ]
+        if len(means) == 1:
+            return f"{text}, mean batch {means[0][1]:.1f}"
+        if means:
+            text += ", mean batch " + ", ".join(f"{name} {mean:.1f}" for name, mean in means)
+        return text
+
+
+def _nothing() -> None:
+    """Show no progress."""
+
+
+def _done(outcome: Future[Any] | InputError) -> bool:
+    return isinstance(outcome, InputError) or outcome.done()
+
+
+def _window(pipeline: headrace.Pipeline) -> int:
+    """Give how many requests to keep open: full batches for all, and the next ones waiting.
+
+    Never more than a queue takes, so that a queue that refuses does not refuse these.
+    """
+    built = pipeline.describe()["nodes"].values()
+    batches: int = sum(node["instance_num"] * (node["range"][1] or LEAST_WINDOW) for node in built)
+    asked = headrace.explain(pipeline.config)["nodes"].values()
+    room: int = min(node["keys"]["queue_size"]["value"] for node in asked)
+    return max(1, min(room, max(LEAST_WINDOW, 4 * batches)))

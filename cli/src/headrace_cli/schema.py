@@ -1,0 +1,203 @@
+"""A JSON Schema of configurations, for editors: node keys and the options of known backends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic.errors import PydanticUserError
+
+from headrace import PipelineConfig
+from headrace.errors import PluginError
+from headrace_cli.names import all_plugins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pydantic import BaseModel
+
+__all__ = ["json_schema"]
+
+_PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
+"""A text with a placeholder may stand for any value."""
+
+_RESERVED = "extends|import|global|define"
+_MAKES_A_NODE = ("backend", "init", "node_entrypoint")
+_SINGLE = {"required": ["backend"], "properties": {"backend": {"type": "string"}}}
+_UNKNOWN = {"enum": ["no node has such a key, and no installed backend such an option"]}
+"""What a value under an unknown key must be: an editor shows this text at the key, while it shows
+``additionalProperties: false`` at everything in the table."""
+_CLOSED = {
+    "if": _SINGLE,
+    "then": {"$ref": "#/$defs/known_main"},
+    "else": {"$ref": "#/$defs/known_nodes"},
+}
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+
+
+def json_schema() -> dict[str, Any]:
+    """Give a JSON Schema (draft 2020-12) of the configuration.
+
+    Options of all backends that can be imported here are listed as keys of nodes; which of them a
+    node may have depends on its expressions, and `check` knows. Other keys are refused, unless the
+    configuration has ``import`` or ``extends``, whose backends are not known here, or a backend that
+    is installed cannot be imported. Numbers and flags that are written as texts are refused,
+    although they can be read.
+    """
+    definitions: dict[str, Any] = {}
+    options, all_known = _option_keys(definitions)
+    keys = {
+        where: {key: _or_placeholder(schema) for key, schema in schemas.items()}
+        for where, schemas in PipelineConfig.key_schemas().items()
+    }
+    own, node_only, whole = {**options, **keys["node"]}, keys["node_only"], keys["global"]
+    scoped = {"::": {"description": "An option of the backend before '::'."}}
+    definitions["node"] = {
+        "type": "object",
+        "description": "A node: its own keys, and the options of its backends.",
+        "properties": {**own, **node_only, **dict.fromkeys(whole, _elsewhere("to [global]"))},
+        "patternProperties": scoped,
+    }
+    definitions["global"] = {
+        "type": "object",
+        "description": "Defaults of all nodes, and keys of the whole pipeline.",
+        "properties": {
+            **own,
+            **whole,
+            **dict.fromkeys(node_only, _elsewhere("to nodes")),
+        },
+        "patternProperties": scoped,
+    }
+    definitions["main"] = {
+        "description": "One node without a table of its own: tables are options.",
+        "properties": {**own, **node_only, **whole},
+        "patternProperties": {
+            **scoped,
+            f"^(?!({_RESERVED})$)": {"not": {"type": "object", "required": ["backend"]}},
+        },
+    }
+    definitions["nodes"] = {
+        "description": "Each table is a node; other keys belong to [global].",
+        "properties": {
+            **{key: _unless_table(key) for key in definitions["global"]["properties"]},
+            **dict.fromkeys(_RESERVED.split("|"), True),
+        },
+        "patternProperties": {
+            f"^(?!({_RESERVED})$)[A-Za-z][A-Za-z0-9_-]*$": {
+                "if": {"type": "object"},
+                "then": {"$ref": "#/$defs/node"},
+            }
+        },
+        "additionalProperties": {"not": {"type": "object"}},
+    }
+    _add_closed(definitions, whole)
+    open_ended = {"anyOf": [{"required": ["import"]}, {"required": ["extends"]}]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Headrace configuration",
+        "type": "object",
+        "properties": {
+            "extends": {
+                "description": "Configurations that this one is laid over; later ones win.",
+                "anyOf": [{"type": "string"}, _TEXTS],
+            },
+            "import": {"description": "Python files and modules that register backends.", **_TEXTS},
+            "global": {"$ref": "#/$defs/global"},
+            "define": {
+                "description": "Names that stand for expressions.",
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+            },
+        },
+        "if": _SINGLE,
+        "then": {"$ref": "#/$defs/main"},
+        "else": {"$ref": "#/$defs/nodes"},
+        **({"allOf": [{"if": {"not": open_ended}, "then": _CLOSED}]} if all_known else {}),
+        "$defs": definitions,
+    }
+
+
+def _add_closed(definitions: dict[str, Any], whole: Iterable[str]) -> None:
+    """Add what refuses unknown keys and tables that are no nodes: misspelt ones."""
+    reserved = dict.fromkeys(_RESERVED.split("|"), True)
+    scoped = {"::": True}
+    keys = dict.fromkeys((*definitions["node"]["properties"], *whole), True)
+    definitions["known_keys"] = {
+        "properties": keys,
+        "patternProperties": scoped,
+        "additionalProperties": _UNKNOWN,
+    }
+    known = {"$ref": "#/$defs/known_keys"}
+    definitions["known_main"] = {
+        "properties": {**keys, **reserved, "global": known},
+        "patternProperties": scoped,
+        "additionalProperties": _UNKNOWN,
+    }
+    definitions["known_nodes"] = {
+        "properties": {**keys, **reserved, "global": known},
+        "patternProperties": scoped,
+        "additionalProperties": {"allOf": [{"type": "object"}, known]},
+    }
+    makes_a_node = {"anyOf": [{"required": [key]} for key in _MAKES_A_NODE]}
+    definitions["whole_nodes"] = {
+        "properties": {**keys, **reserved},
+        "patternProperties": scoped,
+        "additionalProperties": makes_a_node,
+    }
+    in_global = {"required": ["global"], "properties": {"global": makes_a_node}}
+    definitions["known_nodes"]["if"] = {"not": {"anyOf": [makes_a_node, in_global]}}
+    definitions["known_nodes"]["then"] = {"$ref": "#/$defs/whole_nodes"}
+
+
+def _elsewhere(where: str) -> dict[str, Any]:
+    return {"description": f"Belongs {where}.", "not": {}}
+
+
+def _unless_table(key: str) -> dict[str, Any]:
+    """Give the schema of a key at the top beside tables, which is a node if it is one itself."""
+    return {"if": {"not": {"type": "object"}}, "then": {"$ref": f"#/$defs/global/properties/{key}"}}
+
+
+def _or_placeholder(schema: dict[str, Any]) -> dict[str, Any]:
+    """Let a value be a text with a placeholder as well; what describes it stays outside."""
+    described: dict[str, Any] = {k: schema[k] for k in ("description", "default") if k in schema}
+    rest = {k: v for k, v in schema.items() if k not in (*described, "title")}
+    return {**described, "anyOf": [rest, _PLACEHOLDER]}
+
+
+def _keys_of(model: type[BaseModel], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Give the schemas of the fields of a model, each also as a text with a placeholder."""
+    schema = model.model_json_schema(ref_template="#/$defs/{model}")
+    definitions.update(schema.get("$defs", {}))
+    return {key: _or_placeholder(value) for key, value in schema.get("properties", {}).items()}
+
+
+def _option_keys(definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Give the options of all backends by key, and whether these are all.
+
+    Of several backends with one key any may be meant.
+    """
+    offers: dict[str, list[dict[str, Any]]] = {}
+    all_known = True
+    offered = [
+        (name, plugin) for plugin in all_plugins() if plugin.usable for name in plugin.backends
+    ]
+    for name, plugin in sorted(offered, key=lambda one: one[0]):
+        try:
+            keys = _keys_of(plugin.backend(name).Options, definitions)
+        except (PluginError, PydanticUserError, ValueError, TypeError):
+            all_known = False  # it cannot be imported, or an option has no JSON form
+            continue
+        for key, schema in keys.items():
+            described = f"{name}: {schema.get('description', '')}".strip(": ")
+            offers.setdefault(key, []).append({**schema, "description": described})
+    return {key: _any_of(schemas) for key, schemas in sorted(offers.items())}, all_known
+
+
+def _any_of(schemas: list[dict[str, Any]]) -> dict[str, Any]:
+    unique: list[dict[str, Any]] = []
+    for schema in schemas:
+        if schema not in unique:
+            unique.append(schema)
+    if len(unique) == 1:
+        return unique[0]
+    return {"description": "\n".join(s["description"] for s in unique), "anyOf": unique}

@@ -1,0 +1,56 @@
+"""Fixtures that the tests of the command line share."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+
+from headrace._registry import registry
+
+BACKENDS = """
+import headrace
+class {name}(headrace.Backend):
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = "{result}"
+"""
+
+
+class Site:
+    """A folder of fake installed distributions."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def add(self, name, points="", modules=None, requires=("headrace>=0.1,<0.2",), version="1.0"):
+        info = self.folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+        lines += [f"Requires-Dist: {text}" for text in requires]
+        (info / "METADATA").write_text("\n".join(lines) + "\n")
+        (info / "entry_points.txt").write_text(textwrap.dedent(points))
+        for module, code in (modules or {}).items():
+            (self.folder / f"{module}.py").write_text(textwrap.dedent(code))
+
+    def backend(self, name, backend, module, result="x", **more):
+        points = f"[headrace.backends]\n{backend} = {module}:{backend}\n"
+        code = BACKENDS.format(name=backend, result=result)
+        self.add(name, points, {module: code}, **more)
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """Give a folder for fake installed distributions; nothing is registered before or after."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(registry, "_plugins", None)
+    monkeypatch.setattr(registry, "local", {})
+    before = set(sys.modules)
+    yield Site(folder)
+    registry.refresh()
+    for name in set(sys.modules) - before:
+        if name.startswith("hrt_"):
+            del sys.modules[name]

@@ -1,0 +1,767 @@
+"""The commands that look: check, explain, plugins; and what they load."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace._registry import registry
+
+pytest.importorskip("typer")
+
+from typer.testing import CliRunner
+
+from headrace_cli.app import app
+
+
+def headrace_says(*args, **env):
+    """Run a command in this process."""
+    return CliRunner().invoke(app, [str(arg) for arg in args], env=env, prog_name="headrace")
+
+
+def python(*args, path=None):
+    """Run an interpreter of its own."""
+    env = dict(os.environ)
+    if path is not None:
+        env["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [env.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, *args], env=env, capture_output=True, text=True, check=False, timeout=240
+    )
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "pipeline.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def add_plugin(folder, name, *, backends, module="", version="1.0", requires=("headrace>=0.1",)):
+    """Lay out an installed distribution with a module of backends."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    needs = "".join(f"Requires-Dist: {text}\n" for text in requires)
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}", encoding="utf-8"
+    )
+    points = "".join(f"{key} = {value}\n" for key, value in backends.items())
+    (info / "entry_points.txt").write_text(f"[headrace.backends]\n{points}", encoding="utf-8")
+    file = next(iter(backends.values())).partition(":")[0] + ".py"
+    (folder / file).write_text(module, encoding="utf-8")
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder for fake distributions, the only ones that are seen; nothing is registered."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(registry, "local", {})
+    yield folder
+    monkeypatch.undo()
+    registry.refresh()
+
+
+def entry_points_below(folder):
+    """Give an ``entry_points`` that sees nothing but the distributions in a folder."""
+    import importlib.metadata
+
+    def entry_points():
+        found = importlib.metadata.distributions(path=[str(folder)])
+        return importlib.metadata.EntryPoints(p for one in found for p in one.entry_points)
+
+    return entry_points
+
+
+def only(monkeypatch, *plugins):
+    monkeypatch.setenv("HEADRACE_PLUGINS", ",".join(plugins))
+    registry.refresh()
+
+
+GOOD = '''
+from pydantic import Field
+import headrace
+
+
+class Scale(headrace.Backend):
+    """Multiply by a factor.
+
+    More about it.
+    """
+
+    class Options(headrace.Options):
+        """Options."""
+
+        factor: float = Field(2.0, gt=0, description="What to multiply by.")
+        mode: None = Field(None, description="A mode.")
+        name_it: int = Field(description="Needed.")
+
+    def forward(self, batch):
+        """Multiply."""
+'''
+
+
+# The command as a whole.
+
+
+def test_version():
+    result = headrace_says("--version")
+    assert (result.exit_code, result.stdout) == (0, f"headrace {headrace.__version__}\n")
+
+
+@pytest.mark.parametrize("command", [(), ("run",), ("check",), ("explain",), ("plugins",)])
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help(command, flag):
+    result = headrace_says(*command, flag)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage: headrace")
+
+
+def test_wrong_arguments_give_2():
+    for args in (["rum"], ["run"], ["check"], ["check", "a.toml", "--jsn"], ["plugins", "x"]):
+        result = headrace_says(*args)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert result.stderr
+
+
+def test_python_dash_m():
+    done = python("-m", "headrace", "--version")
+    assert (done.returncode, done.stdout) == (0, f"headrace {headrace.__version__}\n")
+
+
+def test_plugins_list_loads_neither_pydantic_nor_rich_nor_a_plugin(site, monkeypatch):
+    only(monkeypatch, *(f"fake{index}" for index in range(8)))
+    for index in range(8):
+        name = f"headrace-fake{index}"
+        add_plugin(
+            site,
+            name,
+            backends={f"F{index}": f"fake{index}_module:F"},
+            module="raise SystemExit('imported')",
+        )
+    code = (
+        "import sys\n"
+        "from headrace_cli.app import app\n"
+        "try:\n    app(['plugins', 'list'])\n"
+        "finally:\n"
+        "    heavy = {'numpy', 'pydantic', 'rich', 'asyncio', 'pluggy'} & set(sys.modules)\n"
+        "    print(sorted(heavy), file=sys.stderr)\n"
+    )
+    done = python("-c", code, path=site)
+    assert done.returncode == 0
+    assert done.stderr == "[]\n"
+    assert done.stdout.count("headrace-fake") == 8
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("headrace_cv", "headrace_ort")),
+    reason="not installed: headrace-cv, headrace-ort",
+)
+@pytest.mark.parametrize("command", [("check",), ("explain",), ("plugins", "doctor")])
+def test_no_heavy_library_is_loaded(command, config, tmp_path, monkeypatch):
+    only(monkeypatch, "cv", "ort")
+    (tmp_path / "model.onnx").write_bytes(b"not looked at")
+    path = config('backend = "S[DecodeMat,Mat2Tensor,OnnxTensor]"\nmodel = "model.onnx"\n')
+    args = [*command, str(path)] if len(command) == 1 else list(command)
+    code = (
+        "import sys\n"
+        "from headrace_cli.app import app\n"
+        f"try:\n    app({args!r})\n"
+        "finally:\n"
+        "    heavy = {'cv2', 'numpy', 'onnxruntime'} & set(sys.modules)\n"
+        "    print(sorted(heavy), file=sys.stderr)\n"
+    )
+    done = python("-c", code)
+    assert done.stderr.splitlines()[-1] == "[]"  # before it there may be warnings
+    assert done.returncode == 0
+
+
+# check
+
+
+def test_check_ok(config):
+    result = headrace_says("check", config('backend = "Identity"\ninstance_num = 2\n'))
+    version = headrace.__version__
+    assert result.exit_code == 0
+    assert result.stdout == f"ok: 1 node, 2 instances; asks for headrace {version}\n"
+    assert result.stderr == ""
+
+
+def test_check_shows_all_problems_with_carets(config):
+    result = headrace_says("check", config('backend = "S[Identty,Randm(2)]"\n'))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "problems in the configuration\n1. " in result.stderr
+    assert "    S[Identty,Randm(2)]\n      ^^^^^^^\n" in result.stderr
+    assert "Did you mean 'Identity'?" in result.stderr
+    assert "Did you mean 'Random'?" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_check_json(config):
+    result = headrace_says("check", config('backend = "S[Identty]"\n'), "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 2
+    assert result.stderr == ""
+    assert found["ok"] is False
+    problem = found["problems"][0]
+    assert (problem["code"], problem["suggestion"]) == ("unknown_backend", "Identity")
+    result = headrace_says("check", config('backend = "Identity"\n'), "--json")
+    assert json.loads(result.stdout) == {
+        "ok": True,
+        "problems": [],
+        "warnings": [],
+        "nodes": ["main"],
+    }
+
+
+def test_check_warns_of_a_min_that_nothing_waits_for(config):
+    text = 'backend = "Identity"\nmin = 2\nmax = 4\n'
+    result = headrace_says("check", config(text))
+    assert result.exit_code == 0
+    assert result.stdout.startswith("ok: ")
+    assert "at least 2 requests" in result.stderr
+    found = json.loads(headrace_says("check", config(text), "--json").stdout)
+    assert [w["code"] for w in found["warnings"]] == ["min_without_wait"]
+    for cure in ("pad = true\n", "batching_timeout = 5\n"):
+        assert headrace_says("check", config(text + cure)).stderr == ""
+
+
+def test_check_warns_of_instances_that_nothing_makes(config):
+    text = '[a]\nbackend = "Identity"\ninstance_num = 3\n'
+    assert headrace_says("check", config(text)).stderr == ""
+    text += 'node_entrypoint = "Batching[Reflect[backend]]"\n'
+    result = headrace_says("check", config(text))
+    assert result.exit_code == 0
+    assert "instance_num is 3, and what this node is built from makes 1 instance" in result.stderr
+    everywhere = text.replace("instance_num = 3\n", "") + "[global]\ninstance_num = 3\n"
+    assert headrace_says("check", config(everywhere)).stderr == ""
+
+
+def test_check_counts_the_instances_behind_a_second_door_once(config):
+    text = '[a]\nbackend = "Identity"\ninstance_num = 3\nnext = "b"\n'
+    file = config(text + '[b]\nbackend = "Forward[node.a]"\n')
+    assert headrace_says("check", file).stdout.startswith("ok: 2 nodes, 3 instances; ")
+    nodes = headrace.explain(file)["nodes"]
+    assert [nodes[name]["door_to"] for name in ("a", "b")] == [None, "a"]
+    assert "b  a second door to 'a', 3 instances" in headrace_says("explain", file).stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["check", "wrong.toml"], "unknown_backend"),
+        (["run", "wrong.toml", "wrong.toml"], "unknown_backend"),
+        (["run", "right.toml", "none.jpg"], "argument"),
+        (["explain", "wrong.toml"], "unknown_backend"),
+        (["explain", "S["], "syntax"),
+        (["explain", "right.toml", "--graph", "png"], "argument"),
+        (["explain", "Identity", "--graph", "svg"], "argument"),
+        (["plugins", "info", "Identty"], "unknown_backend"),
+        (["conformance", "Identty"], "unknown_backend"),
+        (["new", "backend", "not a name"], "name"),
+    ],
+)
+def test_an_error_is_json_too(command, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.toml").write_text('backend = "Identty"\n', encoding="utf-8")
+    (tmp_path / "right.toml").write_text('backend = "Identity"\n', encoding="utf-8")
+    result = headrace_says(*command, "--json")
+    assert result.exit_code == 2
+    found = json.loads(result.stdout)
+    assert found["ok"] is False
+    assert [problem["code"] for problem in found["problems"]] == [code]
+    assert {"code", "type", "message"} == set(found["error"])
+    plain = headrace_says(*command)
+    assert (plain.exit_code, plain.stdout) == (2, "")
+    assert f"error: {found['error']['message']}" in plain.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("command", [["explain", "Identity"], ["schema"], ["plugins", "info", "S"]])
+def test_what_cannot_be_written_is_an_error_without_a_traceback(command):
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: reading or writing failed: No space left on device\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes a descriptor in a shell")
+def test_a_closed_stdout_is_no_error():
+    text = f"{sys.executable} -m headrace explain Identity >&-"
+    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_check_of_a_file_that_is_not_there(tmp_path):
+    result = headrace_says("check", tmp_path / "none.toml")
+    assert result.exit_code == 2
+    assert "no such file" in result.stderr
+
+
+def test_no_import_runs_no_code(config, tmp_path):
+    (tmp_path / "own.py").write_text("raise AssertionError('it ran')", encoding="utf-8")
+    path = config('import = ["own.py"]\nbackend = "Identity"\n')
+    for command in (("check",), ("explain",), ("run",)):
+        rest = [path] if command == ("run",) else []
+        result = headrace_says(*command, path, *rest, "--no-import")
+        assert result.exit_code == 2
+        assert "not allowed" in result.stderr
+    assert "it ran" in headrace_says("check", path).stderr
+
+
+def test_traceback_is_shown_on_demand_only(config):
+    path = config('backend = "Identty"\n')
+    assert "Traceback" not in headrace_says("explain", path).stderr
+    assert "Traceback" in headrace_says("--traceback", "explain", path).stderr
+    assert "Traceback" in headrace_says("explain", path, HEADRACE_TRACEBACK="1").stderr
+
+
+# explain
+
+
+def test_explain_draws_a_tree_with_origins(config):
+    text = 'backend = "S[Identity,Random(0.5)[Identity]]"\nmax = 4\n'
+    result = headrace_says("explain", config(text))
+    assert result.exit_code == 0
+    assert "main  1 instance, batches of 1 to 4, run by its callers" in result.stdout
+    assert "max = 4  (node)" in result.stdout
+    assert "p = 0.5  (inline)" in result.stdout
+    assert f"Identity  headrace {headrace.__version__}, batches of 1 or more" in result.stdout
+    assert "asks for" in result.stdout
+
+
+def test_explain_json_is_exactly_what_python_gives(config):
+    path = config('backend = "S[Identity,Identity]"\n')
+    found = json.loads(headrace_says("explain", path, "--json").stdout)
+    assert found == json.loads(json.dumps(headrace.explain(str(path))))
+    expression = "S[Identity,(or)Identity]"
+    found = json.loads(headrace_says("explain", expression, "--json").stdout)
+    assert found == json.loads(json.dumps(headrace.explain(headrace.parse(expression))))
+
+
+def test_explain_of_an_expression():
+    result = headrace_says("explain", "S[Identity,(or)Identity]")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("S[Identity,(or)Identity]\n")
+    assert "(or)Identity  headrace" in result.stdout
+
+
+def test_explain_of_neither_a_file_nor_an_expression():
+    result = headrace_says("explain", "line.tml")
+    assert result.exit_code == 2
+    assert "no file, so it was read as an expression" in result.stderr
+    result = headrace_says("explain", "nowhere.toml")
+    assert result.exit_code == 2
+    assert "no such file" in result.stderr
+
+
+def test_lines_of_a_tree_are_not_cut_when_nobody_sees_a_terminal():
+    inner = ",".join(["Identity"] * 100)
+    result = headrace_says("explain", f"S[{inner}]")
+    assert result.stdout.startswith(f"S[{inner}]\n")
+
+
+# plugins
+
+
+def test_list_without_plugins(monkeypatch):
+    monkeypatch.setattr(registry, "_plugins", [])
+    result = headrace_says("plugins", "list")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "pip install headrace-cv" in result.stderr
+    assert json.loads(headrace_says("plugins", "list", "--json").stdout) == []
+
+
+def test_list(site, monkeypatch):
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    add_plugin(site, "headrace-new", backends={"New": "new_module:New"}, requires=("headrace>=99",))
+    only(monkeypatch, "good", "new")
+    result = headrace_says("plugins", "list")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0].split()[:2] == ["DISTRIBUTION", "VERSION"]
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["headrace-good", "1.0", ">=0.1", "ok", "Scale"] in rows
+    assert "it requires headrace >=99" in result.stdout
+    found = json.loads(headrace_says("plugins", "list", "--json").stdout)
+    states = {record["distribution"]: record["state"] for record in found}
+    assert states["headrace-good"] == "ok"
+    assert states["headrace-new"] == "incompatible"
+
+
+def test_info_of_a_backend(site, monkeypatch):
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    only(monkeypatch, "good")
+    for name in ("Scale", "good:Scale"):
+        result = headrace_says("plugins", "info", name)
+        assert result.exit_code == 0
+        assert "Multiply by a factor." in result.stdout
+        assert "factor: float (> 0), default 2.0\n        What to multiply by." in result.stdout
+        assert "name_it: int, required" in result.stdout
+    found = json.loads(headrace_says("plugins", "info", "Scale", "--json").stdout)
+    (backend,) = found["backends"]
+    assert found["plugins"] == []
+    assert (backend["distribution"], backend["reads"]) == ("headrace-good", ["data"])
+    assert [option["name"] for option in backend["options"]] == ["factor", "mode", "name_it"]
+
+
+@pytest.mark.parametrize("name", ["good", "headrace-good", "Headrace_Good"])
+def test_info_of_a_plugin(name, site, monkeypatch):
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    only(monkeypatch, "good")
+    result = headrace_says("plugins", "info", name)
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "headrace-good 1.0: ok, requires headrace >=0.1\n  Scale  Multiply by a factor.\n"
+    )
+
+
+def test_info_of_a_backend_that_gave_its_distribution_the_name(site, monkeypatch):
+    add_plugin(site, "headrace-scale", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    only(monkeypatch, "scale")
+    assert headrace_says("plugins", "info", "Scale").stdout.startswith("Scale: headrace-scale 1.0")
+    for name in ("scale", "headrace-scale", "headrace_scale"):
+        assert headrace_says("plugins", "info", name).stdout.startswith("headrace-scale 1.0: ok")
+
+
+def test_info_of_core():
+    result = headrace_says("plugins", "info", "headrace")
+    assert result.exit_code == 0
+    assert "Identity" in result.stdout
+
+
+def test_info_of_what_is_unknown():
+    result = headrace_says("plugins", "info", "Identty")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Did you mean 'Identity'?" in result.stderr
+
+
+def test_info_of_a_plugin_with_a_slip_in_its_name(site, monkeypatch):
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    only(monkeypatch, "good")
+    result = headrace_says("plugins", "info", "goood")
+    assert result.exit_code == 2
+    assert "Did you mean 'good'?" in result.stderr
+
+
+def test_doctor_finds_nothing_wrong(site, monkeypatch):
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    only(monkeypatch, "good")
+    result = headrace_says("plugins", "doctor")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1].startswith("ok: ")
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "remedy"),
+    [
+        ("goood", "goood", "Did you mean 'good'?"),
+        ("headrace-goood", "goood", "Did you mean 'good'?"),
+        ("-trt", "trt", "Install it: pip install headrace-trt"),
+        ("-torchh", "torchh", "Did you mean 'torch'?"),
+        ("-", "-", "Installed are: good."),
+    ],
+)
+def test_a_slip_in_the_list_of_allowed_plugins_is_told(word, name, remedy, site, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points_below(site))
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    only(monkeypatch, "good", word)
+    result = headrace_says("plugins", "doctor")
+    assert result.exit_code == 0
+    reason = f"no installed plugin is called {name!r}"
+    assert f"HEADRACE_PLUGINS: unknown_plugin: {reason}\n  {remedy}\n" in result.stdout
+    finding = json.loads(headrace_says("plugins", "doctor", "--json").stdout)["findings"][-1]
+    assert (finding["kind"], finding["plugin"], finding["remedy"]) == (
+        "unknown_plugin",
+        name,
+        remedy,
+    )
+    listed = headrace_says("plugins", "list")
+    assert listed.stderr == f"warning: HEADRACE_PLUGINS: {reason}. {remedy}\n"
+    only(monkeypatch, "good")
+    assert "unknown_plugin" not in headrace_says("plugins", "doctor").stdout
+    assert headrace_says("plugins", "list").stderr == ""
+
+
+def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    add_plugin(site, "headrace-twin", backends={"Scale": "twin_module:Scale"}, module=GOOD)
+    add_plugin(site, "headrace-bad", backends={"Bad": "bad_module:Bad"}, module="1 / 0")
+    add_plugin(site, "headrace-quit", backends={"Quit": "quit_module:Q"}, module="raise SystemExit")
+    add_plugin(
+        site, "headrace-lib", backends={"Lib": "lib_module:L"}, module="import no_such_library"
+    )
+    add_plugin(
+        site,
+        "headrace-dep",
+        backends={"Dep": "dep_module:Scale"},
+        module=GOOD,
+        requires=("headrace>=0.1", "no-such-distribution>=2", "pydantic<1", "other; extra == 'x'"),
+    )
+    add_plugin(site, "headrace-new", backends={"New": "new_module:New"}, requires=("headrace>=99",))
+    add_plugin(site, "headrace-core", backends={"S": "core_module:Scale"}, module=GOOD)
+    add_plugin(site, "headrace-off", backends={"Off": "off_module:Off"}, module="1 / 0")
+    only(monkeypatch, "good", "twin", "bad", "quit", "lib", "dep", "new", "core")
+    result = headrace_says("plugins", "doctor", "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert found["ok"] is False
+    kinds = {
+        (finding["distribution"], finding["kind"])
+        for finding in found["findings"]
+        if finding["distribution"].split("-")[-1] not in ("cv", "ort", "torch", "trt")
+    }
+    assert kinds == {
+        ("headrace-good", "duplicate"),
+        ("headrace-bad", "broken"),
+        ("headrace-quit", "broken"),
+        ("headrace-lib", "missing_dependency"),
+        ("headrace-dep", "missing_dependency"),
+        ("headrace-new", "incompatible"),
+        ("headrace-core", "duplicate"),
+        ("headrace-off", "disabled"),
+    }
+    assert all(finding["reason"] and finding["remedy"] for finding in found["findings"])
+    dep = [f["reason"] for f in found["findings"] if f["distribution"] == "headrace-dep"]
+    assert dep[0] == "it requires no-such-distribution>=2, which is not installed"
+    assert dep[1].startswith("it requires pydantic<1, installed is ")
+    assert len(dep) == 2
+    text = headrace_says("plugins", "doctor")
+    assert text.exit_code == 1
+    assert "Write good:Scale or twin:Scale" in text.stdout
+
+
+@pytest.fixture
+def one_of_each(site, monkeypatch):
+    """A plugin in each state; `bad` and `lib` show theirs when they are imported."""
+    add_plugin(site, "headrace-good", backends={"Fine": "good_module:Scale"}, module=GOOD)
+    add_plugin(site, "headrace-one", backends={"Twin": "one_module:Scale"}, module=GOOD)
+    add_plugin(site, "headrace-two", backends={"Twin": "two_module:Scale"}, module=GOOD)
+    add_plugin(site, "headrace-bad", backends={"Bad": "bad2_module:Bad"}, module="1 / 0")
+    add_plugin(site, "headrace-end", backends={"End": "end_module:E"}, module="raise SystemExit(3)")
+    add_plugin(site, "headrace-lib", backends={"Lib": "lib2_module:L"}, module="import no_such")
+    needs = ("headrace>=0.1", "no-such-distribution>=2")
+    add_plugin(
+        site, "headrace-dep", backends={"Dep": "dep2_module:Scale"}, module=GOOD, requires=needs
+    )
+    add_plugin(site, "headrace-new", backends={"New": "new_module:New"}, requires=("headrace>=99",))
+    add_plugin(site, "headrace-off", backends={"Off": "off_module:Off"}, module="1 / 0")
+    monkeypatch.setenv("HEADRACE_PLUGINS", "-off,-cv,-ort")
+    registry.refresh()
+
+
+BY_METADATA = {
+    "headrace-good": "ok",
+    "headrace-one": "duplicate",
+    "headrace-two": "duplicate",
+    "headrace-dep": "missing_dependency",
+    "headrace-new": "incompatible",
+    "headrace-off": "disabled",
+}
+BY_IMPORT = {
+    "headrace-bad": "broken",
+    "headrace-end": "broken",
+    "headrace-lib": "missing_dependency",
+}
+
+
+def states(rows):
+    own = [row for row in rows if row["distribution"] in {**BY_METADATA, **BY_IMPORT}]
+    for row in own:
+        assert (row["reason"] is None) == (row["remedy"] is None) == (row["state"] == "ok")
+    return {row["distribution"]: row["state"] for row in own}
+
+
+def test_list_gives_the_states_that_need_no_import(one_of_each):
+    before = set(sys.modules)
+    result = headrace_says("plugins", "list", "--json")
+    assert result.exit_code == 0
+    lib = {"headrace-lib": "missing_dependency"}
+    assert states(json.loads(result.stdout)) == {
+        **BY_METADATA,
+        **dict.fromkeys(BY_IMPORT, "ok"),
+        **lib,
+    }
+    assert not [name for name in set(sys.modules) - before if name.endswith("_module")]
+    text = headrace_says("plugins", "list").stdout
+    assert "'Twin' is offered by headrace-one and headrace-two" in text
+    assert 'pip install "no-such-distribution>=2"' in text
+
+
+def test_list_opens_no_metadata_but_that_of_plugins(one_of_each, site):
+    add_plugin(
+        site, "needs-much", backends={"Much": "much_module:Much"}, requires=("pydantic", "typer")
+    )
+    code = (
+        "import sys; opened = []; sys.addaudithook(lambda event, args: opened.append(str(args[0])) "
+        "if event == 'open' else None)\n"
+        "from headrace_cli.app import app\n"
+        "try:\n    app(['plugins', 'list'])\n"
+        "except SystemExit:\n    pass\n"
+        "print('OPENED', *[path for path in opened if path.endswith(('METADATA', 'PKG-INFO'))])"
+    )
+    done = python("-c", code, path=site)
+    assert "needs-much" in done.stdout
+    opened = done.stdout.splitlines()[-1].split()[1:]
+    assert len(opened) == len(set(opened)) >= 10
+    names = {path.replace("\\", "/").split("/")[-2].split("-")[0] for path in opened}
+    assert {name.split("_")[0] for name in names} <= {"headrace", "needs"}
+
+
+LIBRARIES = """
+'''
+import library_in_a_text
+'''
+from __future__ import annotations
+import os, hrt_seen.part
+import library_of_doctor as d
+from .sibling import x
+try:
+    import library_in_try
+except ImportError:
+    pass
+def init():
+    import library_in_init
+"""
+
+
+def test_list_finds_libraries_that_are_not_there_in_the_source(site, monkeypatch):
+    add_plugin(site, "headrace-src", backends={"A": "hrt_seen.part:A"})
+    (site / "hrt_seen").mkdir()
+    (site / "hrt_seen" / "__init__.py").write_text("")
+    (site / "hrt_seen" / "part.py").write_text(LIBRARIES)
+    add_plugin(site, "headrace-pack", backends={"B": "hrt_pack.part:B"})
+    (site / "hrt_pack").mkdir()
+    (site / "hrt_pack" / "__init__.py").write_text("import library_of_package")
+    (site / "hrt_pack" / "part.py").write_text("")
+    add_plugin(site, "headrace-bare", backends={"C": "hrt_no_such_module:C"})
+    only(monkeypatch, "src", "pack", "bare")
+    rows = {r["plugin"]: r for r in json.loads(headrace_says("plugins", "list", "--json").stdout)}
+    assert {name: rows[name]["state"] for name in ("src", "pack", "bare")} == {
+        "src": "missing_dependency",
+        "pack": "missing_dependency",
+        "bare": "ok",
+    }
+    assert "there is no 'library_of_doctor'" in rows["src"]["reason"]
+    assert rows["pack"]["remedy"] == "Install 'library_of_package', or install headrace-pack again."
+    assert not [name for name in sys.modules if name.startswith("hrt_")]
+
+
+def test_list_compares_versions_without_opening_metadata(site, monkeypatch):
+    library = site / "some_library-1.5.dist-info"
+    library.mkdir()
+    (library / "METADATA").write_text("Metadata-Version: 2.1\nName: some-library\nVersion: 1.5\n")
+    needs = ("headrace>=0.1", "some_library[fast]>=2", "other>1; python_version < '3'")
+    add_plugin(site, "headrace-dep", backends={"D": "hrt_dep:D"}, requires=needs)
+    only(monkeypatch, "dep")
+    rows = json.loads(headrace_says("plugins", "list", "--json").stdout)
+    (row,) = [r for r in rows if r["plugin"] == "dep"]
+    assert row["state"] == "missing_dependency"
+    assert row["reason"] == "it requires some_library>=2, installed is 1.5"
+    assert row["remedy"] == 'Install it: pip install "some_library[fast]>=2"'
+
+
+def add_build(folder, name, package):
+    """Lay out an installed distribution that brings a package."""
+    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "top_level.txt").write_text(f"{package}\n")
+
+
+def test_another_build_may_take_the_place_of_a_library_but_two_are_told(site, monkeypatch):
+    for package in ("hrt_runtime", "hrt_namespace"):
+        (site / package).mkdir()
+    (site / "hrt_runtime" / "__init__.py").write_text("")
+    needs = ("headrace>=0.1", "hrt-runtime", "hrt-space")
+    add_plugin(site, "headrace-dep", backends={"D": "hrt_dep:D"}, requires=needs)
+    (site / "hrt_dep.py").write_text(
+        "import headrace\nclass D(headrace.Backend):\n    def forward(self, batch):\n        pass\n"
+    )
+    add_build(site, "hrt-runtime-gpu", "hrt_runtime")
+    add_build(site, "hrt-space", "hrt_namespace")
+    add_build(site, "hrt-space-more", "hrt_namespace")
+    only(monkeypatch, "dep")
+
+    def found():
+        doctor = json.loads(headrace_says("plugins", "doctor", "--json").stdout)
+        return [one for one in doctor["findings"] if one["plugin"] == "dep"]
+
+    assert found() == []
+    add_build(site, "hrt-runtime", "hrt_runtime")
+    (overlap,) = found()
+    assert overlap["kind"] == "overlap"
+    assert "hrt-runtime and hrt-runtime-gpu" in overlap["reason"]
+    assert "`pip uninstall -y hrt-runtime hrt-runtime-gpu`" in overlap["remedy"]
+
+
+def test_a_module_of_its_own_that_is_not_there_is_no_missing_library(site, monkeypatch):
+    add_plugin(site, "headrace-bare", backends={"C": "hrt_none.part:C"})
+    only(monkeypatch, "bare")
+    doctor = json.loads(headrace_says("plugins", "doctor", "--json").stdout)
+    (found,) = [f for f in doctor["findings"] if f["plugin"] == "bare"]
+    assert found["kind"] == "broken"
+    assert "No module named 'hrt_none'" in found["reason"]
+
+
+def test_doctor_gives_all_states(one_of_each):
+    result = headrace_says("plugins", "doctor", "--json")
+    assert result.exit_code == 1
+    assert states(json.loads(result.stdout)["plugins"]) == {**BY_METADATA, **BY_IMPORT}
+
+
+@pytest.mark.parametrize(("name", "state"), sorted({**BY_METADATA, **BY_IMPORT}.items()))
+def test_info_gives_the_state_of_one_plugin(name, state, one_of_each):
+    result = headrace_says("plugins", "info", name, "--json")
+    assert result.exit_code == 0
+    assert states(json.loads(result.stdout)["plugins"]) == {name: state}
+    text = headrace_says("plugins", "info", name).stdout
+    assert text.startswith(f"{name} 1.0: {state}")
+    if state in ("disabled", "incompatible"):
+        assert "not imported" in text
+        assert "cannot be imported" not in text
+
+
+def test_a_plugin_in_a_state_by_name_only_can_still_be_used(one_of_each):
+    explained = headrace.explain(headrace.parse("two:Twin(name_it=1)"))
+    assert "headrace-two" in json.dumps(explained)
+
+
+def test_schema_prints_a_json_schema_that_accepts_a_configuration():
+    import jsonschema
+
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "schema"], capture_output=True, text=True, check=True
+    )
+    schema = json.loads(done.stdout)
+    line = headrace_says("schema", "--json").stdout
+    assert line.count("\n") == 1
+    jsonschema.validate({"backend": "Identity", "max": 4}, json.loads(line))
+    jsonschema.validate({"backend": "Identity", "max": 4}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"backend": "Identity", "max": "many"}, schema)
+
+
+def test_list_prints_what_programs_are_told(site):
+    add_plugin(site, "headrace-good", backends={"Good": "good_module:Good"}, module=GOOD)
+    done = python("-m", "headrace", "plugins", "list", "--json", path=site)
+    same = [plugin.to_dict() for plugin in headrace.plugins.installed(refresh=True)]
+    assert json.loads(done.stdout) == json.loads(json.dumps(same))

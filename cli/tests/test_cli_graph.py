@@ -1,0 +1,141 @@
+"""``headrace explain --graph``: the same nodes and edges in every format."""
+
+from __future__ import annotations
+
+import json
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+
+pytest.importorskip("typer")
+
+from typer.testing import CliRunner
+
+import headrace
+from headrace_cli.app import app
+from headrace_cli.graph import FORMATS
+
+CONFIG = """
+[read]
+backend = "Identity"
+next = "find,lines"
+
+[find]
+backend = "Identity"
+next = "lines"
+instance_num = 2
+
+[lines]
+backend = "S[Identity,Identity]"
+map = "read[result:data],find[result:boxes]"
+each = "boxes:box"
+"""
+
+
+@pytest.fixture
+def found(tmp_path):
+    path = tmp_path / "page.toml"
+    path.write_text(CONFIG, encoding="utf-8")
+    return headrace.explain(path)
+
+
+def test_mermaid_has_every_node_and_edge(found):
+    text = FORMATS["mermaid"](found)
+    assert text.splitlines()[0] == "flowchart LR"
+    edges = re.findall(r'n\d (?:-- "(.*)" )?--> n\d', text)
+    assert edges == ["", "result:data", "result:boxes"]
+    assert "find (2 instances)" in text
+    assert "lines (each boxes:box)" in text
+
+
+def test_mermaid_quotes_what_keys_contain(tmp_path):
+    path = tmp_path / "odd.toml"
+    path.write_text(
+        CONFIG.replace('"read[result:data],', "'read[a\"<b&:data],").replace(
+            'find[result:boxes]"', "find[result:boxes]'"
+        ),
+        encoding="utf-8",
+    )
+    text = FORMATS["mermaid"](headrace.explain(path))
+    assert '-- "a&quot;&lt;b&amp;:data" -->' in text
+
+
+def test_dot_quotes_names_and_labels(found):
+    text = FORMATS["dot"](found)
+    assert '"read" -> "find"' in text
+    assert '"find" -> "lines" [label="result:boxes"]' in text
+    assert text.count("->") == 3
+
+
+def test_the_drawing_is_well_formed_and_has_a_box_per_node_and_an_arrow_per_edge(found):
+    root = ET.fromstring(FORMATS["svg"](found))
+    space = "{http://www.w3.org/2000/svg}"
+    boxes = [r for r in root.iter(f"{space}rect") if r.get("rx")]
+    arrows = [p for p in root.iter(f"{space}path") if p.get("marker-end")]
+    assert (len(boxes), len(arrows)) == (3, 3)
+    left = {t.text: float(b.get("x")) for b, t in zip(boxes, _titles(root, space), strict=True)}
+    assert left["read"] < left["find (2 instances)"] < left["lines (each boxes:box)"]
+    spans = sorted((float(b.get("x")), float(b.get("y"))) for b in boxes)
+    assert len(set(spans)) == 3
+
+
+def _titles(root, space):
+    return [t for t in root.iter(f"{space}text") if t.get("font-weight")]
+
+
+def test_the_command_prints_a_picture(tmp_path):
+    path = tmp_path / "page.toml"
+    path.write_text(CONFIG, encoding="utf-8")
+    done = CliRunner().invoke(app, ["explain", str(path), "--graph", "mermaid"])
+    assert done.exit_code == 0
+    assert done.stdout.startswith("flowchart LR")
+
+
+def test_a_picture_may_stand_in_json(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('backend = "Identity"\n', encoding="utf-8")
+    command = ["explain", str(path), "--graph", "dot"]
+    plain = CliRunner().invoke(app, command).stdout
+    found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert found == {"format": "dot", "graph": plain.rstrip("\n")}
+
+
+def test_an_unknown_format_and_a_bare_expression_are_refused(tmp_path):
+    path = tmp_path / "page.toml"
+    path.write_text(CONFIG, encoding="utf-8")
+    for arguments in (
+        ["explain", str(path), "--graph", "png"],
+        ["explain", "Identity", "--graph", "svg"],
+    ):
+        assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+@pytest.fixture
+def reposting(tmp_path):
+    config = {
+        "check": {"backend": "S[Identity,(or)Repost[repair]]", "next": "done"},
+        "repair": {"backend": "S[Identity,Repost[check]]"},
+        "done": {"backend": "Identity"},
+    }
+    return headrace.explain(config)
+
+
+def test_where_a_walk_may_go_on_is_a_dashed_arrow(reposting):
+    text = FORMATS["mermaid"](reposting)
+    assert re.findall(r'(n\d) -. "Repost" .-> (n\d)', text) == [("n0", "n1"), ("n1", "n0")]
+    text = FORMATS["dot"](reposting)
+    assert '"check" -> "repair" [label=Repost, style=dashed];' in text
+    root = ET.fromstring(FORMATS["svg"](reposting))
+    paths = [p for p in root.iter("{http://www.w3.org/2000/svg}path") if p.get("marker-end")]
+    assert [p.get("stroke-dasharray") for p in paths] == [None, "4 3", "4 3"]
+
+
+def test_the_tree_says_where_a_walk_may_go_on(tmp_path):
+    path = tmp_path / "page.toml"
+    text = '[a]\nbackend = "S[Identity,Repost[b]]"\n[b]\nbackend = "Identity"\n'
+    path.write_text(text, encoding="utf-8")
+    done = CliRunner().invoke(app, ["explain", str(path)])
+    assert done.exit_code == 0
+    assert "Repost" in done.stdout
+    assert "goes on at node 'b'" in done.stdout

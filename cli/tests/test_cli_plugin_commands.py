@@ -1,0 +1,429 @@
+"""Commands that plugins bring, and what doctor says of what their hooks name."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+import typer
+
+import headrace
+from headrace._registry import registry
+
+pytest.importorskip("typer")
+
+from typer.testing import CliRunner
+
+from headrace_cli.app import app
+from headrace_cli.plugin_commands import OWN_COMMANDS
+
+HOOKS = """
+from headrace.hookspecs import hookimpl
+
+@hookimpl
+def headrace_commands():
+    return {commands!r}
+"""
+
+COMMANDS = '''
+"""Heavy: only loaded when a command is called."""
+import sys
+import typer
+from typing import Annotated
+import headrace
+
+app = typer.Typer(help="Train models.")
+
+@app.command()
+def fit(epochs: int = 3, name: Annotated[str, typer.Argument()] = "x"):
+    """Fit a model."""
+    print(f"fit {name} {epochs}")
+
+@app.command()
+def fail():
+    raise typer.Exit(7)
+
+def label(folder: str, limit: int = 100) -> int:
+    """Label the images of a folder."""
+    print(f"label {folder} {limit}")
+    return 0 if limit else 4
+
+def wrong():
+    headrace.parse("A[")
+
+def crash():
+    raise RuntimeError("crashed")
+
+def leave():
+    sys.exit(9)
+
+def interrupted():
+    raise KeyboardInterrupt
+
+def abort():
+    raise typer.Abort
+
+def unreadable(thing: "int | str"):
+    pass
+
+nothing = 3
+'''
+
+
+def says(*args):
+    return CliRunner().invoke(app, list(args), prog_name="headrace")
+
+
+def commands(site, name="headrace-train", module="hrt_train", **paths):
+    hooks = HOOKS.format(commands=paths)
+    points = f"[headrace.plugins]\nhooks = {module}_hooks\n"
+    site.add(name, points, {f"{module}_hooks": hooks, module: COMMANDS})
+
+
+@pytest.fixture
+def train(site):
+    names = ("label", "wrong", "crash", "leave", "interrupted", "abort", "unreadable", "nothing")
+    paths = {name: f"hrt_train:{name}" for name in names}
+    commands(site, train="hrt_train:app", absent="hrt_train:no", gone="hrt_gone:x", **paths)
+
+
+def test_help_lists_the_commands_of_plugins_without_importing_them(train):
+    result = says("--help")
+    assert result.exit_code == 0
+    section = result.output.partition("Commands of plugins:")[2]
+    assert "label" in section
+    assert "Comes with headrace-train." in section
+    assert "run " in result.output.partition("Commands of plugins:")[0]
+    assert "hrt_train" not in sys.modules
+
+
+def test_the_commands_of_core_ask_no_plugin(train):
+    assert says("--version").exit_code == 0
+    assert says("check", "--help").exit_code == 0
+    assert "hrt_train_hooks" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "output"),
+    [
+        (["train", "fit", "--epochs", "5", "y"], 0, "fit y 5\n"),
+        (["train", "fail"], 7, ""),
+        (["train", "fit", "--epochs", "much"], 2, None),
+        (["label", "here"], 0, "label here 100\n"),
+        (["label", "here", "--limit", "0"], 4, "label here 0\n"),
+        (["label", "--", "-x"], 0, "label -x 100\n"),
+        (["label"], 2, None),
+        (["leave"], 9, ""),
+        (["interrupted"], 130, None),
+        (["abort"], 1, None),
+        (["train:label", "here"], 0, "label here 100\n"),
+    ],
+)
+def test_a_command_gets_its_arguments_and_gives_its_exit_status(train, args, status, output):
+    result = says(*args)
+    assert (result.exit_code, result.stdout) == (status, output if output is not None else "")
+
+
+def test_help_of_a_command_is_its_own(train):
+    result = says("label", "--help")
+    assert result.exit_code == 0
+    assert result.output.startswith("Usage: headrace label [OPTIONS]")
+    assert "Label the images of a folder." in result.output
+    assert "Train models." in says("train", "--help").output
+
+
+def test_a_command_of_click_itself_is_run(site):
+    pytest.importorskip("click")
+    code = "import click\n@click.command()\n@click.option('--n', default=1)\ndef go(n):\n"
+    code += "    click.echo(n)\n    click.get_current_context().exit(n)\n"
+    commands(site, go="hrt_click:go")
+    (site.folder / "hrt_click.py").write_text(code)
+    result = says("go", "--n", "3")
+    assert (result.exit_code, result.stdout) == (3, "3\n")
+    assert says("go", "--m").exit_code == 2
+    assert says("go", "--help").output.startswith("Usage: headrace go")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("absent", "cannot import 'hrt_train:no': AttributeError"),
+        ("gone", "No module named 'hrt_gone'"),
+        ("unreadable", "no command can be made of 'hrt_train:unreadable'"),
+        ("nothing", "no command can be made of 'hrt_train:nothing'"),
+        ("wrong", "A["),
+    ],
+)
+def test_what_is_broken_or_wrong_is_one_message_and_exit_status_2(train, name, words):
+    result = says(name)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert words in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_an_error_of_the_command_itself_is_not_hidden(train):
+    result = says("crash")
+    assert isinstance(result.exception, RuntimeError)
+    assert result.exit_code == 1
+
+
+def test_an_unknown_command_names_the_nearest_and_what_is_broken(train, site):
+    site.add("headrace-bad", "[headrace.plugins]\nh = hrt_bad\n", {"hrt_bad": "1 / 0"})
+    result = says("lable")
+    assert result.exit_code == 2
+    assert "No such command 'lable'. Did you mean 'label'?" in result.stderr
+    assert "headrace-bad cannot be used: its hooks failed: ZeroDivisionError" in result.stderr
+    assert "Did you mean 'check'?" in says("chekc").stderr
+    assert says("--nope").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "code", ["1 / 0", "raise SystemExit(3)", HOOKS.format(commands={"a b": "x"})]
+)
+def test_a_broken_plugin_breaks_neither_help_nor_the_others(train, site, code):
+    site.add("headrace-bad", "[headrace.plugins]\nh = hrt_bad\n", {"hrt_bad": code})
+    result = says("--help")
+    assert result.exit_code == 0
+    assert "label" in result.output
+    assert says("label", "x").exit_code == 0
+    doctor = json.loads(says("plugins", "doctor", "--json").stdout)
+    assert [f["kind"] for f in doctor["findings"] if f["plugin"] == "bad"] == ["broken"]
+
+
+def test_a_command_of_core_wins_and_doctor_says_so(site):
+    commands(site, check="hrt_train:label", label="hrt_train:label")
+    assert "Check a configuration" in says("check", "--help").output
+    assert "train:check" in says("--help").output
+    assert says("train:check", "x").stdout == "label x 100\n"
+    doctor = says("plugins", "doctor")
+    assert doctor.exit_code == 1
+    assert (
+        "headrace-train 1.0: duplicate: the command 'check' is never used: headrace itself has one "
+        "of that name\n  Ask its author for another name."
+    ) in doctor.stdout
+
+
+def test_two_plugins_with_one_command_are_an_error_and_the_qualifier_chooses(site):
+    commands(site, label="hrt_train:label")
+    commands(site, name="headrace-other", module="hrt_other", label="hrt_other:label")
+    result = says("label", "x")
+    assert result.exit_code == 2
+    assert "headrace-other and headrace-train" in result.stderr
+    assert "other:label or train:label" in result.stderr
+    assert says("other:label", "x").stdout == "label x 100\n"
+    listed = says("--help").output
+    assert "other:label" in listed
+    assert "train:label" in listed
+    assert "is offered by headrace-other and headrace-train" in says("plugins", "doctor").stdout
+
+
+def test_a_disabled_plugin_has_no_commands(train, monkeypatch):
+    monkeypatch.setenv("HEADRACE_PLUGINS", "-train")
+    registry.refresh()
+    assert "label" not in says("--help").output.partition("Commands of plugins")[2]
+    assert says("label", "x").exit_code == 2
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys\nfrom headrace_cli.app import app\n"
+        "try:\n    app(['--help'], prog_name='headrace')\nexcept SystemExit:\n    pass\n"
+        "sys.stderr.write(' '.join(m for m in ('numpy', 'pydantic', 'cv2') if m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+EVERYTHING = """
+from headrace.hookspecs import hookimpl
+
+@hookimpl
+def headrace_definitions():
+    return {{"Good": "S[Identity]", "Bad": "S[NoSuchThing]", "S": "Identity"}}
+@hookimpl
+def headrace_batch_policies():
+    return {{"Mine": "{module}:Mine", "Theirs": "{module}:Theirs", "greedy": "{module}:Mine"}}
+@hookimpl
+def headrace_dispatch_policies():
+    return {{"Mine": "{module}:Mine", "None1": "{module}:none"}}
+@hookimpl
+def headrace_probes():
+    return {{"Probe": "{module}:Probe", "NoProbe": "{module}:Mine", "Odd": "{module}:Odd"}}
+@hookimpl
+def headrace_commands():
+    return {{"fine": "{module}:fine", "heavy": "{module}_heavy:x"}}
+@hookimpl
+def headrace_node_entrypoint():
+    return {entrypoint!r}
+
+from headrace.policies import BatchPolicy, DispatchPolicy
+class Mine(BatchPolicy): pass
+class Theirs(DispatchPolicy): pass
+class Probe:
+    def batch_done(self, *args): pass
+class Odd(Probe):
+    class Options: pass
+def fine(): pass
+"""
+
+
+def test_doctor_checks_everything_that_hooks_name(site):
+    for name in ("all", "more"):
+        module = f"hrt_{name}"
+        code = EVERYTHING.format(module=module, entrypoint="Reflect[backend]")
+        heavy = "import hrt_no_such_library"
+        points = f"[headrace.plugins]\nh = {module}\n"
+        site.add(f"headrace-{name}", points, {module: code, f"{module}_heavy": heavy})
+    found = json.loads(says("plugins", "doctor", "--json").stdout)["findings"]
+    mine = sorted((f["kind"], f["reason"]) for f in found if f["plugin"] == "all")
+    expected = [
+        ("broken", "the batch policy 'Theirs': 'hrt_all:Theirs' is no BatchPolicy"),
+        ("broken", "the definition 'Bad': unknown backend 'NoSuchThing'"),
+        ("broken", "the dispatch policy 'Mine': 'hrt_all:Mine' is no DispatchPolicy"),
+        ("broken", "the dispatch policy 'None1': cannot import 'hrt_all:none': AttributeError"),
+        (
+            "broken",
+            "the probe 'NoProbe': 'hrt_all:Mine' is no class with batch_done or request_done",
+        ),
+        ("broken", "the probe 'Odd': 'hrt_all:Odd' has an Options that is no subclass of"),
+        ("duplicate", "headrace-all and headrace-more both set the expression of a node"),
+        ("duplicate", "the batch policy 'Mine' is offered by headrace-all and headrace-more"),
+        ("duplicate", "the batch policy 'Theirs' is offered by"),
+        ("duplicate", "the batch policy 'greedy' is never used: headrace itself has one"),
+        ("duplicate", "the command 'fine' is offered by"),
+        ("duplicate", "the command 'heavy' is offered by"),
+        ("duplicate", "the definition 'Bad' is offered by"),
+        ("duplicate", "the definition 'Good' is offered by"),
+        ("duplicate", "the definition 'S' is never used"),
+        ("duplicate", "the dispatch policy 'Mine' is offered by"),
+        ("duplicate", "the dispatch policy 'None1' is offered by"),
+        ("duplicate", "the probe 'NoProbe' is offered by"),
+        ("duplicate", "the probe 'Odd' is offered by"),
+        ("duplicate", "the probe 'Probe' is offered by"),
+        ("missing_dependency", "the command 'heavy': cannot import 'hrt_all_heavy:x': No module"),
+    ]
+    assert [kind for kind, _ in mine] == [kind for kind, _ in expected]
+    for (_, reason), (_, begins) in zip(mine, expected, strict=True):
+        assert reason.startswith(begins)
+    assert all(f["remedy"] for f in found)
+
+
+def test_what_hooks_name_is_used_as_the_pipeline_says(site):
+    module = "hrt_all"
+    code = EVERYTHING.format(module=module, entrypoint=None)
+    site.add("headrace-all", f"[headrace.plugins]\nh = {module}\n", {module: code})
+    with headrace.pipe({"backend": "Good", "probes": ["Probe"]}) as pipe:
+        assert pipe({"data": 1})["result"] == 1
+
+
+DEFINES = """
+from headrace.hookspecs import hookimpl
+
+@hookimpl
+def headrace_definitions():
+    return {"Classify": "S[Identity]"}
+"""
+
+
+def test_doctor_reports_a_definition_named_like_a_backend_of_another_plugin(site):
+    site.add("headrace-def", "[headrace.plugins]\nh = hrt_def\n", {"hrt_def": DEFINES})
+    site.backend("headrace-back", "Classify", "hrt_back")
+    found = json.loads(says("plugins", "doctor", "--json").stdout)["findings"]
+    (mine,) = (f for f in found if f["plugin"] == "def")
+    assert mine["kind"] == "duplicate"
+    assert mine["reason"] == "the definition 'Classify' is named like a backend of headrace-back"
+    assert mine["remedy"].startswith("Write def:Classify or back:Classify")
+
+
+def test_info_tells_that_the_hooks_of_a_plugin_fail(site):
+    points = "[headrace.plugins]\nh = hrt_fail\n"
+    site.add("headrace-fail", points, {"hrt_fail": DEFINES.replace("return", "1 / 0; return")})
+    (record,) = json.loads(says("plugins", "info", "fail", "--json").stdout)["plugins"]
+    assert record["state"] == "broken"
+    assert "ZeroDivisionError" in record["reason"]
+
+
+def test_info_lists_what_the_hooks_of_a_plugin_give_and_imports_nothing_of_it(site):
+    code = EVERYTHING.format(module="hrt_all", entrypoint="Reflect[backend]")
+    site.add("headrace-all", "[headrace.plugins]\nh = hrt_all\n", {"hrt_all": code})
+    shown = says("plugins", "info", "headrace-all").stdout.splitlines()
+    for line in (
+        "  definition Good: S[Identity]",
+        "  batch policy Mine: hrt_all:Mine",
+        "  dispatch policy Mine: hrt_all:Mine",
+        "  probe Probe: hrt_all:Probe",
+        "  command fine: hrt_all:fine",
+        "  expression of a node: Reflect[backend]",
+    ):
+        assert line in shown
+    (row,) = json.loads(says("plugins", "info", "all", "--json").stdout)["plugins"]
+    assert row["hooks"]["definitions"]["Good"] == "S[Identity]"
+    assert row["hooks"]["node_entrypoint"] == "Reflect[backend]"
+    assert set(row["hooks"]) == {
+        *("definitions", "batch_policies", "dispatch_policies", "probes", "commands"),
+        "node_entrypoint",
+    }
+
+
+@pytest.mark.parametrize("name", ["label", "train:label"])
+def test_info_of_a_name_that_a_hook_gives_shows_its_plugin(name, train):
+    result = says("plugins", "info", name)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("headrace-train 1.0: ")
+    assert "  command label: hrt_train:label\n" in result.stdout
+    assert "Did you mean 'label'?" in says("plugins", "info", "labels").stderr
+
+
+def test_info_of_core_shows_its_policies():
+    assert (
+        "  batch policy greedy: headrace.policies:Greedy"
+        in says("plugins", "info", "headrace").stdout
+    )
+    (row,) = json.loads(says("plugins", "info", "headrace", "--json").stdout)["plugins"]
+    for hook in ("batch_policies", "dispatch_policies"):
+        for path in row["hooks"][hook].values():
+            module, _, name = path.partition(":")
+            assert isinstance(getattr(importlib.import_module(module), name), type)
+
+
+@pytest.mark.parametrize("command", ["list", "info"])
+@pytest.mark.parametrize(
+    ("code", "state", "reason"),
+    [
+        ("1 / 0", "broken", "ZeroDivisionError"),
+        ("raise SystemExit(3)", "broken", "SystemExit: 3"),
+        ("def f(", "broken", "SyntaxError"),
+        ("import hrt_no_such_library", "missing_dependency", "hrt_no_such_library"),
+        (HOOKS.format(commands=3), "broken", "headrace_commands() gave 3"),
+        (HOOKS.format(commands={"x": 3}), "broken", "gave {'x': 3}"),
+        (HOOKS.replace("commands()", "comands()").format(commands={}), "broken", "comands"),
+        (HOOKS.replace("return", "raise KeyError() #"), "broken", "KeyError"),
+        (HOOKS.replace("return", "return None #"), "ok", None),
+    ],
+)
+def test_a_plugin_whose_hooks_fail_is_listed_with_its_reason(site, command, code, state, reason):
+    site.add("headrace-bad", "[headrace.plugins]\nh = hrt_bad\n", {"hrt_bad": code})
+    given = says("plugins", command, *(["bad"] if command == "info" else []), "--json")
+    rows = json.loads(given.stdout)
+    rows = rows if command == "list" else rows["plugins"]
+    (row,) = [row for row in rows if row["plugin"] == "bad"]
+    assert row["state"] == state
+    assert reason is None or reason in row["reason"]
+    assert not any(row["hooks"].values())
+
+
+def test_list_calls_both_of_two_plugins_that_offer_one_definition_duplicates(site):
+    for name in ("one", "two"):
+        code = HOOKS.replace("commands()", "definitions()").format(commands={"Twice": "Identity"})
+        site.add(f"headrace-{name}", f"[headrace.plugins]\nh = hrt_{name}\n", {f"hrt_{name}": code})
+    rows = {r["plugin"]: r for r in json.loads(says("plugins", "list", "--json").stdout)}
+    assert rows["one"]["state"] == rows["two"]["state"] == "duplicate"
+    assert rows["two"]["remedy"].startswith("Write one:Twice or two:Twice, or disable one")
+
+
+def test_the_names_of_our_commands_are_those_of_the_command_line():
+    assert sorted(OWN_COMMANDS) == sorted(typer.main.get_command(app).commands)

@@ -1,0 +1,126 @@
+"""How results are written."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+pytest.importorskip("typer")
+
+from headrace_cli.printing import as_json, as_line, escaped, shown
+
+
+class Array:
+    """Quacks like an array."""
+
+    def __init__(self, values, shape, dtype="float32"):
+        self.values, self.shape, self.dtype = values, shape, dtype
+
+    def tolist(self):
+        return self.values
+
+
+class Key:
+    """No text, but has one."""
+
+    def __str__(self):
+        return "key"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("text", "text"),
+        (None, "null"),
+        (True, "true"),
+        (0.5, "0.5"),
+        (b"abc", "bytes [3]"),
+        (memoryview(b"ab"), "bytes [2]"),
+        (Array([], (3, 224, 224)), "float32 [3, 224, 224]"),
+        (Array([], (2,), "torch.int64"), "int64 [2]"),
+        (Array(7, ()), "7"),
+        ([1, "ä", Array([], (2,)), {"k": Array(7, ())}], '[1, "ä", "float32 [2]", {"k": 7}]'),
+        (Key(), '"key"'),
+    ],
+)
+def test_shown(value, text):
+    assert shown(value) == text
+
+
+def test_one_request_is_one_line():
+    line = as_line("a\tb", {"x": "1\n2\r3", "y": "\x1b[31m", "z": "a\u2028b"})
+    assert line == "a\\tb\t1\\n2\\r3\t\\x1b[31m\ta\\u2028b"
+    assert as_line("p", {}) == "p"
+    assert escaped("ünchanged \\ text") == "ünchanged \\ text"
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        ({"a": Array([[1.5, 2]], (1, 2))}, {"a": [[1.5, 2]]}),
+        (b"z", "eg=="),
+        ((1, [2]), [1, [2]]),
+        ({1}, [1]),
+        (Key(), "key"),
+        ({Key(): 1}, {"key": 1}),
+        ([float("nan"), float("inf"), 1.0], [None, None, 1.0]),
+        (Array([float("nan")], (1,)), [None]),
+    ],
+)
+def test_json_holds_everything(value, plain):
+    text = as_json(value)
+    assert "\n" not in text
+    assert json.loads(text) == plain
+
+
+def test_json_for_an_output_that_is_not_utf_8():
+    assert as_json("ä😀", ascii_only=True).isascii()
+
+
+def test_lines_above_a_progress_bar_are_written_as_they_are(capsys):
+    from headrace_cli.progress import progress_bar
+
+    with progress_bar(2) as (advance, complain):
+        advance()
+        complain("[red]" + "long " * 50)
+        advance()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "[red]" + "long " * 50 in err
+
+
+def test_what_holds_itself_is_cut_off():
+    inner = [1]
+    inner.append(inner)
+    value = {"a": inner, "twice": [inner, inner]}
+    value["self"] = value
+    cut = {"a": [1, "..."], "twice": [[1, "..."], [1, "..."]], "self": "..."}
+    assert json.loads(as_json(value)) == cut
+    assert json.loads(shown(value)) == cut
+
+
+def test_what_is_nested_too_deep_is_cut_off():
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert as_json(deep).strip("[]") == '"..."'
+    assert shown(deep) == as_json(deep)
+
+
+def test_the_command_line_shows_several_bars_at_a_time():
+    pytest.importorskip("rich")
+    from rich.console import Console
+
+    from headrace_cli.progress import setup_bars
+
+    out = io.StringIO()
+    with setup_bars(Console(file=out, force_terminal=True, width=80)) as bar:
+        with bar(3, "layers") as layers, bar(None, "tactics") as tactics:
+            layers(2)
+            tactics(5)
+        with bar(4, "weights") as weights:
+            weights(4)
+    assert "layers" in out.getvalue()
+    assert "2/3" in out.getvalue()

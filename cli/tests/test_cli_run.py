@@ -1,0 +1,426 @@
+"""``headrace run``: inputs, output, exit status, Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace_testing import Blocking
+
+pytest.importorskip("typer")
+
+from typer.testing import CliRunner
+
+from headrace_cli import answers as answers_module
+from headrace_cli import run as run_module
+from headrace_cli.app import app
+from headrace_cli.console import WrongArgument
+from headrace_cli.inputs import Input, expand
+
+FAILS_LATE_S = 240.0
+"""A process that hangs fails its test after this; nothing else is measured in seconds."""
+
+BACKENDS = '''
+import sys
+import threading
+import headrace
+
+came = threading.Event()
+
+
+@headrace.register("Text")
+class Text(headrace.Backend):
+    """The data as text; "bad" fails."""
+
+    def forward(self, batch):
+        """Decode."""
+        outcomes = []
+        for request in batch:
+            bad = request["data"] == b"bad"
+            outcomes.append(ValueError("it is bad") if bad else None)
+            if not bad:
+                request["result"] = request["data"].decode()
+        return outcomes
+
+
+@headrace.register("Dict")
+class Dict(headrace.Backend):
+    """A result with several values."""
+
+    def forward(self, batch):
+        """Answer."""
+        for request in batch:
+            request["result"] = {"a": "x\\ty", "b": 0.5, "c": None, "d": [1, b"z"]}
+
+
+@headrace.register("Long")
+class Long(headrace.Backend):
+    """A long text."""
+
+    def forward(self, batch):
+        """Answer."""
+        for request in batch:
+            request["result"] = "x" * 2000
+
+
+@headrace.register("SecondFirst")
+class SecondFirst(headrace.Backend):
+    """The first request is done only after the second."""
+
+    def forward(self, batch):
+        """Wait for the other one."""
+        for request in batch:
+            if request["data"] == b"second":
+                came.set()
+            else:
+                came.wait()
+            request["result"] = request["data"].decode()
+
+
+@headrace.register("Hang")
+class Hang(headrace.Backend):
+    """Never comes back."""
+
+    def forward(self, batch):
+        """Hang."""
+        sys.stderr.write("hanging\\n")  # in one piece: other instances and the command write, too
+        threading.Event().wait()
+
+
+@headrace.register("Deaf")
+class Deaf(headrace.Backend):
+    """Does not listen to Ctrl-C."""
+
+    def init(self, options, context):
+        """Hang."""
+        while True:
+            try:
+                print("deaf", file=sys.stderr, flush=True)
+                threading.Event().wait()
+            except KeyboardInterrupt:
+                pass
+
+    forward = Text.forward
+'''
+
+
+@pytest.fixture
+def pipeline(tmp_path):
+    """Write a configuration that may use the backends above."""
+
+    def write(backend, more=""):
+        (tmp_path / "own.py").write_text(BACKENDS, encoding="utf-8")
+        path = tmp_path / "pipeline.toml"
+        path.write_text(f'import = ["own.py"]\nbackend = "{backend}"\n{more}\n', encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Write files into a folder, which becomes the working directory's ``in``."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(**contents):
+        folder = tmp_path / "in"
+        folder.mkdir(exist_ok=True)
+        for name, content in contents.items():
+            (folder / name).write_bytes(content)
+        return "in"
+
+    return write
+
+
+def run(*args, stdin=None):
+    words = ["run", *map(str, args)]
+    return CliRunner().invoke(app, words, input=stdin, prog_name="headrace")
+
+
+@contextlib.contextmanager
+def started(*args):
+    """A process of its own, which does not outlive the test.
+
+    It hears Ctrl-C although this one may have been started in the background, where shells have it
+    ignored and children inherit that: a child starts with the default where its parent handles it.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headrace", "run", *map(str, args)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+# Inputs
+
+
+def paths(*arguments):
+    return [one.path for one in expand(list(arguments))]
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("t/b.txt", "t/a/2.txt", "t/a/1.txt", "t/.hidden", "t/.dir/x.txt", "t/c.jpg"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def test_a_folder_means_its_files_sorted_without_hidden_ones(tree):
+    expected = ["t/a/1.txt", "t/a/2.txt", "t/b.txt", "t/c.jpg"]
+    assert paths("t") == [str(Path(path)) for path in expected]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="written with slashes")
+def test_patterns_files_and_the_order_of_arguments(tree):
+    assert paths("t/c.jpg", "t/*.txt") == ["t/c.jpg", "t/b.txt"]
+    assert paths("t/**/*.txt") == ["t/a/1.txt", "t/a/2.txt", "t/b.txt"]
+    assert paths("t/**") == ["t/a/1.txt", "t/a/2.txt", "t/b.txt", "t/c.jpg"]
+    assert paths("t/[a]") == ["t/a/1.txt", "t/a/2.txt"]
+    assert paths("t/.hidden", "-") == ["t/.hidden", "-"]
+
+
+def test_a_file_whose_name_looks_like_a_pattern(tree):
+    (tree / "x[1].txt").write_bytes(b"")
+    assert paths("x[1].txt") == ["x[1].txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["none.jpg"], "no such file or folder: 'none.jpg'"),
+        (["t", "none/*.jpg"], "no file matches"),
+        (["empty"], "no files in the folder"),
+        (["-", "-"], "once only"),
+    ],
+)
+def test_what_names_no_input_is_refused_before_anything_is_built(tree, arguments, told):
+    with pytest.raises(WrongArgument, match=told.replace("*", ".")):
+        run_module.check_arguments(arguments)
+    result = run("no-such.toml", *arguments)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+# Output
+
+
+def test_a_line_per_success_and_a_summary(pipeline, files):
+    result = run(pipeline("Text"), files(b=b"two", a=b"one"))
+    assert result.exit_code == 0
+    assert result.stdout == "in/a\tone\nin/b\ttwo\n"
+    assert result.stderr.startswith("2 requests: 2 ok, 0 failed; ")
+    assert "requests per second, mean batch 1.0\n" in result.stderr
+
+
+def test_quiet(pipeline, files):
+    result = run(pipeline("Text"), files(a=b"one"), "--quiet")
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_failed_requests_give_1_and_a_message_that_names_the_path(pipeline, files):
+    result = run(pipeline("Text"), files(a=b"one", b=b"bad", c=b"three"))
+    assert result.exit_code == 1
+    assert result.stdout == "in/a\tone\nin/c\tthree\n"
+    assert result.stderr.startswith("in/b: error: backend: Text raised ValueError: it is bad")
+    assert "3 requests: 2 ok, 1 failed; " in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_json_gives_one_object_per_input(pipeline, files):
+    result = run(pipeline("Text"), files(a=b"one", b=b"bad"), "--json", "-q")
+    assert result.exit_code == 1
+    assert result.stderr == ""
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert first == {"path": "in/a", "result": "one"}
+    assert second["path"] == "in/b"
+    assert (second["error"]["code"], second["error"]["type"]) == ("backend", "BackendError")
+    assert "it is bad" in second["error"]["message"]
+
+
+def test_a_dict_gives_its_values(pipeline, files):
+    result = run(pipeline("Dict"), files(a=b""))
+    assert result.stdout == 'in/a\tx\\ty\t0.5\tnull\t[1, "bytes [1]"]\n'
+    result = run(pipeline("Dict"), files(a=b""), "--json")
+    expected = {"a": "x\ty", "b": 0.5, "c": None, "d": [1, "eg=="]}
+    assert json.loads(result.stdout) == {"path": "in/a", "result": expected}
+
+
+def test_standard_input_is_one_request(pipeline):
+    result = run(pipeline("Text"), "-", stdin=b"from a pipe")
+    assert (result.exit_code, result.stdout) == (0, "-\tfrom a pipe\n")
+
+
+def test_a_file_that_cannot_be_read_is_a_failed_request(pipeline, files, monkeypatch):
+    folder = files(a=b"one", b=b"two")
+    arguments = [Input("in/a"), Input("in/gone"), Input("in/b")]
+    monkeypatch.setattr(run_module, "expand", lambda _: iter(arguments))
+    result = run(pipeline("Text"), folder)
+    assert result.exit_code == 1
+    assert result.stdout == "in/a\tone\nin/b\ttwo\n"
+    assert "in/gone: error: input: it cannot be read: " in result.stderr
+
+
+def test_answers_come_in_the_order_of_the_inputs(pipeline, files):
+    config = pipeline("SecondFirst", "instance_num = 2")
+    result = run(config, files(a=b"first", b=b"second"))
+    assert result.stdout == "in/a\tfirst\nin/b\tsecond\n"
+
+
+def test_only_a_window_of_requests_is_in_memory(files, tmp_path, monkeypatch):
+    headrace.register("CliBlocking", Blocking, replace=True)
+    Blocking.reset()
+    window, counts = run_module.LEAST_WINDOW, {"read": 0, "printed": 0}
+    read, say = Input.read, answers_module.say
+
+    def counted_read(self):
+        counts["read"] += 1
+        assert counts["read"] - counts["printed"] <= window
+        if counts["read"] >= window:
+            Blocking.leave.release()
+        return read(self)
+
+    def counted_say(text):
+        counts["printed"] += 1
+        Blocking.leave.release()
+        say(text)
+
+    monkeypatch.setattr(Input, "read", counted_read)
+    monkeypatch.setattr(answers_module, "say", counted_say)
+    config = tmp_path / "pipeline.toml"
+    config.write_text('backend = "CliBlocking"\n', encoding="utf-8")
+    result = run(config, files(**{f"f{i:03}": b"x" for i in range(100)}))
+    assert result.exit_code == 0
+    assert counts == {"read": 100, "printed": 100}
+
+
+def test_a_small_queue_that_rejects_does_not_reject_these(pipeline, files):
+    config = pipeline("Text", 'queue_size = 2\nqueue_full = "reject"')
+    result = run(config, files(**{f"f{i:03}": b"x" for i in range(50)}))
+    assert result.exit_code == 0
+    assert result.stdout.count("\n") == 50
+
+
+def test_a_wrong_configuration_gives_2(pipeline, files):
+    result = run(pipeline("Txt"), files(a=b""))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "unknown backend 'Txt'" in result.stderr
+
+
+def test_traceback_of_failed_requests_on_demand(pipeline, files):
+    words = ["--traceback", "run", str(pipeline("Text")), files(b=b"bad")]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 1
+    assert "ValueError: it is bad" in result.stderr
+
+
+# The process
+
+
+def first_line(stream, *wanted):
+    """Read until each text was seen, in any order; give the last line read."""
+    missing = set(wanted)
+    for line in stream:
+        missing -= {text for text in missing if text in line}
+        if not missing:
+            return line
+    raise AssertionError(f"it never said {missing}")
+
+
+def test_a_timeout_fails_the_request_and_keeps_the_status_although_a_backend_hangs(pipeline, files):
+    arguments = [files(a=b"x"), "--timeout", "0.05", "--no-progress"]
+    with started(pipeline("Hang"), *arguments) as process:
+        out, err = process.communicate(timeout=FAILS_LATE_S)
+    assert process.returncode == 1
+    assert out == ""
+    assert "in/a: error: deadline: " in err
+    assert "1 request: 0 ok, 1 failed; " in err
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(pipeline, files):
+    folder = files(**{f"f{i:03}": b"x" for i in range(500)})
+    with started(pipeline("Long"), folder) as process:
+        assert process.stdout.readline().startswith("in/f000\tx")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(FAILS_LATE_S) == 141
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
+@pytest.mark.parametrize("instances", [1, 3])
+def test_ctrl_c_ends_it_although_a_backend_hangs(pipeline, files, instances):
+    config = pipeline("Hang", f"instance_num = {instances}")
+    with started(config, files(a=b"x", b=b"y")) as process:
+        first_line(process.stderr, "hanging")
+        process.send_signal(signal.SIGINT)
+        told = first_line(process.stderr, "interrupted")
+        assert process.wait(FAILS_LATE_S) == 130
+    assert told.startswith("interrupted; 0 requests: 0 ok, 0 failed, ")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
+def test_ctrl_c_while_results_were_printed_counts_them(pipeline, files):
+    config = pipeline("HasKey(path)[S[Text,Hang]]")
+    with started(config, files(a=b"bad", b=b"y")) as process:
+        first_line(process.stderr, "in/a: error: backend", "hanging")
+        process.send_signal(signal.SIGINT)
+        told = first_line(process.stderr, "interrupted")
+        assert process.wait(FAILS_LATE_S) == 130
+    assert told.startswith("interrupted; 1 request: 0 ok, 1 failed, 1 not done; ")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
+def test_a_second_ctrl_c_ends_what_does_not_listen(pipeline, files):
+    with started(pipeline("Deaf"), files(a=b"x")) as process:
+        first_line(process.stderr, "deaf")
+        process.send_signal(signal.SIGINT)
+        first_line(process.stderr, "deaf")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(FAILS_LATE_S) == 130
+
+
+DEAF = """
+import sys, threading
+while True:
+    try:
+        print("deaf", file=sys.stderr, flush=True)
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
+def test_a_second_ctrl_c_ends_any_command(tmp_path):
+    (tmp_path / "deaf.py").write_text(DEAF, encoding="utf-8")
+    config = tmp_path / "pipeline.toml"
+    config.write_text('import = ["deaf.py"]\nbackend = "Identity"\n', encoding="utf-8")
+    command = [sys.executable, "-m", "headrace", "check", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        first_line(process.stderr, "deaf")
+        process.send_signal(signal.SIGINT)
+        first_line(process.stderr, "deaf")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(FAILS_LATE_S) == 130

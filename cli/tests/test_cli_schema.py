@@ -1,0 +1,152 @@
+"""The JSON Schema of the configuration."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace._config.nodekeys import LINK_KEYS, NODE_KEYS
+from headrace_cli.schema import json_schema
+
+jsonschema = pytest.importorskip("jsonschema")
+
+
+SIZED = """
+import headrace
+from pydantic import Field
+class Sized(headrace.Backend):
+    class Options(headrace.Options):
+        width: int = Field(ge=1, description="Width in pixels.")
+        file: headrace.FilePath | None = Field(None, description="A file.")
+
+    def forward(self, batch):
+        pass
+"""
+
+
+@pytest.fixture
+def schema(site):
+    site.add(
+        "headrace-sized", "[headrace.backends]\nSized = hrt_sized:Sized\n", {"hrt_sized": SIZED}
+    )
+    return json_schema()
+
+
+@pytest.fixture
+def validator(schema):
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(json.loads(json.dumps(schema)))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"backend": "Sized", "width": 3, "max": 4, "device": ["cpu"]},
+        {"backend": "Sized", "width": "${W}", "instance_num": "${N:-2}"},
+        {"backend": "X", "table": {"a": 1}, "import": ["x.py"]},
+        {"n": {"backend": "Sized", "width": 3, "Sized::file": "x"}, "max": 3},
+        {"global": {"threads": 3, "width": 2}, "n": {"backend": "X"}},
+        {"extends": "b.toml", "global": {"of_it": 3}, "n": {"unknown": [1]}, "at_top": 3},
+        {"global": {"backend": "X"}, "n": {"max": 3}},
+        {"extends": "a.toml", "import": ["x.py"], "define": {"Z": "A"}},
+        {"extends": ["a.toml"]},
+        {
+            "width": {"backend": "X", "next": ["file", "max"]},
+            "max": {"backend": "Sized", "width": 3},
+        },
+        {
+            "n": {
+                "backend": "X",
+                "map": "a[result:data]",
+                "or": "${OR}",
+                "each": "data:box",
+                "each_errors": "none",
+            }
+        },
+        {
+            "n": {
+                "init": "X",
+                "map": {"a": {"result": ["data", "other"], "color": "color"}},
+                "or": True,
+            }
+        },
+        {
+            "global": {"each_errors": "none", "Sized::width": 3},
+            "n": {"backend": "X", "batch_sizes": [1, 2]},
+        },
+    ],
+)
+def test_right_configurations_pass(validator, config):
+    validator.validate(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        ({"backend": "X", "max": 0}, ["max"]),
+        ({"backend": 3}, ["backend"]),
+        ({"n": {"backend": "Sized", "width": 0}}, ["n", "width"]),
+        ({"n": {"queue_full": "drop"}}, ["n", "queue_full"]),
+        ({"import": "x.py"}, ["import"]),
+        ({"define": {"Z": 3}}, ["define", "Z"]),
+        ({"global": {"threads": 0}}, ["global", "threads"]),
+        ({"n": {"next": 3}}, ["n", "next"]),
+        ({"n": {"map": {"a": {}}}}, ["n", "map"]),
+        ({"n": {"or": "always"}}, ["n", "or"]),
+        ({"n": {"each_errors": "skip"}}, ["n", "each_errors"]),
+        ({"n": {"batch_sizes": []}}, ["n", "batch_sizes"]),
+        ({"n": {"batch_sizes": [0]}}, ["n", "batch_sizes"]),
+        ({"n": {"device": ""}}, ["n", "device"]),
+        ({"n": {"threads": 2}}, ["n", "threads"]),
+        ({"global": {"next": "n"}}, ["global", "next"]),
+        ({"next": "n", "m": {"backend": "X"}}, ["next"]),
+        ({"width": 0, "m": {"backend": "X"}}, ["width"]),
+        ({"backend": "X", "n": {"backend": "X"}}, ["n"]),
+        ({"1st": {"backend": "X"}}, ["1st"]),
+        # What is misspelt.
+        ({"backend": "Sized", "widht": 3}, ["widht"]),
+        ({"backend": "Sized", "instance_nm": 3}, ["instance_nm"]),
+        ({"n": {"backend": "Sized", "batch_size": 3}}, ["n", "batch_size"]),
+        ({"instance_nm": 3, "n": {"backend": "Sized"}}, ["instance_nm"]),
+        ({"global": {"thread": 3}, "n": {"backend": "Sized"}}, ["global", "thread"]),
+        ({"glbal": {"threads": 3}, "n": {"backend": "Sized"}}, ["glbal"]),
+    ],
+)
+def test_wrong_values_are_shown_where_they_stand(validator, config, path):
+    assert path in [list(error.path) for error in validator.iter_errors(config)]
+
+
+def test_every_key_is_described(validator):
+    node = validator.schema["$defs"]["node"]["properties"]
+    assert {"backend", "max", "width", "next", "map", "or", "each", "each_errors"} <= set(node)
+    assert all(schema.get("description") for schema in node.values())
+
+
+def test_the_links_that_the_schema_has_are_those_that_are_read(validator):
+    node = validator.schema["$defs"]["node"]["properties"]
+    assert set(LINK_KEYS) | set(NODE_KEYS) <= set(node)
+
+
+CURVED = """
+import headrace
+from pydantic import Field
+class Curve:
+    pass
+class Curved(headrace.Backend):
+    class Options(headrace.Options, arbitrary_types_allowed=True):
+        curve: Curve | None = Field(None, description="A curve.")
+
+    def forward(self, batch):
+        pass
+"""
+
+
+def test_an_option_that_has_no_json_form_takes_nothing_else_from_the_schema(site):
+    site.add(
+        "headrace-curve", "[headrace.backends]\nCurved = hrt_curve:Curved\n", {"hrt_curve": CURVED}
+    )
+    schema = json_schema()
+    jsonschema.validate({"backend": "Curved", "max": 4}, schema)
+    assert "batching_timeout" in schema["$defs"]["node"]["properties"]
+    jsonschema.validate({"backend": "Curved", "curve": "known to it alone"}, schema)

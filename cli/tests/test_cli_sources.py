@@ -1,0 +1,377 @@
+"""What commands take and write: expressions, --set, --output, --build, completion, usage errors."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace._registry import registry
+
+pytest.importorskip("typer")
+
+from typer.testing import CliRunner
+
+from headrace_cli.app import app
+from headrace_cli.inputs import Input
+from headrace_cli.output import Output, suffix_of
+
+LOG: list[str] = []
+
+
+class Say(headrace.Backend):
+    """Gives its option and what it was told."""
+
+    class Options(headrace.Options):
+        word: str | int | float | bool | list[int] = "none"
+        file: headrace.FilePath | None = None
+
+    def init(self, options, context):
+        LOG.append("init")
+        self.word = options.word
+
+    def warm_up(self):
+        LOG.append("warm_up")
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = [self.word, request["data"].decode()]
+
+    def close(self):
+        LOG.append("close")
+
+
+class Raise(headrace.Backend):
+    """Cannot be built."""
+
+    def init(self, options, context):
+        raise RuntimeError("no such device")
+
+    def forward(self, batch):
+        """Never called."""
+
+
+class Cling(Say):
+    """Cannot be closed."""
+
+    def close(self):
+        raise RuntimeError("it clings")
+
+
+class Give(headrace.Backend):
+    """Gives what Python makes of the data."""
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = eval(request["data"], {"np": pytest.importorskip("numpy")})
+
+
+@pytest.fixture(autouse=True)
+def backends(tmp_path, monkeypatch):
+    LOG.clear()
+    for cls in (Say, Raise, Cling, Give):
+        headrace.register(cls.__name__, cls, replace=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("headrace._plan.doubts.usable_cpus", lambda: 1)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(**files):
+        for name, content in files.items():
+            path = tmp_path / name.replace("__", "/").replace("_", ".")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return write
+
+
+def says(*args):
+    return CliRunner().invoke(app, list(args), prog_name="headrace")
+
+
+# CONFIG
+
+
+def test_an_expression_stands_in_the_place_of_a_file(write):
+    write(a_txt="x")
+    result = says("run", "S[Say(word=hello)]", "a.txt", "-q")
+    assert (result.exit_code, result.stdout) == (0, 'a.txt\t["hello", "x"]\n')
+    assert says("check", "S[Say]").stdout.startswith("ok: 1 node, 1 instance; ")
+
+
+def test_what_is_neither_file_nor_expression_says_how_it_was_read(write):
+    write(a_txt="x")
+    for command in (("run", "line.tml", "a.txt"), ("check", "line.tml"), ("explain", "line.tml")):
+        result = says(*command)
+        assert result.exit_code == 2
+        assert "'line.tml' is no file, so it was read as an expression\n" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("3", 3),
+        ("2.5", 2.5),
+        ("true", True),
+        ("[1, 2]", [1, 2]),
+        ('"3"', "3"),
+        ("a,b=c", "a,b=c"),
+        ("2024-01-02", "2024-01-02"),
+        ("", ""),
+        ("$$HOME", "$HOME"),
+        ("3\nmax = 4", "3\nmax = 4"),
+    ],
+)
+def test_a_value_that_is_set_is_toml_else_text(text, word, write):
+    write(a_txt="x", line_toml='backend = "Say"\nword = "of the file"\n')
+    result = says("run", "line.toml", "a.txt", "--json", "--set", f"word={text}")
+    assert json.loads(result.stdout)["result"] == [word, "x"]
+
+
+def test_what_is_set_wins_over_the_file_and_the_last_over_the_first(write):
+    write(graph_toml='[a]\nbackend = "Say"\nword = 1\n"Say::word" = 2\n')
+    told = {
+        "a.word=3": 2,
+        "a.Say::word=4": 4,
+        "global.word=5": 2,
+    }
+    for text, word in told.items():
+        result = says("explain", "graph.toml", "--json", "--set", "a.Say::word=9", "--set", text)
+        value = json.loads(result.stdout)["nodes"]["a"]["tree"]["options"]["word"]["value"]
+        assert value == (9 if word == 2 else word)
+
+
+def test_a_path_that_is_set_starts_here_and_one_in_the_file_there(write):
+    write(there__line_toml='backend = "Say"\nfile = "own.txt"\n', there__own_txt="", own_txt="")
+    assert says("check", "there/line.toml").exit_code == 0
+    assert says("check", "there/line.toml", "--set", "file=own.txt").exit_code == 0
+    assert says("check", "there/line.toml", "--set", "file=there/own.txt").exit_code == 0
+    assert says("check", "there/line.toml", "--set", "file=gone.txt").exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["word", "=3", "backend.x=3"])
+def test_what_sets_nothing_is_refused(text, write):
+    result = says("check", "Say", "--set", text)
+    assert result.exit_code == 2
+    assert "--set" in result.stderr
+
+
+# check --build
+
+
+def test_check_builds_warms_up_and_closes_when_it_is_asked_to():
+    assert says("check", "Say").exit_code == 0
+    assert LOG == []
+    result = says("check", "Say", "--build")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("ok: 1 node, 1 instance, built and warm in ")
+    assert LOG == ["init", "warm_up", "close"]
+    built = json.loads(says("check", "Say", "--build", "--json").stdout)["built"]
+    assert built["nodes"]["main"]["instance_num"] == 1
+
+
+def test_check_says_what_cannot_be_closed():
+    result = says("check", "Cling", "--build")
+    assert result.exit_code == 0
+    assert result.stderr == "warning: closing Cling failed: RuntimeError: it clings\n"
+
+
+def test_check_says_what_cannot_be_built():
+    result = says("check", "Raise", "--build")
+    assert result.exit_code == 2
+    assert "RuntimeError: no such device [node 'main', backend 'Raise'" in result.stderr
+    found = json.loads(says("check", "Raise", "--build", "--json").stdout)
+    assert (found["ok"], found["error"]["code"]) == (False, "setup")
+
+
+def test_check_sees_a_library_that_only_computing_needs(site):
+    site.backend(
+        "headrace-far", "Far", "hrt_far", requires=("headrace>=0.1,<0.2", "no-such-library>=2")
+    )
+    result = says("check", "Far", "--json")
+    assert result.exit_code == 0
+    (warning,) = json.loads(result.stdout)["warnings"]
+    assert warning["code"] == "missing_dependency"
+    assert "headrace-far" in warning["message"]
+    assert "no-such-library>=2, which is not installed" in warning["message"]
+    assert 'pip install "no-such-library>=2"' in warning["hint"]
+    found = json.loads(says("plugins", "doctor", "--json").stdout)
+    assert ("headrace-far", "missing_dependency") in [
+        (one["distribution"], one["kind"]) for one in found["findings"]
+    ]
+
+
+# --output
+
+
+def test_each_kind_of_result_gets_its_file(write):
+    numpy = pytest.importorskip("numpy")
+    write(
+        in__array_txt="np.arange(6, dtype='u1').reshape(2, 3)",
+        in__deep__image_txt=r"b'\x89PNG\r\n\x1a\n123'",
+        in__bytes_txt="b'123'",
+        in__number_txt="np.float32(0.5)",
+        in__table_txt="{'a': np.ones(2), 'b': float('nan')}",
+    )
+    result = says("run", "Give", "in", "--output", "out", "-q")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert sorted(result.stdout.splitlines()) == [
+        "in/array.txt\tout/array.npy",
+        "in/bytes.txt\tout/bytes.bin",
+        "in/deep/image.txt\tout/deep/image.png",
+        "in/number.txt\tout/number.json",
+        "in/table.txt\tout/table.json",
+    ]
+    assert numpy.load(io.BytesIO(Path("out/array.npy").read_bytes())).tolist() == [
+        [0, 1, 2],
+        [3, 4, 5],
+    ]
+    assert Path("out/deep/image.png").read_bytes() == b"\x89PNG\r\n\x1a\n123"
+    assert json.loads(Path("out/table.json").read_text("utf-8")) == {"a": [1.0, 1.0], "b": None}
+    assert json.loads(Path("out/number.json").read_text("utf-8")) == 0.5
+    assert len([name for _, _, names in os.walk("out") for name in names]) == 5
+
+
+def test_json_names_the_files_and_failures_write_none(write):
+    write(in__a_txt="1/0", in__b_txt="'text'")
+    result = says("run", "Give", "in", "-o", "out", "--json", "-q")
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert result.exit_code == 1
+    assert first["error"]["code"] == "backend"
+    assert second == {"path": "in/b.txt", "output": "out/b.json"}
+    assert [path.name for path in Path("out").iterdir()] == ["b.json"]
+
+
+def test_inputs_of_one_name_get_files_of_their_own(write):
+    write(in__a_jpg="1", in__a_png="2", in__a_png_json="3", other__a_jpg="4")
+    result = says("run", "Give", "in", "other", "-o", "out", "-q")
+    assert [line.partition("\t")[2] for line in result.stdout.splitlines()] == [
+        "out/a.json",
+        "out/a.png.json",
+        "out/a.png.json.json",
+        "out/a.jpg.json",
+    ]
+    for index, name in enumerate(("a", "a.png", "a.png.json", "a.jpg"), 1):
+        assert json.loads(Path(f"out/{name}.json").read_text("utf-8")) == index
+
+
+def test_an_input_is_never_written_over(write):
+    write(a_json="1", in__b_json="2")
+    assert says("run", "Give", "a.json", "-o", ".", "-q").stdout == "a.json\ta.json.json\n"
+    assert says("run", "Give", "*.json", "-o", ".", "-q").exit_code == 0
+    assert Path("a.json").read_text("utf-8") == "1"
+    for folder in ("in", "in/below"):
+        result = says("run", "Give", "in", "-o", folder)
+        assert result.exit_code == 2
+        assert "whose files are the inputs" in result.stderr
+    assert says("run", "Give", "a.json", "-o", "a.json").exit_code == 2
+
+
+def test_an_array_of_objects_is_a_failed_request(write):
+    write(a_txt="np.array([None, 'x'], dtype=object)")
+    result = says("run", "Give", "a.txt", "-o", "out", "-q")
+    assert result.exit_code == 1
+    assert "its result cannot be written: ValueError" in result.stderr
+    assert [path.name for path in Path("out").iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("suffix", "extension"),
+    [(".jpg", ".jpg"), (".png", ".png"), (".webp", ".webp"), (".tif", ".tiff"), (".bmp", ".bmp")],
+)
+def test_the_suffix_is_that_of_the_format(suffix, extension):
+    cv2, numpy = pytest.importorskip("cv2"), pytest.importorskip("numpy")
+    encoded = cv2.imencode(extension, numpy.zeros((4, 4, 3), "u1"))[1].tobytes()
+    assert suffix_of(encoded) == suffix
+
+
+def test_names_are_those_inside_of_what_was_asked_for(tmp_path, write):
+    write(x__a_txt="", x__y__b_txt="")
+    output = Output("out", [])
+    names = {
+        Input("x/y/b.txt", root="x"): "y/b.json",
+        Input("x/a.txt"): "a.json",
+        Input("-"): "stdin.json",
+    }
+    for one, name in names.items():
+        assert output.write(one, 1).as_posix() == f"out/{name}"
+
+
+# Usage errors
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["rum"], "Did you mean 'run'?"),
+        (["check"], "Missing argument"),
+        (["check", "a.toml", "--jsn"], "No such option"),
+        (["run", "a.toml", "x", "--timeout", "soon"], "--timeout"),
+        (["plugins", "lst"], "No such command"),
+        (["--bad", "check"], "No such option"),
+        (["run", "a.toml", "gone"], "no such file or folder"),
+        (["bench", "a.toml"], "pip install headrace-observe"),
+    ],
+)
+def test_usage_errors_are_json_too_where_that_is_asked_for(args, told):
+    plain = says(*args)
+    assert (plain.exit_code, plain.stdout) == (2, "")
+    assert told in plain.stderr
+    result = says(*args, "--json")
+    assert result.exit_code == 2
+    found = json.loads(result.stdout)
+    assert found["ok"] is False
+    assert told in found["error"]["message"]
+    assert [problem["message"] for problem in found["problems"]] == [found["error"]["message"]]
+
+
+@pytest.mark.parametrize(
+    ("command", "distribution"),
+    [
+        ("bench", "headrace-observe"),
+        ("tune", "headrace-observe"),
+        ("simulate", "headrace-observe"),
+        ("trace", "headrace-observe"),
+        ("top", "headrace-observe"),
+        ("report", "headrace-observe"),
+        ("serve", "headrace-serve"),
+        ("trt", "headrace-trt"),
+    ],
+)
+def test_a_command_of_a_distribution_that_is_not_here_names_it(command, distribution, monkeypatch):
+    monkeypatch.setattr(registry, "_plugins", [])
+    result = says(command, "line.toml")
+    assert result.exit_code == 2
+    assert f"pip install {distribution}" in result.stderr
+
+
+# Completion
+
+
+def completed(text):
+    typed = {"COMP_WORDS": f"headrace {text}", "COMP_CWORD": str(len(text.split(" ")))}
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace"],
+        env={**os.environ, **typed, "_HEADRACE_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    return done.stdout.split()
+
+
+def test_a_shell_completes_commands_options_and_names():
+    assert completed("che") == ["check"]
+    assert completed("run --out") == ["--output"]
+    assert "Identity" in completed("plugins info Id")
+    shown = says("--show-completion", "bash")
+    assert shown.exit_code == 0
+    assert "_HEADRACE_COMPLETE" in shown.stdout

@@ -1,0 +1,144 @@
+"""One expression without a pipeline: what it means, and its instances, which are called directly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+    from headrace import Backend, Options, PipelineConfig
+    from headrace._plan import Element as PlannedElement
+    from headrace._plan import NodePlan
+    from headrace.keys import Request
+
+__all__ = ["BuiltExpression", "Element", "build", "resolve"]
+
+
+@dataclass(frozen=True, eq=False)
+class Element:
+    """One name of an expression with what it means, as the configuration was checked.
+
+    Attributes:
+        name: The backend's name.
+        cls: Its class.
+        options: Its options, validated.
+        distribution, version: Who brings it; for a registered class its module, and nothing.
+        registered: Whether code registered the class, so that metadata do not tell of it.
+        children: What stands in its bracket.
+    """
+
+    name: str
+    cls: type[Backend]
+    options: Options | None
+    distribution: str
+    version: str
+    registered: bool
+    children: tuple[Element, ...]
+
+    def walk(self) -> list[Element]:
+        """Give this element and all below it, parents first."""
+        return [self, *(below for child in self.children for below in child.walk())]
+
+
+class BuiltExpression:
+    """The instances of one expression, which are called directly; made by `build`.
+
+    Attributes:
+        instances: What a node would call, ``instance_num`` of them.
+        root: The object of the outermost name in the first instance; it may stand inside that.
+    """
+
+    def __init__(self, config: PipelineConfig) -> None:
+        from headrace._build import build_pipeline
+
+        plan = _only_node(config)
+        self._built = build_pipeline(config._plan)
+        (node,) = self._built.nodes.values()
+        scheduled = node.scheduler.instances
+        self.instances: list[Backend] = [one.backend for one in scheduled]
+        self._threads = [one.thread for one in scheduled]
+        self.root: Backend = node.by_element.get(id(plan.backend)) or self.instances[0]
+
+    def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
+        """Call an instance in the thread that it belongs to; give an exception or None per request."""
+        backend, thread = self.instances[index], self._threads[index]
+        outcomes = backend(batch) if thread is None else thread.call(backend, batch)
+        return [None] * len(batch) if outcomes is None else list(outcomes)
+
+    def close(self) -> list[Exception]:
+        """Close what was built, newest first; give what ``close`` raised. A second call does nothing."""
+        errors = self._built.front_parts.close()
+        for node in self._built.nodes.values():
+            for parts in reversed(node.instances):
+                errors += parts.close()
+            node.scheduler.stop_runners()
+            errors += node.parts.close()
+        return errors
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def build(source: str | Path | Mapping[str, Any] | PipelineConfig) -> BuiltExpression:
+    """Build the instances of one expression, as a pipeline of one node does.
+
+    Args:
+        source: A configuration of one node, as for `headrace.pipe`.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+        ValueError: It has several nodes.
+        SetupError: A backend could not be built; what was built is closed again.
+        PluginError: A plugin or a library is missing.
+    """
+    from headrace._config import PipelineConfig
+
+    return BuiltExpression(PipelineConfig.load(source))
+
+
+def resolve(source: str | Path | Mapping[str, Any] | PipelineConfig) -> Element | None:
+    """Say what the expression of one node means: classes and checked options; nothing is built.
+
+    Args:
+        source: A configuration of one node, as for `headrace.pipe`.
+
+    Returns:
+        The outermost name, None where an instance is built from no expression.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+        ValueError: It has several nodes.
+    """
+    from headrace._config import PipelineConfig
+
+    found = _only_node(PipelineConfig.load(source)).backend
+    return None if found is None else _element(found)
+
+
+def _only_node(config: PipelineConfig) -> NodePlan:
+    names = config.nodes
+    if len(names) != 1:
+        raise ValueError(f"one node was expected, the configuration has {', '.join(names)}")
+    return config._plan.nodes[names[0]]
+
+
+def _element(planned: PlannedElement) -> Element:
+    spec = planned.spec
+    children = tuple(_element(child) for child in planned.children)
+    return Element(
+        name=spec.name,
+        cls=planned.cls,
+        options=planned.options,
+        distribution=spec.distribution,
+        version=spec.version,
+        registered=spec.cls is not None,
+        children=children,
+    )

@@ -1,1 +1,0 @@
-"""The command line. Each command imports what it needs when it runs, to start fast."""

@@ -1,1 +1,0 @@
-"""What is wrong with installed plugins, and what to do about it."""

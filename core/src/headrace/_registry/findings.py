@@ -1,0 +1,164 @@
+"""What is wrong with installed plugins, as far as that is seen without importing a backend."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace._registry.catalogue import CORE_BACKENDS, CORE_POLICIES, KNOWN_ELSEWHERE
+from headrace._registry.discovery import normalised_plugin, unknown_plugins
+from headrace._registry.hooks import HOOK_KINDS, call_hook, given
+from headrace._registry.importable import Lookup
+from headrace._registry.registry import nearest, registry
+from headrace._registry.requirements import missing_requirements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from headrace._registry.discovery import PluginRecord
+
+__all__ = ["Finding", "findings"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with installed plugins.
+
+    Attributes:
+        kind: ``"disabled"``, ``"incompatible"``, ``"broken"``, ``"missing_dependency"``,
+            ``"duplicate"`` or ``"unknown_plugin"`` (a name in ``HEADRACE_PLUGINS``).
+        reason: What is wrong, in a sentence.
+        remedy: What to do about it, or None.
+        plugin: The qualifier of the plugin.
+        distribution, version: As installed; None where no plugin has that name.
+        backend: The backend that it is about, or None.
+        others: Other distributions that it is about.
+    """
+
+    kind: str
+    reason: str
+    remedy: str | None
+    plugin: str
+    distribution: str | None = None
+    version: str | None = None
+    backend: str | None = None
+    others: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as plain data for JSON, as ``headrace plugins doctor --json`` prints it."""
+        return asdict(self)
+
+
+def findings() -> list[Finding]:
+    """Report what is wrong with installed plugins, as far as that is seen without importing a backend."""
+    records = registry.plugins()
+    for hook in HOOK_KINDS:
+        call_hook(records, hook)  # a plugin whose hooks fail becomes broken
+    lookup = Lookup()
+    return [
+        *(finding for record in records for finding in _about(record, lookup)),
+        *_clashes([record for record in records if record.state == "ok"]),
+        *_unknown_plugins(records),
+    ]
+
+
+def _finding(
+    record: PluginRecord,
+    kind: str,
+    reason: str | None,
+    remedy: str | None,
+    backend: str | None = None,
+    others: Sequence[PluginRecord] = (),
+) -> Finding:
+    names = tuple(other.distribution for other in others)
+    whose = (record.plugin, record.distribution, record.version)
+    return Finding(kind, reason or "", remedy, *whose, backend, names)
+
+
+def _about(record: PluginRecord, lookup: Lookup) -> Iterator[Finding]:
+    """Report what is wrong with one plugin by itself."""
+    if record.state != "ok":
+        yield _finding(record, record.state, record.reason, record.remedy)
+    if record.state in ("disabled", "incompatible"):
+        return
+    for reason, remedy in missing_requirements(record.dependencies):
+        yield _finding(record, "missing_dependency", reason, remedy)
+    for name, path in sorted(record.backends.items()):
+        for library in lookup.lacking(path.partition(":")[0]):
+            reason = (
+                f"the backend {name!r} cannot be imported from {path!r}: there is no {library!r}"
+            )
+            remedy = f"Install {library!r}, or install {record.distribution} again."
+            yield _finding(record, "missing_dependency", reason, remedy, name)
+
+
+def _clashes(records: Sequence[PluginRecord]) -> Iterator[Finding]:
+    """Report names that several plugins offer, or that core has."""
+    yield from _names_taken("backend", {r.plugin: (r, r.backends) for r in records}, CORE_BACKENDS)
+    hooks = {record.plugin: (record, given(record)) for record in records}
+    for hook, what in HOOK_KINDS.items():
+        short = hook.removeprefix("headrace_")
+        if short == "node_entrypoint":
+            continue
+        taken = CORE_BACKENDS if short == "definitions" else CORE_POLICIES
+        tables = {plugin: (record, gave[short]) for plugin, (record, gave) in hooks.items()}
+        yield from _names_taken(what, tables, taken if "command" not in short else {})
+    for record, gave in hooks.values():
+        yield from _named_like_backends(record, gave["definitions"], records)
+    fronts = [record for record, gave in hooks.values() if gave["node_entrypoint"] is not None]
+    if len(fronts) > 1:
+        names = " and ".join(record.distribution for record in fronts)
+        reason = f"{names} both set the expression of a node, which fails every configuration"
+        remedy = "Disable one of them with HEADRACE_PLUGINS."
+        yield _finding(fronts[0], "duplicate", reason, remedy, others=fronts[1:])
+
+
+def _names_taken(
+    what: str,
+    tables: Mapping[str, tuple[PluginRecord, Mapping[str, str]]],
+    core: Mapping[str, str],
+) -> Iterator[Finding]:
+    offered: dict[str, list[PluginRecord]] = {}
+    for record, table in tables.values():
+        for name in table:
+            offered.setdefault(name, []).append(record)
+    for name, owners in sorted(offered.items()):
+        backend = name if what == "backend" else None
+        if name in core:
+            reason = f"the {what} {name!r} is never used: headrace itself has one of that name"
+            for owner in owners:
+                remedy = "Ask its author for another name."
+                yield _finding(owner, "duplicate", reason, remedy, backend)
+        elif len(owners) > 1:
+            names = " and ".join(owner.distribution for owner in owners)
+            ways = " or ".join(f"{owner.plugin}:{name}" for owner in owners)
+            reason = f"the {what} {name!r} is offered by {names}"
+            remedy = f"Write {ways}, or disable one with HEADRACE_PLUGINS."
+            yield _finding(owners[0], "duplicate", reason, remedy, backend, owners[1:])
+
+
+def _named_like_backends(
+    record: PluginRecord, definitions: Mapping[str, str], records: Sequence[PluginRecord]
+) -> Iterator[Finding]:
+    """Report definitions that have the name of a backend: the bare name is refused then."""
+    for name in definitions:
+        for owner in (one for one in records if name in one.backends):
+            ways = f"{record.plugin}:{name} or {owner.plugin}:{name}"
+            reason = f"the definition {name!r} is named like a backend of {owner.distribution}"
+            remedy = f"Write {ways}, or disable one with HEADRACE_PLUGINS."
+            if owner is record:
+                remedy = "Ask its author for another name."
+            yield _finding(record, "duplicate", reason, remedy, others=[owner])
+
+
+def _unknown_plugins(records: Sequence[PluginRecord]) -> Iterator[Finding]:
+    """Report names in ``HEADRACE_PLUGINS`` that mean no installed plugin, so that a slip is seen."""
+    known = [record.plugin for record in records]
+    elsewhere = {normalised_plugin(name): name for name in KNOWN_ELSEWHERE.values()}
+    for name in unknown_plugins(records):
+        remedy = f"Installed are: {', '.join(known)}." if known else "No plugin is installed."
+        if name in elsewhere:
+            remedy = f"Install it: pip install {elsewhere[name]}"
+        elif near := nearest(name, [*known, *elsewhere]):
+            remedy = f"Did you mean {near!r}?"
+        yield Finding("unknown_plugin", f"no installed plugin is called {name!r}", remedy, name)

@@ -1,0 +1,30 @@
+"""``python -m headrace``, with and without the distribution that brings the command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+WITHOUT = "import sys; sys.modules['headrace_cli'] = None; import headrace.__main__ as m; m.main()"
+
+
+def test_without_the_command_line_it_says_what_to_install():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "headrace: the command line is a distribution of its own, which is not installed. "
+        'Install it: pip install "headrace[cli]"\n'
+    )
+
+
+def test_with_it_the_command_runs():
+    pytest.importorskip("headrace_cli")
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "--version"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith("headrace ")
