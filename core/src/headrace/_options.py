@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import decimal
-import enum
 import math
 import numbers
-import types
-import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -18,6 +15,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
     field_validator,
 )
 
@@ -112,87 +110,40 @@ class Options(BaseModel):
 
     positional: ClassVar[tuple[str, ...]] = ()
 
-    @field_validator("*", mode="before")
+    @field_validator("*", mode="wrap")
     @classmethod
-    def _no_bool_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        name = info.field_name or ""
-        bases = (info.context or {}).get("bases", {})
-        if (info.context or {}).get("of") is cls and name in bases:
+    def _read(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        """Let pydantic read a field, and refuse what it takes for a number."""
+        context = info.context or {}
+        if context.get("of") is cls:
             # What is nested in this field was written where the field was.
-            info.context["base"] = bases[name]  # type: ignore[index]
-        field = cls.model_fields.get(name)
-        if field is not None and _bool_for_a_number(value, field.annotation):
+            context["base"] = context.get("bases", {}).get(info.field_name, Path())
+        got = handler(value)
+        if _bool_became_number(value, got):
             raise ValueError("a bool is no number")
-        return value
-
-    @field_validator("*", mode="after")
-    @classmethod
-    def _no_nan(cls, value: Any) -> Any:
-        if _has_nan(value):
+        if _has_nan(got):
             raise ValueError("NaN is no value")
-        return without_base(value)
+        return without_base(got)
 
 
-def _bool_for_a_number(value: Any, annotation: Any) -> bool:
-    """Tell whether ``value`` is, or holds, a bool where its annotation asks for a number."""
-    if not isinstance(value, (bool, list, tuple, Mapping)):
-        return False
-    leaves = list(_leaves(annotation))
+def _bool_became_number(value: Any, got: Any) -> bool:
+    """Tell whether a bool, here or inside of ``value``, was read as a number."""
     if isinstance(value, bool):
-        return any(map(_is_number, leaves)) and not any(map(_takes_bool, leaves))
-    if any(leaf in (Any, object) for leaf in leaves):
+        return isinstance(got, numbers.Number) and not isinstance(got, bool)
+    if isinstance(value, Mapping):
+        if isinstance(got, BaseModel):
+            fields = type(got).model_fields.items()
+            got = {field.alias or name: getattr(got, name) for name, field in fields}
+            return any(k in got and _bool_became_number(v, got[k]) for k, v in value.items())
+        if not isinstance(got, Mapping):
+            return False
+        return _bool_became_number([*value, *value.values()], [*got, *got.values()])
+    if not isinstance(value, (list, tuple)):
         return False
-    return any(_bool_for_a_number(part, wanted) for part, wanted in _parts(value, leaves))
-
-
-def _leaves(annotation: Any) -> Iterator[Any]:
-    """Give the alternatives of an annotation."""
-    origin = typing.get_origin(annotation)
-    if origin is Annotated:
-        yield from _leaves(typing.get_args(annotation)[0])
-    elif origin in (typing.Union, types.UnionType):
-        for part in typing.get_args(annotation):
-            yield from _leaves(part)
-    else:
-        yield annotation
-
-
-def _is_number(leaf: Any) -> bool:
-    if typing.get_origin(leaf) is typing.Literal:
-        return any(isinstance(v, int) and not isinstance(v, bool) for v in typing.get_args(leaf))
-    number = (numbers.Number, decimal.Decimal)
-    if not isinstance(leaf, type) or issubclass(leaf, bool):
-        return False
-    return issubclass(leaf, number) or (issubclass(leaf, enum.Enum) and issubclass(leaf, int))
-
-
-def _takes_bool(leaf: Any) -> bool:
-    if typing.get_origin(leaf) is typing.Literal:
-        return any(isinstance(value, bool) for value in typing.get_args(leaf))
-    return leaf in (Any, object, bool)
-
-
-def _parts(value: Any, leaves: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """Give what a list or table holds, each with the annotations that it may have, as a union."""
-    wanted: dict[Any, list[Any]] = {}
-    items = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
-    for leaf in leaves:
-        args = typing.get_args(leaf)
-        if isinstance(leaf, type) and issubclass(leaf, BaseModel):
-            fields = {field.alias or name: field for name, field in leaf.model_fields.items()}
-            pairs = {key: fields[key].annotation for key in items if key in fields}
-        elif typing.get_origin(leaf) is tuple and Ellipsis not in args:
-            pairs = dict(enumerate(args))
-        elif args:
-            values = [arg for arg in args if arg is not Ellipsis]
-            pairs = dict.fromkeys(items, values[-1])
-        else:
-            pairs = {}
-        for key, annotation in pairs.items():
-            wanted.setdefault(key, []).append(annotation)
-    for key, item in items.items():
-        if key in wanted:
-            yield item, typing.Union[tuple(wanted[key])]  # noqa: UP007 - made of a tuple
+    if isinstance(got, (set, frozenset)):  # it has lost the order
+        return any(isinstance(v, bool) for v in value) and not any(isinstance(v, bool) for v in got)
+    same = isinstance(got, (list, tuple)) and len(got) == len(value)
+    return same and any(map(_bool_became_number, value, got))
 
 
 def _has_nan(value: Any) -> bool:
