@@ -353,9 +353,9 @@ def test_a_line_of_two_hundred_nodes_runs():
         (
             {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "next": "a"}},
             "a.next",
-            "circle",
+            "cycle",
         ),
-        ({"a": {"backend": "Inc", "next": "a"}}, "a.next", "circle"),
+        ({"a": {"backend": "Inc", "next": "a"}}, "a.next", "cycle"),
         ({**DIAMOND, "w": {"backend": "Inc"}}, "w", "map"),
         ({**DIAMOND, "w": {"backend": "Inc", "map": "y[result:data]"}}, "w.map", "'z'"),
         (
@@ -395,7 +395,7 @@ def test_a_line_of_two_hundred_nodes_runs():
                 "v": {"backend": "Inc", "map": "y[result:data],z[result:other]"},
             },
             "v.map",
-            "every way",
+            "without passing",
         ),
     ],
 )

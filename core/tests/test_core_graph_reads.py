@@ -9,7 +9,7 @@ from pydantic import Field
 
 import headrace
 from headrace import errors
-from headrace._plan.reads import keys_named
+from headrace._plan.declared import keys_named
 
 
 def make(name, *, reads=None, writes=None, base=headrace.Backend, **body):
@@ -70,17 +70,13 @@ def problems(config):
     [
         "RMask",
         "RMaskHere",
-        "S[RResult,RMask]",
-        "S[Identity,RMask]",
-        "S[RResult,S[RResult,RMask]]",
         "RTypedMask",
+        "S[RMask,RResult]",
+        "IoC[RResult,RMask;S[RMask,RResult]]",
         "BackgroundThread[RMask]",
-        "IoC[RMask;S[RResult,RMask]]",
         "DI[BackgroundThread,RMask]",
         "Loop(until=x)[RMask]",
-        "CatSplit[RResult,RResult,RMask]",
         "CatSplit[RMask,RResult,RResult]",
-        "S[HasKey(x)[RResult,RResult],RMask]",
         "RInputs(inputs={0})",
     ],
 )
@@ -119,6 +115,31 @@ def test_a_key_that_the_map_does_not_bring_is_named(expression):
 )
 def test_what_may_be_right_is_not_refused(expression):
     assert not problems(graph(expression))
+
+
+class ReadsMask(headrace.Backend):
+    reads = ("data", "mask")
+
+    def forward(self, batch):
+        for request in batch:
+            if "mask" not in request:
+                raise errors.InputError(key="mask", expected="anything", got="nothing")
+            request["result"] = request["mask"]
+
+
+headrace.register("RReadsMask", ReadsMask, replace=True)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["S[Identity,RReadsMask]", "IoC[RReadsMask;S[Identity,RReadsMask]]"],
+)
+def test_a_key_that_a_later_backend_misses_is_named_by_the_first_request(expression):
+    config = graph(expression)
+    config["a"]["backend"] = "Identity"
+    with headrace.pipe(config) as pipe, pytest.raises(errors.InputError) as caught:
+        pipe({"data": 1})
+    assert (caught.value.key, caught.value.node) == ("mask", "b")
 
 
 def test_what_the_map_brings_is_there():

@@ -298,7 +298,7 @@ def test_what_is_wrong_in_such_a_default_is_told():
 # Several things at once.
 
 
-def test_a_ghost_in_a_map_is_told_beside_a_circle():
+def test_a_ghost_in_a_map_is_told_beside_a_cycle():
     found = problems(
         {
             "a": {"backend": "Identity", "next": "b"},
@@ -306,7 +306,7 @@ def test_a_ghost_in_a_map_is_told_beside_a_circle():
         }
     )
     assert ["ghost" in one.message for one in found].count(True) == 1
-    assert any("circle" in one.message for one in found)
+    assert any("cycle" in one.message for one in found)
 
 
 def test_a_misspelt_name_imports_nothing(site):

@@ -19,13 +19,12 @@ from headrace._build.at import At, BuildSettings
 from headrace._build.batch_end import BatchEnd
 from headrace._build.commons import Commons
 from headrace._build.elements import ElementBuilder
-from headrace._build.far import CLOSE_S
-from headrace._build.needs import needed_keys
-from headrace._build.parcels import Changes, changes, receive, send, unpacked
+from headrace._build.parcels import CLOSE_S, Changes, changes, receive, send, unpacked
 from headrace._build.parts import Parts
 from headrace._context import Shared
 from headrace._describe import describe_element
 from headrace._plan.element import NodePlan, PipelinePlan
+from headrace._plan.needs import needed_keys
 from headrace._portable import portable, told
 from headrace._registry import run_imports
 from headrace.errors import ContractError, SetupError

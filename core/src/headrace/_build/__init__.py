@@ -3,7 +3,7 @@
 from headrace._build.aside import Aside, build_aside
 from headrace._build.builder import Built, BuiltNode, build_pipeline
 from headrace._build.door import Door
-from headrace._build.needs import needed_with_each
+from headrace._plan.needs import needed_with_each
 
 __all__ = [
     "Aside",

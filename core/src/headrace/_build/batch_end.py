@@ -13,11 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
+from headrace._plan.word import planned_word
 from headrace._portable import told, without_locals
 from headrace.errors import BackendError, InstanceLostError, RequestError, SetupError
-from headrace.words.ioc import IoC
-from headrace.words.reflect import Reflect
-from headrace.words.sequential import Sequential
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -162,14 +160,10 @@ def _edge(root: Element, place: int) -> Element:
     """Give the element before which (``place`` 0) or after which (-1) nothing runs in a batch."""
     element = root
     while element.named is None and (element is root or not element.own_thread):
-        if element.cls is IoC:
-            element = element.phases[1][0]
-        elif element.cls is Reflect:
-            element = element.children[0]
-        elif element.cls is Sequential:
-            element = element.children[place]
-        else:
+        inner = planned_word(element.cls)._through(element, place)
+        if inner is None:
             break
+        element = inner
     return element
 
 

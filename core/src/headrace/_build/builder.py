@@ -6,24 +6,24 @@ import logging
 import threading
 from _thread import start_new_thread
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace._build.at import LOOK_S, At, BuildSettings
 from headrace._build.batch_end import BatchEnd
 from headrace._build.commons import Commons
 from headrace._build.door import Door, FrontDoor
 from headrace._build.elements import ElementBuilder, reached_by_name
-from headrace._build.needs import needed_keys
 from headrace._build.parts import Parts
 from headrace._build.probes import make_probes
 from headrace._build.schedulers import front_scheduler, node_scheduler
+from headrace._build.word import building_word
 from headrace._config.nesting import with_room
 from headrace._context import Shared
-from headrace._plan.calls import roots_of
+from headrace._plan.element import roots_of
+from headrace._plan.needs import needed_keys
+from headrace._plan.word import planned_word
 from headrace._process import usable_cpus
 from headrace._scheduling.locks import Signal
-from headrace.words.dag import DagDispatcher
-from headrace.words.queues import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,7 +131,9 @@ class Builder:
         with self._builds:
             if self.plan.probes:
                 self._probes = self.commons.probes = make_probes(self.plan.probes)
-            self.commons.queues.expect(_declared(self.plan))
+            for root in (root for node in self.plan.nodes.values() for root in roots_of(node)):
+                for element in root.walk():
+                    building_word(element.cls)._expect(element, self.commons)
             for name, node in self.plan.nodes.items():
                 self.nodes[name] = self._door(node) if node.door_to else self.node(node)
             if self.plan.entrypoint is not None and not self._walks_anyway():
@@ -157,7 +159,8 @@ class Builder:
     def _walks_anyway(self) -> bool:
         """Tell whether the front is what a graph does without one, with the bounds of its nodes."""
         front = self.plan.entrypoint
-        return front is not None and front.cls is DagDispatcher and self.plan.is_graph
+        walks = front is not None and planned_word(front.cls)._walks
+        return walks and self.plan.is_graph
 
     def _entries(self) -> list[NodeKeys]:
         """Give the keys of the nodes that no other one leads to by ``next``."""
@@ -228,13 +231,6 @@ class Builder:
             target.by_element,
             self.threads,
         )
-
-
-def _declared(plan: PipelinePlan) -> dict[str, int]:
-    """Give the sizes of the queues that nodes declare."""
-    roots = [root for node in plan.nodes.values() for root in roots_of(node)]
-    options: Any = [e.options for root in roots for e in root.walk() if e.cls is Queue]
-    return {one.queue: one.max for one in options}
 
 
 def build_pipeline(

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace._scheduling.named_queues import Queues
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace._backend import Backend
     from headrace._scheduling.probing import Probes
-    from headrace.words.dag import DagDispatcher
+    from headrace.keys import Request
 
 __all__ = ["Commons"]
+
+
+class Walker(Protocol):
+    """A backend that walks requests through the graph, with what the pipeline gives it for that."""
+
+    walk: Callable[[Request], None] | None
 
 
 @dataclass
@@ -30,5 +38,5 @@ class Commons:
 
     queues: Queues = field(default_factory=Queues)
     probes: Probes | None = None
-    dispatchers: list[DagDispatcher] = field(default_factory=list)
+    dispatchers: list[Walker] = field(default_factory=list)
     registered: dict[str, Backend] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._build.batch_end import Ended, Standing
@@ -14,7 +14,6 @@ from headrace._scheduling.cycles import entries_running_here
 from headrace._scheduling.entry import Entry
 from headrace._scheduling.queue import HANDED
 from headrace.errors import ClosedError, ContractError, InputError, InstanceLostError, NoResultError
-from headrace.words.background import BackgroundThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,13 +21,14 @@ if TYPE_CHECKING:
 
     from headrace._backend import Outcomes
     from headrace._build.batch_end import BatchEnd
+    from headrace._context import InitContext
     from headrace._graph.links import Each
     from headrace._scheduling.calls import OwnThread
     from headrace._scheduling.queue import Handed, Waits
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["Bound", "Door", "FrontDoor", "Guarded", "NotCallable"]
+__all__ = ["Bound", "Door", "FrontDoor", "Guarded", "InThread", "NotCallable"]
 
 
 class Door(Backend):
@@ -183,6 +183,27 @@ class Guarded(Standing):
             return self.child(batch)
 
 
+class InThread(Backend):
+    """A backend that one thread owns: its ``init``, every ``forward`` and its ``close``."""
+
+    def __init__(self, thread: OwnThread, name: str) -> None:
+        self.thread = thread
+        self._name = name
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Take over the range of what was built in the thread."""
+        (self.child,) = context.children
+        self.min, self.max = self.child.min, self.child.max
+        self.rerun = self.child.rerun  # type: ignore[misc]
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Run it on the batch in its thread."""
+        return self.thread.call(self.child, batch)
+
+    def _last_label(self, request: Request) -> str:
+        return self.child._last_label(request)
+
+
 class Bound(Backend):
     """An instance with what it depends on, which is given to it at each call."""
 
@@ -191,10 +212,10 @@ class Bound(Backend):
         self._thread: OwnThread | None = None
         end: BatchEnd | None = None
         inner = instance
-        while isinstance(inner, (Guarded, BackgroundThread, Ended)):
+        while isinstance(inner, (Guarded, InThread, Ended)):
             if isinstance(inner, Guarded):
                 self._guard = inner._lock
-            elif isinstance(inner, BackgroundThread):
+            elif isinstance(inner, InThread):
                 self._thread = inner.thread
             else:
                 end = inner.end

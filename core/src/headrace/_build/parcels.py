@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = [
+    "CLOSE_S",
     "Changes",
     "apply",
     "changes",
@@ -23,6 +24,9 @@ __all__ = [
     "send",
     "unpacked",
 ]
+
+CLOSE_S = 10.0
+"""Seconds that what is in the process has to close itself, before the process is killed."""
 
 _LENGTH = struct.Struct(">Q")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace._build.door import InThread
 from headrace._plan.ranges import narrowed
 from headrace._scheduling.instance import Instance
 from headrace._scheduling.probing import ProbedScheduler
 from headrace._scheduling.scheduler import Limits, Scheduler
 from headrace.errors import HeadraceError, SetupError
 from headrace.policies import BestFit, Greedy
-from headrace.words.background import BackgroundThread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +120,7 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
             hint="Change the node's min and max.",
         )
     thread = None
-    if isinstance(backend, BackgroundThread):
+    if isinstance(backend, InThread):
         thread, backend = backend.thread, backend.child
     return Instance(
         index, backend, least=low, most=high, device=device_of(keys, index), thread=thread

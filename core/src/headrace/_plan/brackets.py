@@ -6,85 +6,41 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.nesting import MAX_DEPTH
 from headrace._expression import Call
-from headrace._plan.values import plain_value
-from headrace.words.background import BackgroundThread
-from headrace.words.process import Process
-from headrace.words.sequential import Sequential
+from headrace._plan.element import takes_dependency
+from headrace._plan.scope import Bracket
+from headrace._plan.word import core_word, planned_word
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
-    from headrace._expression import Args
-    from headrace._plan.element import Element, Prefix
-    from headrace._plan.resolver import Resolver
+    from headrace._plan.element import Element
+    from headrace._plan.planning import Planning
     from headrace._plan.scope import Scope
 
-__all__ = [
-    "Phases",
-    "bracket_of",
-    "check_arity",
-    "check_prefixes",
-    "is_bare",
-    "joined",
-    "owns_its_thread",
-    "prefix_values",
-    "takes_dependency",
-    "too_deep",
-]
-
-Phases = tuple[tuple[Call, ...], ...]
-
-_SEQUENCES = ("S", "Sequential", "headrace:S", "headrace:Sequential")
-
-
-def bracket_of(call: Call, scope: Scope) -> tuple[Phases, Scope]:
-    """Give what stands in the bracket of ``call`` and the scope it was written in.
-
-    The bracket of a definition's use goes to the innermost last name, which has none.
-    """
-    if call.phases or scope.graft is None:
-        return call.phases, scope
-    graft = scope.graft
-    inner = graft.scope.same(depth=max(scope.depth, graft.scope.depth), frames=scope.frames)
-    return graft.call.phases, inner
-
-
-def takes_dependency(cls: type[Backend]) -> bool:
-    """Tell whether a class is given its only child at each call."""
-    return callable(getattr(cls, "forward_with_dep", None))
-
-
-def is_bare(element: Element) -> bool:
-    """Tell whether an instance is built without what it depends on."""
-    return takes_dependency(element.cls) and not element.children
-
-
-def owns_its_thread(cls: type[Backend]) -> bool:
-    """Tell whether everything inside runs in a thread of its own already."""
-    return cls in (BackgroundThread, Process)
+__all__ = ["check_arity", "check_prefixes", "joined", "too_deep"]
 
 
 # How many.
 
 
-def check_arity(resolver: Resolver, element: Element, phases: Phases, scope: Scope) -> bool:
+def check_arity(planning: Planning, element: Element, bracket: Bracket, scope: Scope) -> bool:
     """Check the number of children; report it if it is wrong."""
-    call, cls = element.call, element.cls
-    count = sum(len(phase) for phase in phases)
+    call, cls, phases = element.call, element.cls, bracket.phases
+    count = len(bracket.children)
     try:
         least, most = _takes(cls)
     except (TypeError, ValueError):
         what = f"takes={cls.takes!r} is neither a number of children nor (least, most or None)"
-        resolver.add("arity", f"the class {cls.__name__} is wrong, {what}", call, scope)
+        planning.add("arity", f"the class {cls.__name__} is wrong, {what}", call, scope)
         return False
     if not phases and (scope.open_slot or (scope.named and takes_dependency(cls))):
         return True
     if phases and most != 0 and len(phases) != cls.phases:
-        return _wrong_phases(resolver, element, len(phases), scope)
+        return _wrong_phases(planning, element, len(phases), scope)
     if least <= count and (most is None or count <= most):
         return True
     if most == 0 and not call.phases and scope.graft is not None:
         graft = scope.graft
-        resolver.add(
+        planning.add(
             "arity",
             f"{graft.call.name}[...] goes to {call.name}, which takes nothing in brackets",
             graft.call,
@@ -98,7 +54,7 @@ def check_arity(resolver: Resolver, element: Element, phases: Phases, scope: Sco
         if most is not None and least != most:
             wanted = f"{least} to {most}"
         message = f"{call.name} takes {wanted} in brackets, got {count}"
-    resolver.add("arity", message, call, scope)
+    planning.add("arity", message, call, scope)
     return False
 
 
@@ -108,23 +64,13 @@ def _takes(cls: type[Backend]) -> tuple[int, int | None]:
     return (cls.takes, cls.takes) if isinstance(cls.takes, int) else cls.takes
 
 
-def _wrong_phases(resolver: Resolver, element: Element, got: int, scope: Scope) -> bool:
-    wanted = element.cls.phases
+def _wrong_phases(planning: Planning, element: Element, got: int, scope: Scope) -> bool:
+    wanted, hint = element.cls.phases, None
+    has = f"{wanted} phases in brackets, separated by ';', got {got}"
     if wanted == 1:
-        resolver.add(
-            "arity",
-            f"{element.name} has one phase in brackets, got {got} separated by ';'",
-            element.call,
-            scope,
-            hint="';' has a meaning in IoC only; write ','.",
-        )
-    else:
-        resolver.add(
-            "arity",
-            f"{element.name} has {wanted} phases in brackets, separated by ';', got {got}",
-            element.call,
-            scope,
-        )
+        has = f"one phase in brackets, got {got} separated by ';'"
+        hint = "';' has a meaning in IoC only; write ','."
+    planning.add("arity", f"{element.name} has {has}", element.call, scope, hint=hint)
     return False
 
 
@@ -148,40 +94,35 @@ def too_deep(tree: Call) -> Call | None:
                 values = () if args is None else (*args.positional, *(v for _, v in args.named))
                 nested = (value for value in values if isinstance(value, (tuple, Call)))
                 todo.extend((value, depth + 1, item) for value in nested)
-            for child in item.children:
-                same = _is_sequence(item) and _is_plain_sequence(child)
-                todo.append((child, depth if same else depth + 1, child))
+            joins = core_word(item.name)._joins
+            todo.extend(
+                (child, depth if joins and _joins(child) else depth + 1, child)
+                for child in item.children
+            )
     return None
 
 
-def joined(resolver: Resolver, phases: Phases, scope: Scope) -> Phases:
+def joined(planning: Planning, bracket: Bracket) -> Bracket:
     """Join ``S`` directly in ``S``, to any depth, without recursion."""
-    meant = {
-        name
-        for name in _SEQUENCES
-        if scope.lookup(name) is None and resolver.pipeline.named(name) is None
-    }
+    scope = bracket.scope
     result = []
-    for phase in phases:
+    for phase in bracket.phases:
         flat: list[Call] = []
         todo = list(reversed(phase))
         while todo:
             call = todo.pop()
-            if call.name in meant and _is_plain_sequence(call):
+            named = _joins(call) and (scope.lookup(call.name) or planning.named(call.name))
+            if _joins(call) and not named:
                 todo.extend(reversed(call.phases[0]))
             else:
                 flat.append(call)
         result.append(tuple(flat))
-    return tuple(result)
+    return Bracket(tuple(result), scope)
 
 
-def _is_sequence(call: Call) -> bool:
-    return call.name in _SEQUENCES
-
-
-def _is_plain_sequence(call: Call) -> bool:
+def _joins(call: Call) -> bool:
     """Tell whether joining an ``S`` with the one around it changes nothing but the nesting."""
-    if not _is_sequence(call) or call.prefix is not None or len(call.args):
+    if call.prefix is not None or len(call.args) or not core_word(call.name)._joins:
         return False
     return len(call.phases) == 1 and call.phases[0][0].prefix is None
 
@@ -189,52 +130,33 @@ def _is_plain_sequence(call: Call) -> bool:
 # Prefixes.
 
 
-def check_prefixes(resolver: Resolver, element: Element, phases: Phases, inner: Scope) -> bool:
+def check_prefixes(planning: Planning, element: Element, bracket: Bracket) -> bool:
     """Check the prefixes before the children against what their container understands."""
     good = True
-    for phase in phases:
+    for phase in bracket.phases:
         for index, child in enumerate(phase):
-            if child.prefix is not None:
-                good &= _check_prefix(resolver, element, child, inner, first=index == 0)
+            wrong = None if child.prefix is None else _wrong(element, child, first=index == 0)
+            if wrong is not None and child.prefix is not None:
+                message, hint = wrong
+                span = child.prefix.span
+                planning.add("prefix", message, child, bracket.scope, span=span, hint=hint)
+                good = False
     return good
 
 
-def _check_prefix(
-    resolver: Resolver, element: Element, child: Call, scope: Scope, *, first: bool
-) -> bool:
+def _wrong(element: Element, child: Call, *, first: bool) -> tuple[str, str | None] | None:
+    """Say what is wrong with the prefix of a child, and what to do; None for nothing."""
     prefix, understood = child.prefix, element.cls.prefixes
     assert prefix is not None  # noqa: S101 - the caller has looked
     wrong = [str(v) for v in prefix.positional if "*" not in understood and v not in understood]
     wrong += [f"{key}=" for key, _ in prefix.named if f"{key}=" not in understood]
     if wrong:
         knows = ", ".join("any flag" if p == "*" else f"({p})" for p in understood)
-        resolver.add(
-            "prefix",
-            f"{element.name} does not understand the prefix ({wrong[0]})",
-            child,
-            scope,
-            span=prefix.span,
-            hint=f"It understands {knows}." if knows else "It understands none.",
-        )
-    elif first and element.cls is Sequential and "or" in prefix.positional:
-        resolver.add(
-            "prefix",
-            f"(or) cannot stand before the first element of {element.name}",
-            child,
-            scope,
-            span=prefix.span,
-            hint="It means: if the element before gave no result.",
-        )
-    elif any(not isinstance(value, str) for key, value in prefix.named if key == "key"):
-        resolver.add("prefix", "(key=...) takes the name of a key", child, scope, span=prefix.span)
-    else:
-        return True
-    return False
-
-
-def prefix_values(prefix: Args | None) -> Prefix:
-    """Give a prefix as a container reads it."""
-    if prefix is None:
-        return (), {}
-    positional = tuple(plain_value(value) for value in prefix.positional)
-    return positional, {key: plain_value(value) for key, value in prefix.named}
+        hint = f"It understands {knows}." if knows else "It understands none."
+        return f"{element.name} does not understand the prefix ({wrong[0]})", hint
+    found = planned_word(element.cls)._check_prefix(element, child, first=first)
+    if found is not None:
+        return found
+    if any(not isinstance(value, str) for key, value in prefix.named if key == "key"):
+        return "(key=...) takes the name of a key", None
+    return None

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from headrace._config.nodekeys import NodeKeys
+from headrace._config.nesting import MAX_DEPTH
 from headrace._config.problems import key_place
 from headrace._expression import read_expression
 from headrace._expression.words import PLAIN_NAME
-from headrace._plan.layer import Layer, ScopedArgs
-from headrace._plan.parameters import Parameters
-from headrace._plan.scope import Graft, Scope
-from headrace._plan.values import plain_value
+from headrace._plan.layer import Layer
 from headrace._registry import registry
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from headrace._config.document import Written
     from headrace._config.problems import Problems
     from headrace._expression import Call
-    from headrace._plan.element import Element
-    from headrace._plan.planner import Files, Pipeline
-    from headrace._plan.resolver import Resolver
 
-__all__ = ["Definition", "Definitions", "expand"]
+__all__ = ["MAX_ELEMENTS", "Definition", "Definitions", "Files"]
+
+Files = tuple[tuple[str, dict[str, type[Any]]], ...]
+"""The files that a configuration imports, and what each has registered."""
+
+MAX_ELEMENTS = 10_000
+"""Most elements that an expression may become through definitions and parameters."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,19 @@ class Definition:
 
 
 class Definitions:
-    """All definitions that a configuration may use."""
+    """All definitions that a configuration may use.
 
-    def __init__(self, pipeline: Pipeline, files: Files, problems: Problems) -> None:
+    Attributes:
+        cycles: Those that use each other, as far as it is reported.
+    """
+
+    def __init__(self, written: Mapping[str, Written], files: Files, problems: Problems) -> None:
         self._problems = problems
         self._files = files
         self._known: dict[str, list[Definition]] = {}
         self._trees: dict[tuple[str, str | None], Call | None] = {}
-        self.circles: set[frozenset[str]] = set()
+        self._sizes: dict[tuple[str, str | None], int] = {}
+        self.cycles: set[frozenset[str]] = set()
         for name, offers in registry.definitions().items():
             self._known[name] = [
                 Definition(
@@ -62,8 +69,8 @@ class Definitions:
                 )
                 for r, text in offers
             ]
-        for name, written in pipeline.shape.definitions.items():
-            self._add(name, written)
+        for name, one in written.items():
+            self._add(name, one)
 
     def _add(self, name: str, written: Written) -> None:
         """Take one from the configuration."""
@@ -98,6 +105,10 @@ class Definitions:
         """Give all names."""
         return list(self._known)
 
+    def own(self) -> Iterator[Definition]:
+        """Give those of the configuration; one of a plugin is checked where it is used."""
+        return (d for offers in self._known.values() for d in offers if not d.distribution)
+
     def tree(self, definition: Definition, node: str | None) -> Call | None:
         """Give the expression of a definition for use in a node; None when it is wrong."""
         key = (definition.layer.path, node)
@@ -127,95 +138,55 @@ class Definitions:
             return tree.replace(prefix=None)
         return tree
 
-    def check_all(self, pipeline: Pipeline) -> None:
-        """Check every definition of the configuration by itself, used or not."""
-        for definition in (d for offers in self._known.values() for d in offers):
-            if definition.distribution:
-                continue  # a plugin's definition is checked where it is used
-            node = next(iter(pipeline.shape.nodes), "main")
-            tree = self.tree(definition, node)
-            if tree is None:
-                continue
-            resolver = pipeline.resolver
-            resolver.enter(node, NodeKeys(), Parameters(node, {}, {}, set()))
-            scope = Scope(
-                replace(definition.layer, depth=1),
-                entry=True,
-                open_slot=True,
-                lenient=True,
-                named=True,
-                wraps=True,
-                expanding=(definition.name,),
-            )
-            if resolver.fits(tree, scope.layer, definition.name):
-                resolver.plan(tree, scope)
-            resolver.leave(node)
+    # Definitions that double each other, b = "S[a,a]", c = "S[b,b]", are short to write and become
+    # more elements than any memory holds. So the elements are counted before any is made.
 
+    def why_too_large(self, call: Call, node: str | None, definition: str = "") -> str | None:
+        """Say why an expression becomes too large, None when it does not.
 
-def expand(resolver: Resolver, call: Call, definition: Definition, scope: Scope) -> Element | None:
-    """Plan what a definition stands for: its args are defaults, the bracket goes to its open slot."""
-    if definition.name in scope.expanding:
-        _report_circle(resolver, call, scope)
-        return None
-    if call.args.positional:
-        resolver.add(
-            "args",
-            f"{call.name!r} is a definition and takes no positional args",
-            call,
-            scope,
-            span=call.args.span_of(0) or call.name_span,
-            hint="Write key=value: it goes to every backend of the definition that has the key.",
+        Args:
+            call: The expression.
+            node: The node that it is used in.
+            definition: The definition that it is, if it is one.
+
+        Returns:
+            A sentence; empty where it is told of a definition that is used.
+        """
+        count, largest = self._count(call, node, (definition,) if definition else ())
+        if count <= MAX_ELEMENTS or largest is None:
+            return None
+        if not largest.distribution and self._size(largest, node, ()) > MAX_ELEMENTS:
+            return ""
+        what = f"the definition {definition!r}" if definition else "the expression"
+        return (
+            f"{what} becomes more than {MAX_ELEMENTS} elements when its definitions are put in, most "
+            f"of them through {largest.name!r}"
         )
-    tree = resolver.definitions.tree(definition, resolver.known_node)
-    if tree is None or not resolver.fits(tree, definition.layer):
-        resolver.parameters.incomplete = True
-        resolver.plan_all(call.phases, scope)
-        return None
-    scoped = ScopedArgs(
-        call, scope.layer, {key: plain_value(value) for key, value in call.args.named}
-    )
-    layer = replace(
-        definition.layer, depth=scope.layer.depth + 1, scoped=(*scope.layer.scoped, scoped)
-    )
-    inner = scope.within(
-        layer=layer,
-        # A bracket of its own goes to the open slot; one that is on its way goes on through it.
-        graft=Graft(call, scope) if call.phases else scope.graft,
-        open_slot=scope.open_slot and not call.phases,
-        expanding=(*scope.expanding, definition.name),
-        named=scope.named,
-        batched=scope.batched,
-    )
-    unknown = resolver.unresolved
-    element = resolver.plan(tree, inner)
-    if resolver.unresolved == unknown:
-        _report_unused(resolver, call, scoped, scope)
-    if element is not None:
-        element.definition = call.name
-    return None if call.args.positional else element
 
+    def _count(
+        self, call: Call, node: str | None, using: tuple[str, ...]
+    ) -> tuple[int, Definition | None]:
+        """Count the elements of an expression in ``using``; give the largest definition in it too."""
+        count, largest, most = 0, None, 0
+        todo = [call]
+        while todo:
+            one = todo.pop()
+            todo.extend(one.children)
+            found = self.find(one)
+            # A cycle, and what is nested too deep, is reported where it is put in.
+            if not found or found[-1].name in using or len(using) > MAX_DEPTH:
+                count += 1
+                continue
+            size = self._size(found[-1], node, using)
+            count += size
+            if size > most:
+                largest, most = found[-1], size
+        return count, largest
 
-def _report_circle(resolver: Resolver, call: Call, scope: Scope) -> None:
-    """Report a definition that uses itself, once per circle."""
-    start = scope.expanding.index(call.part)
-    chain = scope.expanding[start:]
-    resolver.unresolved += 1
-    resolver.parameters.incomplete = True
-    if frozenset(chain) in resolver.definitions.circles:
-        return
-    resolver.definitions.circles.add(frozenset(chain))
-    shown = " uses ".join((*chain, call.part))
-    resolver.add("circle", f"the definition {call.part!r} uses itself: {shown}", call, scope)
-
-
-def _report_unused(resolver: Resolver, call: Call, scoped: ScopedArgs, scope: Scope) -> None:
-    for index, (key, _) in enumerate(call.args.named, len(call.args.positional)):
-        if key not in scoped.used:
-            resolver.add(
-                "unknown_option",
-                f"no backend of the definition {call.name!r} has an option {key!r}",
-                call,
-                scope,
-                span=call.args.span_of(index) or call.name_span,
-                suggestion=resolver.problems.nearest(key, scoped.asked),
-            )
+    def _size(self, definition: Definition, node: str | None, using: tuple[str, ...]) -> int:
+        key = (definition.layer.path, node)
+        if key not in self._sizes:
+            tree = self.tree(definition, node)
+            more = (*using, definition.name)
+            self._sizes[key] = 1 if tree is None else self._count(tree, node, more)[0]
+        return self._sizes[key]

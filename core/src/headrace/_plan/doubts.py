@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import Problems, key_place
-from headrace._plan.brackets import owns_its_thread
 from headrace._plan.ranges import narrowed
+from headrace._plan.word import planned_word
 from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _computing(root: Element, *, threads: bool = True) -> Iterator[Element]:
     todo = [root]
     while todo:
         element = todo.pop()
-        if owns_its_thread(element.cls) and not threads:
+        if planned_word(element.cls)._threaded and not threads:
             continue
         todo.extend(reversed(element.children))
         if element.named is None and not element.children and element.spec.distribution != _CORE:

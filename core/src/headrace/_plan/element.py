@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace._plan.calls import doors
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
@@ -28,6 +26,11 @@ __all__ = [
     "Prefix",
     "ProbePlan",
     "Range",
+    "doors",
+    "elements_run",
+    "nodes_named",
+    "roots_of",
+    "takes_dependency",
 ]
 
 Range = tuple[int, "int | None"]
@@ -38,6 +41,11 @@ Place = dict[str, Any]
 
 Prefix = tuple[tuple[Any, ...], dict[str, Any]]
 """The prefix before a child: positional values and named ones."""
+
+
+def takes_dependency(cls: type[Backend]) -> bool:
+    """Tell whether a class is given its only child at each call."""
+    return callable(getattr(cls, "forward_with_dep", None))
 
 
 @dataclass(eq=False)
@@ -59,7 +67,8 @@ class Element:
         own_thread: Whether a `BackgroundThread` is put around it.
         definition: The definition that this is the outermost name of, or None.
         frames: The instances of enclosing ``IoC``s that it can name.
-        target: The node at which a `Repost` lets the walk go on, and where that was written.
+        target: The node at which a `Repost` lets the request go on, and where that was written.
+        parameter: The parameter in which a `Reflect` has found its expression, or None.
         unavailable: Children that cannot be built here and why (`Fallback`), or that were not
             chosen (`ModelLoader`).
     """
@@ -79,6 +88,12 @@ class Element:
     definition: str | None = None
     frames: tuple[dict[str, Named], ...] = ()
     target: tuple[str, Place] | None = None
+    parameter: str | None = None
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is built without what it depends on, which is given to it at each call."""
+        return takes_dependency(self.cls) and not self.children
 
     @property
     def children(self) -> list[Element]:
@@ -200,7 +215,7 @@ class NodePlan:
         """What the key ``backend`` became, or None when nothing reflects it."""
         for root in (self.instance, self.entry, self.init):
             for element in root.walk() if root is not None else ():
-                if element.call.part == "Reflect" and element.children:
+                if element.parameter is not None and element.children:
                     return element.children[0]
         return self.instance
 
@@ -258,3 +273,46 @@ class PipelinePlan:
         """How many instances all nodes have together, at least 1."""
         own = [node for node in self.nodes.values() if node.door_to is None]
         return max(1, sum(max(1, node.instance_num) for node in own))
+
+
+# Walking the elements of a pipeline.
+
+
+def doors(nodes: Mapping[str, NodePlan], name: str) -> list[str]:
+    """Give a node and, while it is a second door, the node behind it; the last is no door."""
+    found = [name]
+    while (behind := nodes[found[-1]].door_to) is not None and behind in nodes:
+        found.append(behind)
+    return found
+
+
+def roots_of(node: NodePlan) -> list[Element]:
+    """Give the expressions of a node."""
+    return [node.entry, *([node.init] if node.init is not None else [])]
+
+
+def nodes_named(roots: Iterable[Element]) -> list[str]:
+    """Give the nodes of which some instance is named in expressions, ``Forward[node.x]`` or other."""
+    named = (element.named for root in roots for element in root.walk())
+    return list(dict.fromkeys(n.node for n in named if n is not None and n.node is not None))
+
+
+def elements_run(nodes: Mapping[str, NodePlan], roots: Iterable[Element]) -> list[Element]:
+    """Give all elements that a call of ``roots`` may run, those of named instances and nodes too.
+
+    Everything that stands in a node counts, also what only its ``init`` builds.
+    """
+    found: dict[int, Element] = {}
+    todo = list(roots)
+    while todo:
+        element = todo.pop()
+        if id(element) in found:
+            continue
+        found[id(element)] = element
+        todo += element.children
+        if element.named is not None:
+            if element.named.element is not None:
+                todo.append(element.named.element)
+            node = nodes.get(element.named.node or "")
+            todo += roots_of(node) if node is not None else []
+    return list(found.values())

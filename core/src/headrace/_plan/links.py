@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from headrace._config.document import Written
     from headrace._config.problems import Problems
     from headrace._graph.links import Pairs
-    from headrace._plan.element import Place
 
 __all__ = ["check_links", "read_links"]
 
@@ -44,7 +43,7 @@ class _Reader:
         self.name = name
         self.problems = problems
         self.table: dict[str, Any] = {}
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, dict[str, Any]] = {}
         self.incomplete = False
         for key in LINK_KEYS:
             found = written_key(key, name, table, shared)
@@ -207,10 +206,10 @@ def check_links(links: Mapping[str, Links], problems: Problems) -> bool:
     """
     for one in links.values():
         _check_names(one, links, problems)
-    circle = _circle(links)
-    if circle is not None:
-        way = " > ".join(circle)
-        _wrong(problems, links[circle[0]], "next", f"the nodes go round in a circle: {way}")
+    cycle = _cycle(links)
+    if cycle is not None:
+        way = " > ".join(cycle)
+        _wrong(problems, links[cycle[0]], "next", f"the nodes form a cycle: {way}")
         return False
     before: dict[str, list[str]] = {name: [] for name in links}
     for one in links.values():
@@ -237,8 +236,8 @@ def _wrong(problems: Problems, links: Links, key: str, message: str, **more: Any
     problems.add("graph", message, **{**links.places[key], **more})
 
 
-def _circle(links: Mapping[str, Links]) -> list[str] | None:
-    """Find nodes that follow each other in a circle, without recursion."""
+def _cycle(links: Mapping[str, Links]) -> list[str] | None:
+    """Find nodes that follow each other in a cycle, without recursion."""
     state: dict[str, int] = {}
     for start in links:
         path: list[tuple[str, int]] = [(start, 0)] if start not in state else []
@@ -302,7 +301,7 @@ def _check_source(
     if name == one.name:
         _wrong(problems, one, "map", f"{name!r} is this node, which has yet to run")
     elif name not in before[one.name] and not _always_before(name, one.name, before):
-        _wrong(problems, one, "map", f"{name!r} does not lie on every way to {one.name!r}")
+        _wrong(problems, one, "map", f"a request can reach {one.name!r} without passing {name!r}")
 
 
 def _always_before(name: str, node: str, before: Mapping[str, list[str]]) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace._config.document import Written
-    from headrace._plan.resolver import Resolver
+    from headrace._plan.planning import Planning
     from headrace._registry.hooks import Offer
     from headrace._registry.named import Kind
 
@@ -38,34 +38,34 @@ class _Named(NamedTuple):
     offer: Offer | None
 
 
-def _read(resolver: Resolver, kind: Kind, call: Call | None, layer: Layer) -> _Named | None:
+def _read(planning: Planning, kind: Kind, call: Call | None, layer: Layer) -> _Named | None:
     """Find the class that is named; report what is in the way."""
     if call is None:
         return None
     scope = Scope(layer)
     try:
-        found = find_named(kind, call.name, resolver.files)
+        found = find_named(kind, call.name, planning.files)
     except PluginError as error:
-        resolver.add(error.code, error.what, call, scope, hint=error.hint)
+        planning.add(error.code, error.what, call, scope, hint=error.hint)
         return None
     if found is None:
-        if kind is PROBE or resolver.all_names:
-            _report_unknown(resolver, kind, call, scope)
+        if kind is PROBE or planning.all_names:
+            _report_unknown(planning, kind, call, scope)
         return None
     why = kind.why_not(found[0], call.name, found[1])
     if why is not None:
-        resolver.add(kind.noun, why, call, scope)
+        planning.add(kind.noun, why, call, scope)
         return None
     if call.phases:
         message = f"the {kind.noun} {call.name} takes nothing in [ ]"
-        resolver.add("arity", message, call, scope)
+        planning.add("arity", message, call, scope)
     return _Named(kind, call, scope, *found)
 
 
-def _report_unknown(resolver: Resolver, kind: Kind, call: Call, scope: Scope) -> None:
-    known = names_of(kind, resolver.files)
+def _report_unknown(planning: Planning, kind: Kind, call: Call, scope: Scope) -> None:
+    known = names_of(kind, planning.files)
     are = f"There are: {', '.join(known)}." if known else f"No plugin offers a {kind.noun}."
-    resolver.add(
+    planning.add(
         f"unknown_{kind.noun}",
         f"unknown {kind.noun} {call.name!r}",
         call,
@@ -76,15 +76,15 @@ def _report_unknown(resolver: Resolver, kind: Kind, call: Call, scope: Scope) ->
 
 
 def _options(
-    resolver: Resolver, found: _Named, given: Mapping[str, tuple[Any, str]] | None = None
+    planning: Planning, found: _Named, given: Mapping[str, tuple[Any, str]] | None = None
 ) -> Options | None:
     """Check the options of what is named; None when something is wrong."""
     options, _ = OptionsReader(
         found.call,
         getattr(found.cls, "Options", Options),
         found.scope,
-        resolver.parameters,
-        resolver.problems,
+        planning.parameters,
+        planning.problems,
         "" if found.offer is None else found.offer.record.plugin,
     ).read(given)
     return None if found.call.phases else options
@@ -94,39 +94,39 @@ def _options(
 
 
 def plan_policies(
-    resolver: Resolver, origins: dict[str, str]
+    planning: Planning, origins: dict[str, str]
 ) -> tuple[PolicyPlan, PolicyPlan] | None:
-    """Plan the two policies of the node that the resolver has entered; None when one is wrong."""
-    batch = _policy(resolver, "batch_policy", BATCH_POLICY)
-    dispatch = _policy(resolver, "dispatch_policy", DISPATCH_POLICY)
+    """Plan the two policies of the node that the planning has entered; None when one is wrong."""
+    batch = _policy(planning, "batch_policy", BATCH_POLICY)
+    dispatch = _policy(planning, "dispatch_policy", DISPATCH_POLICY)
     if batch is not None and dispatch is not None and batch.cls is dispatch.cls:
-        one = _one_for_both(resolver, batch, dispatch)
-        plan = None if one is None else _planned(resolver, one, origins)
+        one = _one_for_both(planning, batch, dispatch)
+        plan = None if one is None else _planned(planning, one, origins)
         return None if plan is None else (plan, plan)
-    plans = [found and _planned(resolver, found, origins) for found in (batch, dispatch)]
+    plans = [found and _planned(planning, found, origins) for found in (batch, dispatch)]
     return None if plans[0] is None or plans[1] is None else (plans[0], plans[1])
 
 
-def _policy(resolver: Resolver, key: str, kind: Kind) -> _Named | None:
-    found = resolver.parameters.key(key)
+def _policy(planning: Planning, key: str, kind: Kind) -> _Named | None:
+    found = planning.parameters.key(key)
     if found is None:
         call: Call | None = Call(NodeKeys.model_fields[key].default)
-        layer = Layer(f"{resolver.node}.{key}")
+        layer = Layer(f"{planning.node}.{key}")
     else:
         layer = found.layer
-        call = resolver.pipeline.read(found.written, layer.path, resolver.known_node)
-    named = _read(resolver, kind, call, layer)
-    resolver.parameters.incomplete |= named is None
+        call = planning.read(found.written, layer.path)
+    named = _read(planning, kind, call, layer)
+    planning.parameters.incomplete |= named is None
     return named
 
 
-def _one_for_both(resolver: Resolver, batch: _Named, dispatch: _Named) -> _Named | None:
+def _one_for_both(planning: Planning, batch: _Named, dispatch: _Named) -> _Named | None:
     """Give which key has the args of a class that stands for both, and is made once."""
     if not len(dispatch.call.args) or batch.call.args == dispatch.call.args:
         return batch
     if not len(batch.call.args):
         return dispatch
-    resolver.add(
+    planning.add(
         "policy",
         f"{dispatch.call.name!r} stands for both policies and is made once, with other args in "
         "batch_policy",
@@ -137,23 +137,23 @@ def _one_for_both(resolver: Resolver, batch: _Named, dispatch: _Named) -> _Named
     return None
 
 
-def _planned(resolver: Resolver, found: _Named, origins: dict[str, str]) -> PolicyPlan | None:
+def _planned(planning: Planning, found: _Named, origins: dict[str, str]) -> PolicyPlan | None:
     """Plan a policy: what its options may be are keys of the node as well."""
-    keys = resolver.keys or NodeKeys()
+    keys = planning.keys or NodeKeys()
     stated = {
         name: (getattr(keys, name), origins[name])
         for name in NodeKeys.model_fields
         if origins.get(name, "default") != "default"
     }
-    options = _options(resolver, found, stated)
+    options = _options(planning, found, stated)
     return None if options is None else PolicyPlan(found.cls, options)
 
 
 # Probes.
 
 
-def plan_probes(resolver: Resolver, table: Mapping[str, Written]) -> tuple[ProbePlan, ...]:
-    """Plan what ``[global] probes`` lists, in which the resolver is; what is wrong is left out."""
+def plan_probes(planning: Planning, table: Mapping[str, Written]) -> tuple[ProbePlan, ...]:
+    """Plan what ``[global] probes`` lists, in which the planning is; what is wrong is left out."""
     written = table.get("probes")
     if written is None or written.value is None:
         return ()
@@ -162,19 +162,19 @@ def plan_probes(resolver: Resolver, table: Mapping[str, Written]) -> tuple[Probe
     place = key_place(written.file, layer.path, "probes", value)
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         hint = 'Write probes = ["Name"] or ["Name(a=1)"].'
-        resolver.problems.add("type", "probes is a list of texts", hint=hint, **place)
+        planning.problems.add("type", "probes is a list of texts", hint=hint, **place)
         return ()
     planned: dict[str, ProbePlan] = {}
     for text in value:
-        call = resolver.pipeline.read(replace(written, value=text), layer.path, None)
-        found = _read(resolver, PROBE, call, layer)
-        options = None if found is None else _options(resolver, found)
+        call = planning.read(replace(written, value=text), layer.path)
+        found = _read(planning, PROBE, call, layer)
+        options = None if found is None else _options(planning, found)
         if found is None or found.offer is None or options is None:
-            resolver.parameters.incomplete = True
+            planning.parameters.incomplete = True
             continue
         name, record = text.strip(), found.offer.record
         if name in planned:
-            resolver.problems.add("twice", f"the probe {name} is listed twice", **place)
+            planning.problems.add("twice", f"the probe {name} is listed twice", **place)
         given = options if hasattr(found.cls, "Options") else None
         planned[name] = ProbePlan(name, found.cls, given, record.distribution, record.version)
     return tuple(planned.values())

@@ -15,16 +15,14 @@ from headrace._plan.layer import Layer
 from headrace._plan.named import plan_policies
 from headrace._plan.parameters import Parameters
 from headrace._plan.ranges import narrowed
-from headrace._plan.scheduling import check_one_batching, check_used, door_of
 from headrace._plan.scope import Scope
-from headrace._plan.threads import give_threads
+from headrace._plan.word import called, check_used, core_word, give_threads, planned_word
 from headrace._registry import registry
 from headrace.errors import ConfigError, PluginError
-from headrace.words.batching import Batching
 
 if TYPE_CHECKING:
     from headrace._plan.parameters import Found
-    from headrace._plan.planner import Pipeline
+    from headrace._plan.resolver import Resolver
 
 __all__ = ["DEFAULT_NODE", "NodePlanner"]
 
@@ -47,36 +45,35 @@ _OF_A_DOOR = ("backend", "timeout_ms")
 class NodePlanner:
     """Plans one node of a pipeline."""
 
-    def __init__(self, pipeline: Pipeline, name: str) -> None:
-        self.pipeline = pipeline
+    def __init__(self, planner: Resolver, name: str) -> None:
+        self.planner = planner
         self.name = name
-        self.problems = pipeline.problems
-        self.table = pipeline.shape.nodes[name]
-        shared = pipeline.shape.globals
-        self.parameters = Parameters(name, self.table, shared, pipeline.used_globals)
-        pipeline.parameters.append(self.parameters)
+        self.problems = planner.problems
+        self.table = planner.shape.nodes[name]
+        shared = planner.shape.globals
+        self.parameters = Parameters(name, self.table, shared, planner.used_globals)
+        planner.all_parameters.append(self.parameters)
         self.keys, self.origins = check_keys(NodeKeys, self.table, shared, name, self.problems)
 
     def plan(self) -> None:
-        """Plan it; it is put under ``pipeline.nodes`` when nothing in it is wrong."""
-        resolver = self.pipeline.resolver
-        resolver.enter(self.name, self.keys, self.parameters)
-        policies = plan_policies(resolver, self.origins)
+        """Plan it; it is put under ``planner.nodes`` when nothing in it is wrong."""
+        self.planner.enter(self.name, self.keys, self.parameters)
+        policies = plan_policies(self.planner, self.origins)
         door_to = self._second_door()
         init = self._key("init")
         wrong = self.parameters.key("init") is not None and init is None
         if wrong:
-            self.pipeline.spoil_node(self.name, self.keys.instance_num)
+            self.planner.spoil(self.name, self.keys.instance_num)
         entry = self._entry() if door_to is None else self._key("backend")
-        resolver.leave(self.name)
+        self.planner.leave(self.name)
         if entry is None or wrong or policies is None:
             return
         plan = NodePlan(self.name, self.keys, self.origins, entry, *policies, init)
         plan.door_to = door_to
-        resolver.enter(self.name, self.keys, self.parameters)
+        self.planner.enter(self.name, self.keys, self.parameters)
         if self._finish(plan):
-            self.pipeline.nodes[self.name] = plan
-        resolver.leave(self.name)
+            self.planner.nodes[self.name] = plan
+        self.planner.leave(self.name)
 
     # Expressions.
 
@@ -84,7 +81,7 @@ class NodePlanner:
         found = self.parameters.key(key)
         if found is None:
             return None
-        return self.pipeline.expression(found.written, found.layer.path, self.name, entry=True)
+        return self.planner.expression(found, entry=True)
 
     def _entry(self) -> Element | None:
         if self.parameters.key("node_entrypoint") is not None:
@@ -102,15 +99,15 @@ class NodePlanner:
         text, distribution = hooked
         path = f"node_entrypoint of {distribution}"
         layer = Layer(path, depth=1)
-        call = self.pipeline.read(Written(text, Path.cwd()), path, self.name)
+        call = self.planner.read(Written(text, Path.cwd()), path)
         if call is None:
             return None
-        return self.pipeline.resolver.plan(call, Scope(layer, entry=True, wraps=True))
+        return self.planner.plan(call, Scope(layer, entry=True, wraps=True))
 
     def _is_registered(self, init: Found) -> bool:
         """Check that ``init`` has registered what the node is called through."""
         name = f"node.{self.name}"
-        if name in self.pipeline.registered:
+        if name in self.planner.registered:
             return True
         self.problems.add(
             "unknown_instance",
@@ -123,15 +120,13 @@ class NodePlanner:
     def _core(self, text: str) -> Element | None:
         call = read_expression(text, node_name=self.name, environ={})
         layer = Layer(f"{self.name}.node_entrypoint")
-        return self.pipeline.resolver.plan(
-            call, Scope(layer, depth=-_AROUND, entry=True, wraps=True)
-        )
+        return self.planner.plan(call, Scope(layer, depth=-_AROUND, entry=True, wraps=True))
 
     # The whole.
 
     def _finish(self, plan: NodePlan) -> bool:
         """Find what the node is called through, and check that it can be."""
-        registered = self.pipeline.registered
+        registered = self.planner.registered
         layer = self._layer()
         named = registered.get(f"node.{self.name}")
         if named is None:
@@ -148,23 +143,33 @@ class NodePlanner:
         for root in roots:
             give_threads(root)
         own = [n for n in registered.values() if n.node == self.name and n.index is None]
-        check_used(self.pipeline.resolver, own, Scope(layer))
-        door = door_of(plan.door)
-        good = check_one_batching(self.pipeline.resolver, roots, door, layer)
-        good &= self.pipeline.check_called(door, layer)
+        check_used(self.planner, own, Scope(layer))
+        door = called(plan.door)
+        good = self._check_one_queue(roots, door, layer)
+        good &= self.planner.check_called(door, layer)
         return self._check_range(plan, door) and good
+
+    def _check_one_queue(self, roots: list[Element], door: Element, layer: Layer) -> bool:
+        """Check that what gathers requests in a node is what the node is called through."""
+        found = (e for root in roots for e in root.walk() if planned_word(e.cls)._gathers)
+        wrong = [element for element in found if element.children and element is not door]
+        for element in wrong:
+            message = f"a node has one {element.cls.__name__}, the one that it is called through"
+            self.problems.add("scheduling", message, **layer.place(element.call))
+        return not wrong
 
     def _layer(self) -> Layer:
         found = self.parameters.key("node_entrypoint") or self.parameters.key("init")
         if found is None:
-            return Layer(self.name, self.pipeline.file_of(self.name))
+            return Layer(self.name, self.planner.file_of(self.name))
         return Layer(found.layer.path, found.layer.file)
 
     def _check_range(self, plan: NodePlan, door: Element) -> bool:
         """Check that the keys of the node leave something of the range that the classes tell."""
         root = plan.instance
         if root is None:
-            root = door.children[0] if door.cls is Batching and door.children else door
+            gathers = planned_word(door.cls)._gathers and door.children
+            root = door.children[0] if gathers else door
         if plan.door_to is not None:
             return True
         low, high = narrowed(root.range, self.keys)
@@ -192,18 +197,13 @@ class NodePlanner:
         others = ("init", "node_entrypoint")
         if found is None or any(self.parameters.key(key) is not None for key in others):
             return None
-        text = found.written.value
-        if not isinstance(text, str) or "Forward" not in text:
-            return None
         try:
+            text = str(found.written.value)
             call = read_expression(text, node_name=self.name, environ={})
         except ConfigError:
             return None  # it is reported where the backend is planned
-        children = call.children
-        if call.part != "Forward" or len(children) != 1 or len(call.args) or children[0].phases:
-            return None
-        target = children[0].name.removeprefix("node.")
-        if not children[0].name.startswith("node.") or target not in self.pipeline.shape.nodes:
+        target = core_word(call.name)._door_to(call)
+        if target is None or target not in self.planner.shape.nodes:
             return None
         for key in self.table:
             if key in NODE_KEYS and key not in _OF_A_DOOR:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace._plan.calls import doors, elements_run, nodes_named, roots_of
-from headrace.words.cat_split import CatSplit
-from headrace.words.dag import DagDispatcher
+from headrace._plan.element import doors, elements_run, nodes_named, roots_of
+from headrace._plan.word import planned_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,9 +41,7 @@ def with_calls(links: Mapping[str, Links], nodes: Mapping[str, NodePlan]) -> dic
 def check_reposts(
     links: Mapping[str, Links], nodes: Mapping[str, NodePlan], problems: Problems
 ) -> None:
-    """Check that every walk that a `Repost` ends can go on. The nodes must form no circle."""
-    for node in nodes.values():
-        _check_cat_split(nodes, node, problems)
+    """Check that every walk that a `Repost` ends can go on. The nodes must form no cycle."""
     if not any(one.reposts for one in links.values()):
         return
     after = _after(links)
@@ -69,7 +66,7 @@ def check_front(
                 f"Repost[{element.target[0]}] is called by the entrypoint, where there is no walk to end",
                 **element.target[1],
             )
-    if any(element.cls is DagDispatcher for element in run):
+    if any(planned_word(element.cls)._walks for element in run):
         return
     called = set(nodes_named(run))
     for name, one in links.items():
@@ -95,22 +92,6 @@ def _places(nodes: Mapping[str, NodePlan], one: Links) -> dict[str, Place]:
         return {}
     run = elements_run(nodes, roots_of(nodes[one.name]))
     return {e.target[0]: e.target[1] for e in run if e.target is not None}
-
-
-def _check_cat_split(nodes: Mapping[str, NodePlan], node: NodePlan, problems: Problems) -> None:
-    """Refuse a Repost of the one item that stands for many."""
-    for root in roots_of(node):
-        for element in root.walk():
-            if element.cls is not CatSplit or element.named is not None or not element.children:
-                continue
-            for inner in elements_run(nodes, element.children[1:2]):
-                if inner.target is not None:
-                    problems.add(
-                        "graph",
-                        f"Repost[{inner.target[0]}] cannot stand in the middle of CatSplit: what runs "
-                        "there is no request, but many gathered into one",
-                        **inner.target[1],
-                    )
 
 
 def _wrong(

@@ -2,106 +2,44 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace._config.nesting import MAX_DEPTH
-from headrace._config.problems import SUGGESTED
-from headrace._plan import brackets, choosing, scheduling, wiring
-from headrace._plan.definitions import Definitions, expand
+from headrace._config.problems import SUGGESTED, key_place
+from headrace._expression import read_expression
+from headrace._plan import brackets
+from headrace._plan.definitions import MAX_ELEMENTS
 from headrace._plan.element import Element
-from headrace._plan.functions import check_function
+from headrace._plan.layer import Layer, ScopedArgs
 from headrace._plan.options import OptionsReader
+from headrace._plan.planning import Planning
 from headrace._plan.ranges import depending_range, static_range
-from headrace._plan.sizes import MAX_ELEMENTS, Sizes
+from headrace._plan.scope import Graft, Scope, bracket_of
+from headrace._plan.values import plain_value
+from headrace._plan.word import planned_word, why_not_callable
 from headrace._registry import registry
-from headrace.errors import PluginError
-from headrace.words._wiring import Wiring
-from headrace.words.batching import Batching
-from headrace.words.call import Call as CallFunction
-from headrace.words.choice import Fallback, ModelLoader
-from headrace.words.sequential import Sequential
+from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
-    from headrace._config.nodekeys import NodeKeys
-    from headrace._config.problems import Problems
+    from headrace._config.document import Written
     from headrace._expression import Call
-    from headrace._plan.brackets import Phases
+    from headrace._plan.definitions import Definition
     from headrace._plan.element import Named
-    from headrace._plan.layer import Layer
-    from headrace._plan.parameters import Parameters
-    from headrace._plan.planner import Files, Pipeline
-    from headrace._plan.scope import Scope
+    from headrace._plan.parameters import Found
     from headrace._registry import BackendSpec
 
 __all__ = ["Resolver"]
 
 
-class Resolver:
-    """Plans expressions of one pipeline, a node at a time.
+class Resolver(Planning):
+    """Gives the names in expressions their meaning.
 
     A name that is wrong is reported where it stands, and everything else in its bracket is still
-    looked at. What depends on something wrong is left out in silence.
-
-    Attributes:
-        pipeline: The planner of the nodes.
-        files: The files that the configuration imports, and what each has registered.
-        problems: Where what is wrong goes.
-        definitions: The definitions.
-        sizes: Counts what expressions become.
-        unresolved: How many names have no class so far.
-        all_names: Whether all names can be known; False when an import has failed.
+    looked at.
     """
-
-    def __init__(
-        self, pipeline: Pipeline, files: Files, problems: Problems, *, all_names: bool = True
-    ) -> None:
-        self.pipeline = pipeline
-        self.files = files
-        self.problems = problems
-        self.definitions = Definitions(pipeline, files, problems)
-        self.sizes = Sizes(self.definitions)
-        self.unresolved = 0
-        self.all_names = all_names
-        self._nodes: list[tuple[str, NodeKeys | None, Parameters]] = []
-
-    # The node that is being planned.
-
-    def enter(self, node: str, keys: NodeKeys | None, parameters: Parameters) -> None:
-        """Begin a node; nodes that it names may be planned in between."""
-        self._nodes.append((node, keys, parameters))
-
-    def leave(self, node: str) -> None:
-        """End the node that was begun last."""
-        while self._nodes.pop()[0] != node:
-            pass
-
-    @property
-    def node(self) -> str:
-        """Name of the node that is being planned."""
-        return self._nodes[-1][0]
-
-    @property
-    def known_node(self) -> str | None:
-        """Name of that node; None for the pipeline's front."""
-        return None if self.keys is None else self.node
-
-    @property
-    def keys(self) -> NodeKeys | None:
-        """Keys of that node; None for the pipeline's front."""
-        return self._nodes[-1][1]
-
-    @property
-    def parameters(self) -> Parameters:
-        """Parameters of that node."""
-        return self._nodes[-1][2]
-
-    # Problems.
-
-    def add(self, code: str, message: str, call: Call, scope: Scope, **more: Any) -> None:
-        """Report a problem at ``call``."""
-        self.problems.add(code, message, **{**scope.layer.place(call), **more})
 
     def fits(self, call: Call, layer: Layer, definition: str = "") -> bool:
         """Tell whether an expression is no deeper and no larger than is allowed; report it if not.
@@ -112,32 +50,27 @@ class Resolver:
             definition: The definition that it is, if it is one.
         """
         wrong = brackets.too_deep(call)
-        if wrong is None:
-            return self._is_small(call, layer, definition)
-        message = f"nested more than {MAX_DEPTH} levels deep"
-        place = {**layer.place(call), "span": wrong.name_span or wrong.span}
-        self.problems.add("nesting", message, **place)
-        return False
-
-    def _is_small(self, call: Call, layer: Layer, definition: str) -> bool:
-        why = self.sizes.why_too_large(call, self.known_node, definition)
+        if wrong is not None:
+            message = f"nested more than {MAX_DEPTH} levels deep"
+            place = {**layer.place(call), "span": wrong.name_span or wrong.span}
+            self.problems.add("nesting", message, **place)
+            return False
+        why = self.definitions.why_too_large(call, self.known_node, definition)
         if why:
             self.problems.add("definition", why, **layer.place(call))
         return why is None
-
-    # Names.
 
     def plan(self, call: Call, scope: Scope) -> Element | None:
         """Plan one element and all below it; None when something in it is wrong."""
         if not self._goes_on(call, scope):
             return None
-        named = scope.lookup(call.name) or self.pipeline.named(call.name)
+        named = scope.lookup(call.name) or self.named(call.name)
         if named is not None:
             return self.reference(call, named, scope)
         definitions = self.definitions.find(call)
-        circular = None if definitions else self.pipeline.being_planned(call.name)
-        if circular is not None:
-            self.circle(call, circular, scope)
+        node = None if definitions else self.being_planned(call.name)
+        if node is not None:
+            self.report_cycle(call, node, scope)
             return None
         specs = registry.find(call.name, self.files)
         shipped = [d for d in definitions if d.distribution]
@@ -145,7 +78,7 @@ class Resolver:
             self._ambiguous(call, scope, [(d.plugin, d.distribution) for d in shipped], specs)
             return None
         if definitions:
-            return expand(self, call, definitions[-1], scope)
+            return self._expand(call, definitions[-1], scope)
         cls = self._class(specs, call, scope)
         if cls is None:
             self.unresolved += 1
@@ -175,17 +108,189 @@ class Resolver:
             self.add("definition", message, call, scope)
         return False
 
-    def plan_all(self, phases: Phases, scope: Scope, *, words: int = 0) -> None:
-        """Plan what stands in a bracket nobody understands, for what is wrong in it."""
-        children = [child for phase in phases for child in phase]
-        for child in children[words:]:
-            self.plan(child, scope.within(entry=scope.entry, named=True, batched=True))
+    # Expressions of the configuration.
 
-    def circle(self, call: Call, node: str, scope: Scope) -> None:
-        """Report a node that needs itself."""
-        chain = self.pipeline.chain_to(node)
-        shown = f": {' needs '.join(chain)}" if len(chain) > 2 else ""
-        self.add("circle", f"node {node!r} is needed to build itself{shown}", call, scope)
+    def expression(self, found: Found, *, entry: bool = False) -> Element | None:
+        """Plan the expression under a key of the node that was entered."""
+        call = self.read(found.written, found.layer.path)
+        if call is None:
+            return None
+        return self.plan(call, Scope(found.layer, entry=entry, wraps=True))
+
+    def read(self, written: Written, path: str) -> Call | None:
+        """Parse an expression of the configuration and replace its placeholders; None when wrong."""
+        layer = Layer.of(written, path)
+        key = path.rpartition(".")[2]
+        place = key_place(written.file, path, key, written.value)
+        try:
+            if not isinstance(written.value, str):
+                self.problems.add("type", f"{key} is a text, an expression", **place)
+            else:
+                node = self.known_node
+                call = read_expression(written.value, node_name=node, environ=os.environ)
+                call = self.without_prefix(call, layer)
+                if self.fits(call, layer):
+                    return call
+        except ConfigError as error:
+            self.problems.extend(error.problems, file=written.file, path=path)
+        self.parameters.incomplete = True
+        return None
+
+    def without_prefix(self, call: Call, layer: Layer) -> Call:
+        """Refuse a prefix before the outermost name."""
+        if call.prefix is None:
+            return call
+        place = {**layer.place(call), "span": call.prefix.span}
+        message = "nobody understands the prefix of the outermost name"
+        self.problems.add("prefix", message, hint="A prefix belongs to a child in [ ].", **place)
+        return call.replace(prefix=None)
+
+    def check_called(self, element: Element, layer: Layer) -> bool:
+        """Check that what a node or the pipeline is called through can be called."""
+        why = why_not_callable(element)
+        if why is not None:
+            message = f"{element.name} {why} and cannot be called"
+            self.problems.add("not_callable", message, **layer.place(element.call))
+        return why is None
+
+    # An instance.
+
+    def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
+        """Plan a name that stands for an instance, perhaps with what it depends on."""
+        named.used = True
+        target = named.element
+        before = len(self.problems)
+        if len(call.args):
+            self.add("args", f"{call.name!r} is an instance here and takes no args", call, scope)
+        bracket = bracket_of(call, scope)
+        children = bracket.children
+        if target is None:
+            self.unresolved += 1
+            self.plan_all(bracket)
+            return None
+        element = Element(call.name, call, target.spec, target.cls, named=named)
+        element.range = target.range
+        if not children:
+            if target.is_bare and not (scope.named or scope.open_slot):
+                message = f"{call.name!r} needs what it depends on: {call.name}[...]"
+                self.add("dependency", message, call, scope)
+        elif not target.is_bare:
+            hint = "Only an instance of a class with forward_with_dep, built without one, does."
+            message = f"{call.name!r} is an instance here and takes nothing in brackets"
+            self.add("arity", message, call, scope, hint=hint)
+            self.plan_all(bracket)
+        elif len(children) != 1:
+            self.add("arity", f"{call.name!r} depends on one child", call, scope)
+            self.plan_all(bracket)
+        else:
+            child = self.plan(children[0], bracket.within(children[0], parent=target.cls))
+            if child is None:
+                return None
+            element.phases = [[child]]
+            element.range = depending_range(target.cls, child.range)
+        if len(self.problems) > before:
+            return None
+        return element if planned_word(target.cls)._check(self, element, scope) else None
+
+    # A definition.
+
+    def _expand(self, call: Call, definition: Definition, scope: Scope) -> Element | None:
+        """Plan what a definition stands for: args are defaults, the bracket goes to its open slot."""
+        if definition.name in scope.expanding:
+            self._report_definition_cycle(call, scope)
+            return None
+        if call.args.positional:
+            self.add(
+                "args",
+                f"{call.name!r} is a definition and takes no positional args",
+                call,
+                scope,
+                span=call.args.span_of(0) or call.name_span,
+                hint="Write key=value: it goes to every backend of the definition that has the key.",
+            )
+        tree = self.definitions.tree(definition, self.known_node)
+        if tree is None or not self.fits(tree, definition.layer):
+            self.parameters.incomplete = True
+            self.plan_all(bracket_of(call, scope.same(graft=None)))
+            return None
+        scoped = ScopedArgs(
+            call, scope.layer, {key: plain_value(value) for key, value in call.args.named}
+        )
+        layer = replace(
+            definition.layer, depth=scope.layer.depth + 1, scoped=(*scope.layer.scoped, scoped)
+        )
+        inner = scope.within(
+            layer=layer,
+            # A bracket of its own goes to the open slot; one that is on its way goes on through it.
+            graft=Graft(call, scope) if call.phases else scope.graft,
+            open_slot=scope.open_slot and not call.phases,
+            expanding=(*scope.expanding, definition.name),
+            named=scope.named,
+            parent=scope.parent,
+        )
+        unknown = self.unresolved
+        element = self.plan(tree, inner)
+        if self.unresolved == unknown:
+            self._report_unused(call, scoped, scope)
+        if element is not None:
+            element.definition = call.name
+        return None if call.args.positional else element
+
+    def _report_definition_cycle(self, call: Call, scope: Scope) -> None:
+        """Report a definition that uses itself, once per cycle."""
+        chain = scope.expanding[scope.expanding.index(call.part) :]
+        self.unresolved += 1
+        self.parameters.incomplete = True
+        if frozenset(chain) not in self.definitions.cycles:
+            self.definitions.cycles.add(frozenset(chain))
+            shown = " uses ".join((*chain, call.part))
+            message = f"the definition {call.part!r} uses itself: {shown}"
+            self.add("circle", message, call, scope)
+
+    def _report_unused(self, call: Call, scoped: ScopedArgs, scope: Scope) -> None:
+        for index, (key, _) in enumerate(call.args.named, len(call.args.positional)):
+            if key not in scoped.used:
+                self.add(
+                    "unknown_option",
+                    f"no backend of the definition {call.name!r} has an option {key!r}",
+                    call,
+                    scope,
+                    span=call.args.span_of(index) or call.name_span,
+                    suggestion=self.problems.nearest(key, scoped.asked),
+                )
+
+    # A backend.
+
+    def _backend(
+        self, call: Call, spec: BackendSpec, cls: type[Backend], scope: Scope
+    ) -> Element | None:
+        word = planned_word(cls)
+        options, origins = OptionsReader(
+            call, cls.Options, scope, self.parameters, self.problems, spec.plugin
+        ).read()
+        element = Element(call.name, call, spec, cls, options, origins, frames=scope.frames)
+        bracket = bracket_of(call, scope)
+        if word._joins:
+            bracket = brackets.joined(self, bracket)
+        good = brackets.check_arity(self, element, bracket, scope)
+        good &= brackets.check_prefixes(self, element, bracket)
+        wrong = options is None and not scope.lenient
+        if not good or (wrong and word._registers_names):
+            if word._registers_names and not scope.lenient:
+                self.spoil(self.node, 0 if self.keys is None else self.keys.instance_num)
+            self.plan_all(bracket, names=word._names, is_slot=True)
+            return None
+        planned = word._plan(self, element, bracket, scope) if bracket.phases else element
+        if planned is not element or wrong:
+            return None if wrong else planned
+        try:
+            element.range = static_range(element)
+        except ValueError as error:
+            self.add("range", f"{element.name}: {error}", element.call, scope)
+            return None
+        return element if word._check(self, element, scope) else None
+
+    # The class behind a name.
 
     def _class(self, specs: list[BackendSpec], call: Call, scope: Scope) -> type[Backend] | None:
         """Give the class behind a name; report what is in the way."""
@@ -218,7 +323,9 @@ class Resolver:
         """Give the known name that is most like an unknown one."""
         if len(self.problems) >= SUGGESTED:
             return None  # the names are not even listed then
-        return self.problems.nearest(call.part, self.known_names(scope))
+        local = [name for frame in scope.frames for name in frame]
+        other = [*self.registered, *self.definitions.names(), *registry.names(self.files)]
+        return self.problems.nearest(call.part, [*local, *other])
 
     def _know_options_of(self, call: Call, suggestion: str) -> None:
         """Let the options of what was probably meant count as known: they are no second error.
@@ -246,139 +353,14 @@ class Resolver:
             hint = "Give one of them another name, or import only one."
         self.unresolved += 1
         self.parameters.incomplete = True
-        self.add(
-            "ambiguous",
-            f"{call.name!r} is offered by {' and '.join(d for _, d in offers)}",
-            call,
-            scope,
-            hint=hint,
-        )
+        message = f"{call.name!r} is offered by {' and '.join(d for _, d in offers)}"
+        self.add("ambiguous", message, call, scope, hint=hint)
         self._plan_below_unknown(call, scope)
 
     def _plan_below_unknown(self, call: Call, scope: Scope) -> None:
-        """Look into the bracket of a name without a class; some of it may be words."""
-        phases, inner = brackets.bracket_of(call, scope)
-        near = registry.find(self._nearest(call, scope) or "") if phases else ()
-        words = 0
-        for spec in near:
-            if spec.distribution == "headrace":
-                words = getattr(spec.load(), "words", 0)
-        self.plan_all(phases, inner, words=words)
-
-    def known_names(self, scope: Scope) -> list[str]:
-        """Give every name that may stand here."""
-        local = [name for frame in scope.frames for name in frame]
-        registered = list(self.pipeline.registered)
-        return [*local, *registered, *self.definitions.names(), *registry.names(self.files)]
-
-    # An instance.
-
-    def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
-        """Plan a name that stands for an instance."""
-        named.used = True
-        target = named.element
-        before = len(self.problems)
-        if len(call.args):
-            self.add("args", f"{call.name!r} is an instance here and takes no args", call, scope)
-        phases, inner = brackets.bracket_of(call, scope)
-        if target is None:
-            self.unresolved += 1
-            self.plan_all(phases, inner)
-            return None
-        element = Element(call.name, call, target.spec, target.cls, named=named)
-        element.range = target.range
-        if not phases:
-            if brackets.is_bare(target) and not (scope.named or scope.open_slot):
-                message = f"{call.name!r} needs what it depends on: {call.name}[...]"
-                self.add("dependency", message, call, scope)
-            scheduling.check_dispatcher(self, element, scope)
-            return element if len(self.problems) == before else None
-        if not brackets.is_bare(target):
-            self.add(
-                "arity",
-                f"{call.name!r} is an instance here and takes nothing in brackets",
-                call,
-                scope,
-                hint="Only an instance of a class with forward_with_dep, built without one, does.",
-            )
-            self.plan_all(phases, inner)
-            return None
-        if len(phases) != 1 or len(phases[0]) != 1:
-            self.add("arity", f"{call.name!r} depends on one child", call, scope)
-            self.plan_all(phases, inner)
-            return None
-        batched = target.cls is Batching
-        child = self.plan(phases[0][0], inner.within(last=True, batched=batched, entry=scope.entry))
-        if child is None or len(self.problems) > before:
-            return None
-        element.phases = [[child]]
-        element.range = depending_range(target.cls, child.range)
-        return element if scheduling.check_batching(self, element, scope) else None
-
-    # A backend.
-
-    def _backend(
-        self, call: Call, spec: BackendSpec, cls: type[Backend], scope: Scope
-    ) -> Element | None:
-        options, origins = OptionsReader(
-            call, cls.Options, scope, self.parameters, self.problems, spec.plugin
-        ).read()
-        element = Element(call.name, call, spec, cls, options, origins, frames=scope.frames)
-        phases, inner = brackets.bracket_of(call, scope)
-        if cls is Sequential:
-            phases = brackets.joined(self, phases, inner)
-        good = brackets.check_arity(self, element, phases, scope)
-        good &= brackets.check_prefixes(self, element, phases, inner)
-        good &= options is not None or scope.lenient
-        if issubclass(cls, Wiring):
-            return wiring.plan_word(self, element, phases, inner, scope, good=good)
-        if cls in (ModelLoader, Fallback):
-            planned = choosing.plan_branches(self, element, phases, inner, scope)
-        else:
-            planned = self._children(element, phases, inner, scope)
-        if planned is None or not good:
-            return None
-        element.phases = planned
-        return element if self._check(element, scope) else None
-
-    def _check(self, element: Element, scope: Scope) -> bool:
-        """Check an element whose children are planned, and give it its range."""
-        try:
-            element.range = static_range(element)
-        except ValueError as error:
-            self.add("range", f"{element.name}: {error}", element.call, scope)
-            return False
-        if element.cls is Batching:
-            return scheduling.check_batching(self, element, scope)
-        if element.cls is CallFunction:
-            return check_function(self, element, scope)
-        if not scheduling.check_walker(self, element, scope):
-            return False
-        return scheduling.check_dispatcher(self, element, scope)
-
-    def _children(
-        self, element: Element, phases: Phases, inner: Scope, scope: Scope
-    ) -> list[list[Element]] | None:
-        """Plan the children; None when one is wrong. All are looked at, so all errors are found."""
-        last = phases[-1][-1] if phases else None
-        good = True
-        planned: list[list[Element]] = []
-        for phase in phases:
-            row = []
-            for call in phase:
-                child = self.plan(
-                    call,
-                    inner.within(
-                        last=call is last,
-                        entry=scope.entry,
-                        wraps=scope.wraps and not brackets.owns_its_thread(element.cls),
-                        batched=element.cls is Batching,
-                    ),
-                )
-                if child is None or not wiring.check_callable(self, child, element, inner):
-                    good = False
-                    continue
-                row.append(child)
-                element.prefixes.append(brackets.prefix_values(call.prefix))
-            planned.append(row)
-        return planned if good else None
+        """Look into the bracket of a name without a class; some of it may be names."""
+        bracket = bracket_of(call, scope)
+        near = registry.find(self._nearest(call, scope) or "") if bracket.phases else ()
+        core = [spec.load() for spec in near if spec.distribution == "headrace"]
+        names = max((planned_word(cls)._names for cls in core), default=0)
+        self.plan_all(bracket, names=names)

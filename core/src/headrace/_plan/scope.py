@@ -1,16 +1,22 @@
-"""What the planner carries down an expression: the names in scope, and what stands around."""
+"""What the planner carries down an expression: names in scope, what stands around, brackets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from headrace._plan.values import plain_value
+
 if TYPE_CHECKING:
-    from headrace._expression import Call
-    from headrace._plan.element import Named
+    from headrace._backend import Backend
+    from headrace._expression import Args, Call
+    from headrace._plan.element import Named, Prefix
     from headrace._plan.layer import Layer
 
-__all__ = ["Graft", "Scope"]
+__all__ = ["Bracket", "Graft", "Phases", "Scope", "bracket_of", "prefix_values"]
+
+Phases = tuple[tuple["Call", ...], ...]
+"""What stands in a bracket, by phase."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +42,7 @@ class Scope:
         depth: How deep the nesting is.
         entry: Whether ``Register`` may stand here: in ``init`` and ``node_entrypoint``.
         named: Whether this element gets a name, so that it need not be callable as it is.
-        batched: Whether this element stands in ``Batching[...]``.
+        parent: The class of what this element stands in, where that is what calls it.
         wraps: Whether the outermost ``Reflect`` of an instance may still come.
         graft: A bracket on its way to the open slot.
         open_slot: Whether this is the open slot of an expression that is checked by itself.
@@ -50,7 +56,7 @@ class Scope:
     depth: int = 0
     entry: bool = False
     named: bool = False
-    batched: bool = False
+    parent: type[Backend] | None = None
     wraps: bool = False
     graft: Graft | None = None
     open_slot: bool = False
@@ -69,7 +75,7 @@ class Scope:
         plain: dict[str, Any] = {
             "depth": self.depth + 1,
             "named": False,
-            "batched": False,
+            "parent": None,
             "graft": self.graft if last else None,
             "open_slot": self.open_slot and last,
         }
@@ -85,3 +91,51 @@ class Scope:
             if name in frame:
                 return frame[name]
         return None
+
+
+@dataclass(frozen=True, eq=False)
+class Bracket:
+    """What stands in the bracket of an element.
+
+    Attributes:
+        phases: The expressions, by phase; none without a bracket.
+        scope: The scope in which it was written.
+    """
+
+    phases: Phases
+    scope: Scope
+
+    @property
+    def children(self) -> list[Call]:
+        """All expressions in it."""
+        return [child for phase in self.phases for child in phase]
+
+    def within(self, child: Call, **changes: Any) -> Scope:
+        """Give the scope of one of the children, with changes."""
+        last = bool(self.phases) and child is self.phases[-1][-1]
+        return self.scope.within(last=last, **changes)
+
+
+def bracket_of(call: Call, scope: Scope) -> Bracket:
+    """Give what stands in the bracket of ``call``.
+
+    The bracket of a definition's use goes to the innermost last name, which has none.
+    """
+    if call.phases or scope.graft is None:
+        return Bracket(call.phases, scope)
+    graft = scope.graft
+    inner = graft.scope.same(
+        depth=max(scope.depth, graft.scope.depth),
+        frames=scope.frames,
+        entry=scope.entry,
+        wraps=scope.wraps,
+    )
+    return Bracket(graft.call.phases, inner)
+
+
+def prefix_values(prefix: Args | None) -> Prefix:
+    """Give a prefix as a container reads it."""
+    if prefix is None:
+        return (), {}
+    positional = tuple(plain_value(value) for value in prefix.positional)
+    return positional, {key: plain_value(value) for key, value in prefix.named}

@@ -1,34 +1,43 @@
-"""The base of the words that wire others together."""
+"""The base of the words that only put others together, and are gone once the pipeline is built."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING
 
-from headrace._backend import Backend
+from headrace._build.door import NotCallable
+from headrace._build.word import Word
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace._backend import Backend
+    from headrace._build.at import At
+    from headrace._build.word import Building
+    from headrace._plan.declared import Needs
+    from headrace._plan.element import Element
 
 __all__ = ["Wiring"]
 
 
-class Wiring(Backend):
-    """Base of the words that wire others together.
+class Wiring(Word):
+    """A word that stands for the last thing in its bracket, once that is built."""
 
-    Attributes:
-        word: How the planner treats it.
-        words: How many of its children are words, not backends.
-    """
+    _wiring = True
 
-    word: ClassVar[
-        Literal[
-            "ioc",
-            "di",
-            "with",
-            "instance",
-            "param",
-            "reflect",
-            "register",
-            "instances",
-            "list",
-            "repost",
-        ]
-    ]
-    words: ClassVar[int] = 0
+    @classmethod
+    def _through(cls, element: Element, place: int) -> Element | None:
+        """Give what it stands for."""
+        return element.children[-1]
+
+    @classmethod
+    def _needs(
+        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
+    ) -> Needs:
+        """Give what is needed by what it stands for."""
+        return inner(element.children[-1]) if element.children else {"data": element.name}
+
+    @classmethod
+    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+        """Build what stands in it, in order; what it stands for is called in its place."""
+        built = [building.element(child, at) for child in element.children]
+        return NotCallable(element.name) if cls._why_not_callable else built[-1]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from headrace._backend import Backend
+from headrace._build.word import Word
 
 if TYPE_CHECKING:
-    from headrace._backend import Outcomes
-    from headrace._context import InitContext
-    from headrace._scheduling.calls import OwnThread
-    from headrace.keys import Request
+    from collections.abc import Callable
+
+    from headrace._backend import Backend
+    from headrace._build.at import At
+    from headrace._build.word import Building
+    from headrace._plan.declared import Needs
+    from headrace._plan.element import Element
 
 __all__ = ["BackgroundThread"]
 
 
-class BackgroundThread(Backend):
+class BackgroundThread(Word):
     """Let one thread own X: ``init``, every ``forward`` and ``close`` of X happen in it.
 
     Around a whole instance it costs one hand-over per batch; inside an expression the calling
@@ -35,17 +38,16 @@ class BackgroundThread(Backend):
     """
 
     takes = 1
-    thread: OwnThread
+    _threaded = True
 
-    def init(self, options: Any, context: InitContext) -> None:
-        """Take over the range of X, which the builder has built in `thread`."""
-        (self.child,) = context.children
-        self.min, self.max = self.child.min, self.child.max
-        self.rerun = self.child.rerun  # type: ignore[misc]
+    @classmethod
+    def _needs(
+        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
+    ) -> Needs:
+        """Give what X needs."""
+        return inner(element.children[0])
 
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Run X on the batch in its thread."""
-        return self.thread.call(self.child, batch)
-
-    def _last_label(self, request: Request) -> str:
-        return self.child._last_label(request)
+    @classmethod
+    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+        """Build X in the thread that will run and close it."""
+        return building.in_thread(element, element.children[0], building.element, at)

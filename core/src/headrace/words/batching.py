@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._backend import Backend
+from headrace._build.door import NotCallable
+from headrace._build.word import Word
 from headrace.errors import ContractError
 
 if TYPE_CHECKING:
+    from headrace._backend import Backend
+    from headrace._build.at import At
+    from headrace._build.word import Building
+    from headrace._plan.element import Element, Named
+    from headrace._plan.planning import Planning
+    from headrace._plan.scope import Scope
     from headrace.keys import Request
 
 __all__ = ["Batching", "InstanceDispatcher"]
 
 
-class Batching(Backend):
+class _Scheduling(Word):
+    """Base of the words that end in the queue of a node."""
+
+    @classmethod
+    def _check_unused(cls, planning: Planning, named: Named, scope: Scope) -> None:
+        if named.element is not None:
+            message = f"{named.name} ends in no Batching[InstanceDispatcher] and no Batching[X]"
+            planning.add("scheduling", message, named.element.call, scope)
+
+
+class Batching(_Scheduling):
     """Gather the requests of all callers into batches for what it depends on.
 
     ``Batching[InstanceDispatcher]`` gathers for the instances of the node, ``Batching[X]`` for one
@@ -33,12 +50,46 @@ class Batching(Backend):
         own
     """
 
+    _gathers = True
+    _reaches_out = True
+
+    @classmethod
+    def _check(cls, planning: Planning, element: Element, scope: Scope) -> bool:
+        """Check that it stands where a scheduler can, over something to schedule."""
+        if scope.lenient or (element.named is not None and not element.children):
+            return True
+        if not scope.entry:
+            message = (
+                "Batching belongs in init or node_entrypoint, not in what is built per instance"
+            )
+            planning.add("scheduling", message, element.call, scope)
+            return False
+        instances = f"{planning.node}.0" in planning.registered
+        for child in element.children:
+            if child.cls is InstanceDispatcher and not instances:
+                message = (
+                    "InstanceDispatcher finds no instances: InstancesRegister[...] comes before it"
+                )
+                planning.add("scheduling", message, child.call, scope)
+                return False
+        return True
+
+    @classmethod
+    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+        """Put the queue of the node before its instances, or before the one that stands in it."""
+        if not element.children or building.node is None:
+            return NotCallable(element.name)
+        (child,) = element.children
+        if child.cls is InstanceDispatcher:
+            return building.schedule(building.instances)
+        return building.schedule([building.shared_out(child, at)])
+
     def forward_with_dep(self, batch: list[Request], dependency: Backend) -> None:
         """Refuse: what the planner leaves of it is the scheduler of the node."""
         raise ContractError("Batching was called outside of a node")
 
 
-class InstanceDispatcher(Backend):
+class InstanceDispatcher(_Scheduling):
     """Choose the instance of the node that takes a batch; stands in ``Batching[...]`` only.
 
     The key ``dispatch_policy`` of the node says how.
@@ -55,3 +106,17 @@ class InstanceDispatcher(Backend):
     Source:
         own
     """
+
+    @classmethod
+    def _check(cls, planning: Planning, element: Element, scope: Scope) -> bool:
+        """Check that it stands in ``Batching[...]``."""
+        if scope.named or (scope.parent is not None and issubclass(scope.parent, Batching)):
+            return True
+        message = "InstanceDispatcher stands in Batching[InstanceDispatcher] only"
+        planning.add("scheduling", message, element.call, scope)
+        return False
+
+    @classmethod
+    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+        """Build nothing: it says which instances the queue is for."""
+        return NotCallable(element.name)

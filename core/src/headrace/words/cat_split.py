@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend
+from headrace._build.word import Word
+from headrace._plan.element import elements_run
 from headrace._weights import weight_of
 from headrace.errors import ClosedError, InputError, InstanceLostError, NoResultError, RequestError
 from headrace.words._calling import caller_of
 
 if TYPE_CHECKING:
-    from headrace._backend import Outcomes
+    from collections.abc import Callable
+
+    from headrace._backend import Backend, Outcomes
     from headrace._context import InitContext
+    from headrace._plan.declared import Needs
+    from headrace._plan.element import Element
+    from headrace._plan.planning import Planning
+    from headrace._plan.ranges import Range, Ranged
+    from headrace._plan.scope import Scope
     from headrace.keys import Request
-    from headrace.words._ranges import Range, Ranged
 
 __all__ = ["CatSplit"]
 
 
-class CatSplit(Backend):
+class CatSplit(Word):
     """Gather, infer, split: ``CatSplit[cat,infer,split]``.
 
     cat runs on all items; the ``result`` of the first becomes ``data`` of one gathered item, whose
@@ -45,6 +52,27 @@ class CatSplit(Backend):
     def combine_ranges(cls, children: list[Ranged]) -> Range:
         """Give the range of the one in the middle."""
         return children[1].range
+
+    @classmethod
+    def _needs(
+        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
+    ) -> Needs:
+        """Give what cat needs."""
+        return inner(element.children[0])
+
+    @classmethod
+    def _check(cls, planning: Planning, element: Element, scope: Scope) -> bool:
+        """Refuse a Repost of the one item that stands for many."""
+        good = True
+        for one in elements_run(planning.nodes, element.children[1:2]):
+            if one.target is not None and not scope.lenient:
+                message = (
+                    f"Repost[{one.target[0]}] cannot stand in the middle of CatSplit: what runs "
+                    "there is no request, but many gathered into one"
+                )
+                planning.problems.add("graph", message, **one.target[1])
+                good = False
+        return good
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the three parts."""

@@ -1,24 +1,47 @@
-"""Containers that choose one of their children when the pipeline is built."""
+"""The containers that choose one of their children: ModelLoader and Fallback."""
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._backend import Backend
+from headrace._build.word import Word
+from headrace._config.problems import UNBUILDABLE, Problems
 from headrace._options import Options as _Options
+from headrace._plan.scope import prefix_values
+from headrace._plan.word import check_callable
+from headrace._portable import told
 
 if TYPE_CHECKING:
-    from headrace._backend import Outcomes
+    from collections.abc import Callable, Iterable
+
+    from headrace._backend import Backend, Outcomes
+    from headrace._build.at import At
+    from headrace._build.word import Building
     from headrace._context import InitContext
+    from headrace._expression import Call
+    from headrace._plan.declared import Needs
+    from headrace._plan.element import Element
+    from headrace._plan.planning import Planning
+    from headrace._plan.ranges import Range, Ranged
+    from headrace._plan.scope import Bracket, Scope
     from headrace.keys import Request
-    from headrace.words._ranges import Range, Ranged
 
 __all__ = ["Fallback", "ModelLoader"]
 
+_UNAVAILABLE = ("unknown_backend", "missing_plugin", "plugin", "missing_dependency", UNBUILDABLE)
+"""Beginnings of the codes of problems that mean: it cannot be built here."""
 
-class Chosen(Backend):
+_OF_VALUES = ("missing_option", "option")
+"""Codes of problems that a branch has with values that were written for another one."""
+
+_log = logging.getLogger("headrace.build")
+
+
+class _Chosen(Word):
     """Base of the containers that stand for one child once they are built."""
 
     _reentrant = True
@@ -37,7 +60,7 @@ class Chosen(Backend):
         return self.child._last_label(request)
 
 
-class ModelLoader(Chosen):
+class ModelLoader(_Chosen):
     """Choose the child by the suffix of the option ``model``: ``ModelLoader[(.onnx)A,(.trt,.plan)B]``.
 
     The first child with a suffix that ends the name is taken, whether in capitals or not.
@@ -69,8 +92,41 @@ class ModelLoader(Chosen):
         """Give the range of the child that was chosen."""
         return children[0].range
 
+    @classmethod
+    def _plan(
+        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
+    ) -> Element | None:
+        """Plan the child that the suffix chooses; the others for the options that they know."""
+        model = getattr(element.options, "model", None)
+        chosen = None
+        if _have_suffixes(planning, element, bracket) and model is not None:
+            chosen = _by_suffix(planning, element, bracket, str(model))
+        children, row = bracket.children, []
+        for child in children:
+            below = bracket.within(child)
+            if child is chosen:
+                planned = planning.plan(child, below)
+            else:
+                planned = _plan_apart(planning, element, child, below, other=_OF_VALUES)
+            if planned is not None and (child is chosen or (chosen is None and scope.lenient)):
+                if not check_callable(planning, planned, element, bracket.scope):
+                    return None
+                row.append(planned)
+                element.prefixes.append(prefix_values(child.prefix))
+            elif child is not chosen and chosen is not None:
+                element.unavailable.setdefault(_label_of(child, children), f"the model is {model}")
+        element.phases = [row]
+        return element if row else None
 
-class Fallback(Chosen):
+    @classmethod
+    def _needs(
+        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
+    ) -> Needs:
+        """Give what the chosen child needs."""
+        return inner(element.children[0])
+
+
+class Fallback(_Chosen):
     """Use the first child that can be built here: ``Fallback[TensorrtTensor,OnnxTensor]``.
 
     A name that is not installed or not allowed, a missing library, and any error of ``init`` or
@@ -94,10 +150,6 @@ class Fallback(Chosen):
     chosen: str
     reasons: dict[str, str]
 
-    def describe(self) -> dict[str, Any]:
-        """Give the child that was chosen, and why not the others."""
-        return {"chosen": self.chosen, "not_chosen": dict(self.reasons)}
-
     @classmethod
     def combine_ranges(cls, children: list[Ranged]) -> Range:
         """Give the range that some child takes: which one will be built, the classes cannot tell."""
@@ -105,3 +157,128 @@ class Fallback(Chosen):
         bounded = [high for high in most if high is not None]
         least = min(child.range[0] for child in children)
         return least, max(bounded) if len(bounded) == len(most) else None
+
+    @classmethod
+    def _plan(
+        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
+    ) -> Element | None:
+        """Plan the children that can be built here as far as the classes tell."""
+        before = len(planning.problems)
+        row = []
+        for child in bracket.children:
+            below = bracket.within(child)
+            planned = _plan_apart(planning, element, child, below)
+            if planned is not None and check_callable(planning, planned, element, below):
+                row.append(planned)
+                element.prefixes.append(((), {}))
+        element.phases = [row]
+        if not row and not scope.lenient and len(planning.problems) == before:
+            reasons = "; ".join(f"{name}: {why}" for name, why in element.unavailable.items())
+            message = f"nothing in {element.name} can be built here: {reasons}"
+            planning.add(UNBUILDABLE, message, element.call, scope)
+        return element if row or scope.lenient else None
+
+    @classmethod
+    def _needs(
+        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
+    ) -> Needs:
+        """Give what the chosen child needs; before it is chosen, what all need."""
+        labels = [_label_of(child.call, element.call.children) for child in element.children]
+        if built is not None:
+            return inner(element.children[labels.index(built.chosen)])  # type: ignore[attr-defined]
+        first, *rest = [inner(child) for child in element.children]
+        return {key: reader for key, reader in first.items() if all(key in one for one in rest)}
+
+    @classmethod
+    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+        """Build the children in order, until one can be built."""
+        reasons = dict(element.unavailable)
+        for child in element.children:
+            trial = replace(at, parts=at.parts.nested())
+            label = _label_of(child.call, element.call.children)
+            try:
+                with at.end.trial():
+                    built = building.child(child, trial)
+            except Exception as error:  # noqa: BLE001 - any failure to build means: the next one
+                trial.parts.close()
+                reasons[label] = told(error)
+                _log.info("Fallback: %s cannot be built here: %s", label, reasons[label])
+                continue
+            _log.info("Fallback: %s was chosen", label)
+            backend = building.backend(element, (built,), at)
+            backend.chosen, backend.reasons = label, reasons  # type: ignore[attr-defined]
+            return backend
+        listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        what = f"nothing in Fallback can be built here: {listed}"
+        raise building.failed(what, element.name, at)
+
+    def describe(self) -> dict[str, Any]:
+        """Give the child that was chosen, and why not the others."""
+        return {"chosen": self.chosen, "not_chosen": dict(self.reasons)}
+
+
+def _label_of(child: Call, children: Iterable[Call]) -> str:
+    """Give the name of a branch; its whole text where others have the same name."""
+    alike = [other for other in children if other.name == child.name]
+    return child.name if len(alike) <= 1 else str(child)
+
+
+def _plan_apart(
+    planning: Planning,
+    element: Element,
+    child: Call,
+    scope: Scope,
+    *,
+    other: tuple[str, ...] = (),
+) -> Element | None:
+    """Plan a branch that need not be buildable; why it is not goes into ``unavailable``.
+
+    Args:
+        planning: The planner.
+        element: The container.
+        child: The branch.
+        scope: Where it stands.
+        other: Codes of further problems that do not matter.
+    """
+    outer, planning.problems = planning.problems, Problems()
+    incomplete, unresolved = planning.parameters.incomplete, planning.unresolved
+    try:
+        planned = planning.plan(child, scope)
+        found = list(planning.problems)
+    finally:
+        planning.problems = outer
+    away = [problem for problem in found if problem.code.startswith(_UNAVAILABLE)]
+    hard = [p for p in found if p not in away and p.code not in other]
+    outer.extend(hard)
+    planning.parameters.incomplete = incomplete or bool(hard)
+    planning.unresolved = unresolved + bool(hard)
+    if away:
+        # Nobody can tell which keys belong to what is not here.
+        planning.parameters.excused = True
+        label = _label_of(child, element.call.children)
+        element.unavailable[label] = "; ".join(problem.message for problem in away)
+    return None if found else planned
+
+
+def _have_suffixes(planning: Planning, element: Element, bracket: Bracket) -> bool:
+    good = True
+    for child in bracket.children:
+        flags = child.prefix.positional if child.prefix is not None else ()
+        if not flags or not all(isinstance(flag, str) and flag for flag in flags):
+            message = f"a branch of {element.name} begins with suffixes: (.onnx){child.name}"
+            planning.add("prefix", message, child, bracket.scope)
+            good = False
+    return good
+
+
+def _by_suffix(planning: Planning, element: Element, bracket: Bracket, model: str) -> Call | None:
+    """Give the first branch with a suffix that ends the model's name."""
+    suffixes: list[str] = []
+    for child in bracket.children:
+        own = [str(one) for one in child.prefix.positional] if child.prefix is not None else []
+        if model.lower().endswith(tuple(suffix.lower() for suffix in own)):
+            return child
+        suffixes += own
+    message = f"{element.name} has no branch for the model {model!r}: it has {', '.join(suffixes)}"
+    planning.add("suffix", message, element.call, bracket.scope)
+    return None

@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._backend import Backend
+from headrace._build.word import Word
 from headrace._options import Options as _Options
+from headrace._plan.ranges import branches, ranged
+from headrace.keys import DATA
 from headrace.words._calling import Caller, caller_of
-from headrace.words._ranges import branches, ranged
 
 if TYPE_CHECKING:
-    from headrace._backend import Outcomes
+    from collections.abc import Callable
+
+    from headrace._backend import Backend, Outcomes
     from headrace._context import InitContext
+    from headrace._plan.declared import Needs
+    from headrace._plan.element import Element
+    from headrace._plan.ranges import Range, Ranged
     from headrace.keys import Request
-    from headrace.words._ranges import Range, Ranged
 
 __all__ = ["HasKey", "NotHasKey", "Random"]
 
@@ -28,7 +33,7 @@ class _KeyOptions(_Options):
     key: str = Field(description="The key of the request that decides.")
 
 
-class Branches(Backend):
+class Branches(Word):
     """Base of the containers with a branch for yes and perhaps one for no."""
 
     _reentrant = True
@@ -39,6 +44,16 @@ class Branches(Backend):
     def combine_ranges(cls, children: list[Ranged]) -> Range:
         """Give the range of the branches together."""
         return branches(children)
+
+    @classmethod
+    def _needs(
+        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
+    ) -> Needs:
+        """Give what both branches need; without the second, what passes has its data as result."""
+        found = [inner(child) for child in element.children]
+        if len(found) < 2 or any(DATA in needs for needs in found):
+            return {DATA: element.name}
+        return {key: reader for key, reader in found[0].items() if key in found[1]}
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the branches."""

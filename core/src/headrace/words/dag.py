@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from headrace._backend import Backend
+from headrace._build.word import Word
+from headrace._plan.word import name_in
+from headrace._registry.registry import nearest
 from headrace.errors import ClosedError, ContractError, HeadraceError
 from headrace.keys import REPOST
-from headrace.words._wiring import Wiring
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace._build.at import At
+    from headrace._build.word import Building
+    from headrace._plan.element import Element
+    from headrace._plan.planning import Planning
+    from headrace._plan.scope import Bracket, Scope
     from headrace.keys import Request
 
 __all__ = ["DagDispatcher", "Repost"]
 
 
-class Walker(Protocol):
-    """Walks one request through the graph of the pipeline; raises its error."""
-
-    def __call__(self, request: Request) -> None: ...
-
-
-class DagDispatcher(Backend):
+class DagDispatcher(Word):
     """Walk each request through the nodes of the pipeline, as ``next`` and ``map`` link them.
 
     Stands in ``entrypoint``, for example ``S[Check,DagDispatcher]``; by itself it is the default.
@@ -42,7 +44,24 @@ class DagDispatcher(Backend):
 
     reads = ("data", "node_name")
     _reentrant = True
-    walk: Walker | None = None
+    _walks = True
+    _reaches_out = True
+    walk: Callable[[Request], None] | None = None
+
+    @classmethod
+    def _check(cls, planning: Planning, element: Element, scope: Scope) -> bool:
+        """Check that no node walks through the graph that it stands in."""
+        if planning.known_node is None or scope.lenient:
+            return True
+        node = planning.known_node
+        message = f"DagDispatcher walks through all nodes, so node {node!r} would call itself"
+        hint = "Write it in entrypoint; from inside a node, Forward[node.x] calls another one."
+        planning.add("circle", message, element.call, scope, hint=hint)
+        return False
+
+    def _prepare(self, building: Building, element: Element, at: At) -> None:
+        """Ask to be told how to walk once the graph is there."""
+        building.commons.dispatchers.append(self)
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Walk the requests."""
@@ -61,7 +80,7 @@ class DagDispatcher(Backend):
         return outcomes if any(outcomes) else None
 
 
-class Repost(Wiring):
+class Repost(Word):
     """End the walk here and go on at another node: ``S[Check,(or)Repost[repair]]``.
 
     The item leaves the expression: the elements of an ``S`` or ``Loop`` around it pass it by, and
@@ -89,12 +108,39 @@ class Repost(Wiring):
     """
 
     writes = ("result", "repost")
-    word = "repost"
     takes = 1
-    words = 1
-    _reentrant = True
     rerun = True
+    _names = 1
+    _reaches_out = True
+    _reentrant = True
     target: str = ""
+
+    @classmethod
+    def _plan(
+        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
+    ) -> Element | None:
+        """Take note of the node to go on at, and of the place for what the graph says to it."""
+        (child,) = bracket.children
+        name = name_in(planning, element, child, bracket)
+        if name is None:
+            return None
+        nodes = list(planning.shape.nodes)
+        if name not in nodes and not scope.lenient:
+            planning.add(
+                "graph",
+                f"no node is called {name!r}",
+                child,
+                bracket.scope,
+                suggestion=nearest(name.removeprefix("node."), nodes),
+                hint=f"There are: {', '.join(nodes)}.",
+            )
+            return None
+        element.target = (name, scope.layer.place(element.call))
+        return element
+
+    def _prepare(self, building: Building, element: Element, at: At) -> None:
+        """Take the node to go on at."""
+        self.target = element.target[0] if element.target is not None else ""
 
     def forward(self, batch: list[Request]) -> None:
         """Mark the requests."""

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from headrace._build.word import Word
+from headrace._context import Shared
+from headrace._plan.element import Named
+from headrace._plan.word import check_callable, check_used, planned_word
 from headrace.words._wiring import Wiring
+
+if TYPE_CHECKING:
+    from headrace._backend import Backend
+    from headrace._build.at import At
+    from headrace._build.word import Building
+    from headrace._plan.element import Element
+    from headrace._plan.planning import Planning
+    from headrace._plan.ranges import Range, Ranged
+    from headrace._plan.scope import Bracket, Scope
 
 __all__ = ["DI", "Aspect", "IoC", "With"]
 
@@ -26,12 +42,68 @@ class IoC(Wiring):
         own
     """
 
-    word = "ioc"
     takes = (2, None)
     phases = 2
 
+    @classmethod
+    def combine_ranges(cls, children: list[Ranged]) -> Range:
+        """Give the range of the front."""
+        return children[-1].range
 
-class DI(Wiring):
+    @classmethod
+    def _plan(
+        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
+    ) -> Element | None:
+        """Plan the first phase, each with the names before it in scope, then the front."""
+        first, fronts = bracket.phases
+        good = len(fronts) == 1
+        if not good:
+            message, hint = "IoC has one front after ';'", "S[...] puts several together."
+            planning.add("arity", message, fronts[1], bracket.scope, hint=hint)
+        frame: dict[str, Named] = {}
+        frames = (*bracket.scope.frames, frame)
+        named: list[Element] = []
+        for child in first:
+            if child.name in frame:
+                message = f"{child.name!r} stands twice before ';'"
+                planning.add("twice", message, child, bracket.scope)
+                good = False
+            one = planning.plan(child, bracket.within(child, frames=frames, named=True))
+            if one is None:
+                good = False
+            else:
+                named.append(one)
+            registers = one is not None and one.named is None
+            if one is None or not (registers and planned_word(one.cls)._registers_names):
+                frame[child.name] = Named(child.name, one)
+        planned = [planning.plan(child, bracket.within(child, frames=frames)) for child in fronts]
+        front = planned[0]
+        if front is None or not good:
+            return None
+        check_used(planning, frame.values(), bracket.scope)
+        if not check_callable(planning, front, element, bracket.scope):
+            return None
+        element.phases = [named, [front]]
+        return element
+
+    @classmethod
+    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+        """Build the first phase, then the front: what is called is the front itself."""
+        scope = Shared(at.scope)
+        parts = at.parts.nested(scope, at.thread)
+        inner = replace(at, local=dict(at.local), scope=scope, parts=parts)
+        of_instance = at.index is not None
+        for child in element.phases[0]:
+            built = (building.element if of_instance else building.shared_out)(child, inner)
+            # Outside of any instance several of them may reach it; a front's elements are guarded.
+            bare = child.named is None and child.is_bare
+            if not of_instance and building.node is not None and not bare:
+                built = building.guarded(built)
+            inner.local[id(child)] = built
+        return building.element(element.phases[1][0], inner)
+
+
+class DI(Word):
     """Let each element depend on the next: ``DI[a,b,c]`` is ``a[b[c]]``.
 
     Each may be the name of an instance. All but the last take what follows as their only child.
@@ -49,11 +121,31 @@ class DI(Wiring):
         own
     """
 
-    word = "di"
-    takes = (2, None)
+    takes: ClassVar[int | tuple[int, int | None]] = (2, None)
+
+    @classmethod
+    def _plan(
+        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
+    ) -> Element | None:
+        """Plan ``a[b[c]]``, which is what it stands for."""
+        *outer, nested = bracket.children
+        for child in reversed(outer):
+            if child.phases:
+                message = (
+                    f"{child.name} is to depend on {nested.name}, and has a bracket of its own"
+                )
+                planning.add("arity", message, child, bracket.scope)
+                planning.plan_all(bracket)
+                return None
+            nested = child.replace(phases=((nested,),))
+        below = bracket.scope.within(last=True, named=scope.named, parent=scope.parent)
+        return planning.plan(nested, below)
 
 
-class With(Wiring):
+Aspect = DI
+
+
+class With(DI):
     """Put W around X: ``With[W,X]`` is ``W[X]``.
 
     Reads:
@@ -69,8 +161,4 @@ class With(Wiring):
         own
     """
 
-    word = "with"
     takes = 2
-
-
-Aspect = DI

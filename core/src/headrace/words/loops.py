@@ -6,21 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._backend import Backend
+from headrace._build.word import Word
 from headrace._options import Options as _Options
 from headrace.errors import LimitError, NoResultError
 from headrace.keys import REPOST
 from headrace.words._calling import caller_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace._backend import Backend
     from headrace._context import InitContext
+    from headrace._plan.declared import Needs
+    from headrace._plan.element import Element
+    from headrace._plan.ranges import Range, Ranged
     from headrace.keys import Request
-    from headrace.words._ranges import Range, Ranged
 
 __all__ = ["Loop", "Restart"]
 
 
-class Again(Backend):
+class Again(Word):
     """Base of the containers that run their child again for the items that are not done."""
 
     takes = 1
@@ -30,6 +35,13 @@ class Again(Backend):
     def combine_ranges(cls, children: list[Ranged]) -> Range:
         """Give the range of the child."""
         return children[0].range
+
+    @classmethod
+    def _needs(
+        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
+    ) -> Needs:
+        """Give what X needs."""
+        return inner(element.children[0])
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the child."""

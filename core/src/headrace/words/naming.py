@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from headrace.words._wiring import Wiring
+from typing import TYPE_CHECKING
+
+from headrace._build.word import Word
+from headrace._plan.word import called, name_in, planned_word
+from headrace._registry.registry import nearest
+from headrace.words.reflect import parameter
+
+if TYPE_CHECKING:
+    from headrace._expression import Call
+    from headrace._plan.element import Element
+    from headrace._plan.planning import Planning
+    from headrace._plan.scope import Bracket, Scope
 
 __all__ = ["Forward", "InstanceFromParam", "Proxy"]
 
 
-class Proxy(Wiring):
+class Proxy(Word):
     """Stand for a named instance: ``Proxy[x.0]`` is the first instance of node ``x``.
 
     An instance that several threads can reach this way is called by one at a time.
@@ -25,12 +36,20 @@ class Proxy(Wiring):
         own
     """
 
-    word = "instance"
     takes = 1
-    words = 1
+    _names = 1
+
+    @classmethod
+    def _plan(
+        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
+    ) -> Element | None:
+        """Find the instance."""
+        child = bracket.children[0]
+        name = name_in(planning, element, child, bracket)
+        return None if name is None else _stand_for(planning, element, child, bracket.scope)
 
 
-class Forward(Wiring):
+class Forward(Proxy):
     """Call a registered instance; ``Forward[node.x]`` hands the requests to the node ``x``.
 
     Each item is a request of its own there, with its own outcome; the calling thread waits, and
@@ -49,12 +68,17 @@ class Forward(Wiring):
         own
     """
 
-    word = "instance"
-    takes = 1
-    words = 1
+    @classmethod
+    def _door_to(cls, call: Call) -> str | None:
+        """Give the node that ``Forward[node.x]`` calls."""
+        children = call.children
+        if len(children) != 1 or len(call.args) or children[0].phases:
+            return None
+        name = children[0].name
+        return name.removeprefix("node.") if name.startswith("node.") else None
 
 
-class InstanceFromParam(Wiring):
+class InstanceFromParam(Word):
     """Use the instance whose name stands in a parameter: ``InstanceFromParam[key]``.
 
     Reads:
@@ -70,6 +94,65 @@ class InstanceFromParam(Wiring):
         own
     """
 
-    word = "param"
     takes = 1
-    words = 1
+    _names = 1
+
+    @classmethod
+    def _plan(
+        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
+    ) -> Element | None:
+        """Read the parameter, and find the instance that it names."""
+        child = bracket.children[0]
+        key = name_in(planning, element, child, bracket)
+        if key is None:
+            return None
+        found = parameter(planning, element, key, scope)
+        if found is None:
+            if scope.lenient:
+                return element
+            message = f"{element.name} needs the parameter {key!r}"
+            hint = f"Write {key} = ... in the node, with the name of an instance."
+            planning.add("missing_option", message, child, bracket.scope, hint=hint)
+            return None
+        written, layer = found
+        call = planning.read(written, layer.path)
+        if call is None:
+            return None
+        there = bracket.scope.same(layer=layer)
+        if len(call.args) or call.phases:
+            planning.add("word", f"{key!r} is to be the name of an instance", call, there)
+            return None
+        return _stand_for(planning, element, call, there)
+
+
+def _stand_for(planning: Planning, element: Element, call: Call, scope: Scope) -> Element | None:
+    """Let an element stand for the instance that ``call`` names."""
+    name = call.name
+    named = scope.lookup(name) or planning.named(name)
+    if named is None:
+        _report_unknown(planning, call, scope)
+        return element if scope.lenient and planning.being_planned(name) is None else None
+    target = planning.reference(call.replace(prefix=None), named, scope.same(graft=None))
+    if target is None or named.element is None:
+        return None
+    element.named = named
+    queued = planned_word(called(named.element).cls)._gathers
+    element.range = (1, None) if queued else named.element.range
+    return element
+
+
+def _report_unknown(planning: Planning, call: Call, scope: Scope) -> None:
+    node = planning.being_planned(call.name)
+    if node is not None:
+        planning.report_cycle(call, node, scope)
+    elif not scope.lenient:
+        known = [k for frame in scope.frames for k in frame] + planning.instances()
+        of_node = f"node.{call.name}"
+        planning.add(
+            "unknown_instance",
+            f"no instance is called {call.name!r}",
+            call,
+            scope,
+            suggestion=of_node if of_node in known else nearest(call.name, known),
+            hint=f"There are: {', '.join(sorted(known))}." if known else None,
+        )

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import contextlib
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend
+from headrace._build.parcels import CLOSE_S, apply, packed, receive, send
+from headrace._build.word import Word
+from headrace._plan.declared import keys_named
+from headrace._plan.word import planned_word
+from headrace._portable import told
+from headrace.errors import BackendError, InputError, InstanceLostError, SetupError
 
 if TYPE_CHECKING:
-    from headrace._backend import Outcomes
+    from collections.abc import Callable
+
+    from headrace._backend import Backend, Outcomes
+    from headrace._build.at import At
+    from headrace._build.word import Building
     from headrace._context import InitContext
+    from headrace._plan.declared import Needs
+    from headrace._plan.element import Element, NodePlan, PipelinePlan
+    from headrace._plan.planning import Planning
+    from headrace._plan.scope import Scope
     from headrace.keys import Request
 
 __all__ = ["Process"]
 
-
-class Far(Protocol):
-    """What is in the other process, as this one sees it."""
-
-    about: dict[str, Any]
-    """What was built there: ``min``, ``max``, ``rerun``, ``reads``, ``process``, ``tree``."""
-
-    def start(self, context: InitContext) -> None:
-        """Start the process and build what lives there."""
-
-    def run(self, batch: list[Request]) -> Outcomes:
-        """Run a batch there."""
-
-    def stop(self) -> None:
-        """Close what lives there, and end the process."""
+_CHILD = "import sys; sys.path[:] = {path!r}; from headrace._worker import main; main()"
 
 
-class Process(Backend):
+class Process(Word):
     """Let X live in a process of its own: ``Process[X]``.
 
     As `BackgroundThread`, but X has an interpreter, an interpreter lock and a memory of its own: for
@@ -59,23 +64,228 @@ class Process(Backend):
     """
 
     takes = 1
-    far: Far
+    _threaded = True
+
+    @classmethod
+    def _check(cls, planning: Planning, element: Element, scope: Scope) -> bool:
+        """Check that all that stands inside is there; report what is not."""
+        inside = element.children[0].walk() if element.children else []
+        own = {id(one) for one in inside}
+        for one in inside:
+            named = one.named
+            outside = named is not None and (named.registered or id(named.element) not in own)
+            if outside or planned_word(one.cls)._reaches_out:
+                planning.add(
+                    "process",
+                    f"{one.name} cannot stand in {element.name}: it reaches for something of the "
+                    "pipeline, which another process does not have",
+                    one.call,
+                    scope,
+                )
+                return False
+        return True
+
+    @classmethod
+    def _needs(
+        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
+    ) -> Needs:
+        """Give what is needed inside, which the other process has told once it is built."""
+        if built is None:
+            return inner(element.children[0])
+        return dict.fromkeys(keys_named(built, None, "reads"), element.name)
+
+    @classmethod
+    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+        """Build it in a thread that starts the process and talks with it."""
+        return building.in_thread(
+            element, element, lambda one, inside: building.backend(one, (), inside), at
+        )
+
+    def _prepare(self, building: Building, element: Element, at: At) -> None:
+        """Take note of what is to live there."""
+        inner = element.children[0]
+        self._far = _FarProcess(inner, building.node, building.plan, building.threads)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Start the process, and take over the range of X."""
-        self.far.start(context)
-        about = self.far.about
+        self._far.start(context)
+        about = self._far.about
         self.min, self.max, self.rerun = about["min"], about["max"], about["rerun"]  # type: ignore[misc]
         self.reads = about["reads"]
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run X on the batch in its process."""
-        return self.far.run(batch)
+        return self._far.run(batch)
 
     def describe(self) -> dict[str, Any]:
         """Give the number of the process, and what was built there."""
-        return {"process": self.far.about["process"], "tree": self.far.about["tree"]}
+        return {"process": self._far.about["process"], "tree": self._far.about["tree"]}
 
     def close(self) -> None:
         """Close X and end the process."""
-        self.far.stop()
+        self._far.stop()
+
+
+class _FarProcess:
+    """The process, and the pipe to it. Used by one thread at a time.
+
+    Args:
+        element: What is to live there.
+        node: The node that it is part of.
+        plan: The plan of the pipeline.
+        threads: How many threads it may use.
+    """
+
+    def __init__(
+        self, element: Element, node: NodePlan | None, plan: PipelinePlan, threads: int
+    ) -> None:
+        self.about: dict[str, Any] = {}
+        self._element, self._node, self._plan, self._threads = element, node, plan, threads
+        self._process: Any = None  # a Popen
+        elements = element.walk()
+        named = [keys_named(one.cls, one.options, "reads") for one in elements]
+        self._reads = {key for keys in named for key in keys}
+
+    def start(self, context: InitContext) -> None:
+        """Start the process and build what lives there.
+
+        Raises:
+            SetupError: It could not be built, or the process ended.
+        """
+        about = {
+            "node": context.node_name,
+            "keys": self._node.keys if self._node is not None else None,
+            "index": context.instance_index,
+            "element": self._element,
+            "threads": self._threads,
+            "allow_import": context.allow_import,
+        }
+        try:
+            plan = packed(about)
+        except Exception as error:
+            raise SetupError(
+                f"what stands in Process cannot be sent to another process: {told(error)}",
+                hint="Let its classes and functions be importable: put them into a module, or into a "
+                "file that the configuration imports.",
+            ) from error
+        command = [sys.executable, "-c", _CHILD.format(path=[str(Path(p)) for p in sys.path])]
+        self._process = subprocess.Popen(  # noqa: S603 - this interpreter
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        watch = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(context.cancelled, watch), daemon=True)
+        watcher.start()
+        try:
+            answer = self._ask({"files": [path for path, _ in self._plan.files], "plan": plan})
+        except (OSError, EOFError):
+            raise SetupError(f"the process ended with status {self._status()}") from None
+        finally:
+            watch.set()
+        if isinstance(answer, BaseException):
+            self._kill()
+            raise answer
+        self.about = answer
+
+    def _watch(self, cancelled: Any, done: threading.Event) -> None:
+        """End the process when the build is given up."""
+        while not done.wait(0.1):
+            if cancelled():
+                self._kill()
+                return
+
+    def run(self, batch: list[Request]) -> Outcomes:
+        """Run a batch there.
+
+        Raises:
+            InstanceLostError: The process has died.
+        """
+        outcomes: list[Exception | None] = []
+        sent: list[bytes] = []
+        for request in batch:
+            try:
+                sent.append(self._parcel(request))
+                outcomes.append(None)
+            except InputError as error:
+                outcomes.append(error)
+        alive = [request for request, error in zip(batch, outcomes, strict=True) if error is None]
+        if alive:
+            try:
+                answers = self._ask(sent)
+            except (OSError, EOFError):
+                raise InstanceLostError(
+                    f"its process has died, with status {self._status()}",
+                    hint="Pipeline.reload starts another.",
+                ) from None
+            told_of = iter(map(self._taken, alive, answers))
+            outcomes = [next(told_of) if error is None else error for error in outcomes]
+        return outcomes if any(outcomes) else None
+
+    def _parcel(self, request: Request) -> bytes:
+        """Give a request as bytes, without what nobody there reads and pickle does not take."""
+        try:
+            return pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
+        except Exception:  # noqa: BLE001 - whatever its values raise
+            kept = {}
+            for key, value in request.items():
+                try:
+                    pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+                    kept[key] = value
+                except Exception as error:
+                    if key in self._reads:
+                        raise InputError(
+                            f"it cannot be sent to another process: {told(error)}",
+                            key=key,
+                            expected="something that pickle takes",
+                            got=type(value).__name__,
+                        ) from error
+            return pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
+
+    def _taken(self, request: Request, answer: tuple[bytes, bytes]) -> Exception | None:
+        """Do to a request what was done to its copy; give its outcome."""
+        found, outcome = answer
+        try:
+            apply(pickle.loads(found), request)  # noqa: S301 - from our own process
+            error: Exception | None = pickle.loads(outcome)  # noqa: S301
+        except Exception as lost:  # noqa: BLE001 - a class that is not known here
+            return BackendError(f"what its process answered is unknown here: {told(lost)}")
+        if isinstance(error, InstanceLostError):
+            error.node = None  # raised anew here, so that the instance is known to be lost
+        return error
+
+    def stop(self) -> None:
+        """Close what lives there, and end the process; one that does not end is killed."""
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # the process takes it for the end
+        try:
+            process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.stdout.close()
+        process.wait()
+
+    def _ask(self, message: Any) -> Any:
+        process = self._process
+        if process is None:
+            raise EOFError
+        send(process.stdin, message)
+        return receive(process.stdout)
+
+    def _status(self) -> int | None:
+        """Wait for a process whose pipe is closed, and give how it ended."""
+        self._kill(wait_s=1.0)
+        return self._process.returncode if self._process is not None else None
+
+    def _kill(self, wait_s: float = 0.0) -> None:
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(wait_s)
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                stream.close()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from headrace._backend import Backend
+from headrace._build.word import Word
 from headrace._options import Options as _Options
 from headrace._scheduling.batch import Filler
 from headrace._scheduling.cycles import entries_running_here
@@ -16,21 +16,26 @@ from headrace.errors import ClosedError, ContractError, DeadlineExceededError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace._build.at import At
+    from headrace._build.commons import Commons
+    from headrace._build.word import Building
     from headrace._context import InitContext
+    from headrace._plan.element import Element
     from headrace._scheduling.named_queues import NamedQueue, Queues
     from headrace.keys import Request
 
 __all__ = ["Observer", "Queue", "Recv", "Send"]
 
 
-class QueueUser(Backend):
+class QueueUser(Word):
     """Base of the words that use a queue of the pipeline.
 
     Attributes:
-        queues: The queues of the pipeline; set by the builder before ``init``.
+        queues: The queues of the pipeline.
         waits_while: What a queue is while this word waits for it, holding its instance; None: it never waits.
     """
 
+    _reaches_out = True
     _reentrant = True
 
     class Options(_Options):
@@ -42,6 +47,10 @@ class QueueUser(Backend):
     queues: Queues
     waits_while: ClassVar[str | None] = None
     _queue: NamedQueue
+
+    def _prepare(self, building: Building, element: Element, at: At) -> None:
+        """Take the queues of the pipeline."""
+        self.queues = building.commons.queues
 
     def init(self, options: Any, context: InitContext) -> None:
         """Find the queue."""
@@ -120,6 +129,14 @@ class Queue(QueueUser):
 
     reads = ()
     writes = ()
+    _why_not_callable = "only declares a queue"
+    _not_callable_hint = "It belongs in the init of a node."
+
+    @classmethod
+    def _expect(cls, element: Element, commons: Commons) -> None:
+        """Let its users find it as it is declared, whichever node is built first."""
+        options: Any = element.options
+        commons.queues.expect({options.queue: options.max})
 
     def init(self, options: Any, context: InitContext) -> None:
         """Make the queue."""
@@ -130,7 +147,16 @@ class Queue(QueueUser):
         raise ContractError("Queue cannot be called", hint="Declare it in the init of a node.")
 
 
-class Send(QueueUser):
+class _Sender(QueueUser):
+    """Base of the words that let something of a batch leave through a queue."""
+
+    def _prepare(self, building: Building, element: Element, at: At) -> None:
+        """Take the queues, and be an exit of the batch."""
+        super()._prepare(building, element, at)
+        at.end.exit(self, element)
+
+
+class Send(_Sender):
     """Put a shallow copy of the request into a queue, and pass: ``Send(q)``.
 
     While the queue is full it waits, which holds its instance; the wait ends at the deadline of the
@@ -161,7 +187,7 @@ class Send(QueueUser):
         request["result"] = request["data"]
 
 
-class Observer(QueueUser):
+class Observer(_Sender):
     """Put a shallow copy of the request into a queue, never waiting, and pass: ``Observer(q)``.
 
     When the queue is full the oldest in it is dropped and counted.

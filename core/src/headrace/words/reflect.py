@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace._config.nodekeys import NODE_KEYS
+from headrace._plan.scope import Bracket
+from headrace._plan.word import check_callable, name_in, needs_thread
+from headrace._registry.registry import nearest
 from headrace.words._wiring import Wiring
+
+if TYPE_CHECKING:
+    from headrace._config.document import Written
+    from headrace._expression import Call
+    from headrace._plan.element import Element
+    from headrace._plan.layer import Layer
+    from headrace._plan.planning import Planning
+    from headrace._plan.scope import Scope
 
 __all__ = ["Reflect"]
 
@@ -25,6 +40,87 @@ class Reflect(Wiring):
         own
     """
 
-    word = "reflect"
     takes = (1, 2)
-    words = 1
+    _names = 1
+
+    @classmethod
+    def _plan(
+        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
+    ) -> Element | None:
+        """Plan what stands in the parameter, or the default."""
+        name, *rest = bracket.children
+        key = name_in(planning, element, name, bracket)
+        if key is None:
+            planning.plan_all(Bracket((tuple(rest),), bracket.scope))
+            return None
+        mark = f"{planning.node}.{key}"
+        if mark in scope.reflecting:
+            chain = (*scope.reflecting[scope.reflecting.index(mark) :], mark)
+            shown = " uses ".join(one.partition(".")[2] for one in chain)
+            message = f"the parameter {key!r} uses itself: {shown}"
+            planning.add("circle", message, name, bracket.scope)
+            return None
+        entry = scope.entry and key != "backend"
+        found = parameter(planning, element, key, scope)
+        if found is not None:
+            child = _plan_found(planning, element, found, mark, bracket.scope.same(entry=entry))
+        elif rest:
+            below = bracket.within(rest[0], entry=entry, wraps=False, named=scope.named)
+            child = planning.plan(rest[0], below)
+        elif scope.lenient:
+            return element
+        else:
+            _report_missing(planning, name, key, bracket.scope)
+            return None
+        if child is None:
+            return None
+        element.parameter = key
+        element.phases = [[child]]
+        element.own_thread = scope.wraps and needs_thread(child)
+        return element
+
+
+def parameter(
+    planning: Planning, element: Element, key: str, scope: Scope
+) -> tuple[Written, Layer] | None:
+    """Find a parameter as an option is found, by the same rule of who wins."""
+    if key == "backend":
+        found = planning.parameters.key(key)
+    else:
+        found = planning.parameters.find((element.name,), key, scope.layer)
+    if found is None:
+        return None
+    return found.written, found.layer if found.call is None else replace(found.layer, written=None)
+
+
+def _plan_found(
+    planning: Planning, element: Element, found: tuple[Written, Layer], mark: str, scope: Scope
+) -> Element | None:
+    """Plan what stands in the parameter."""
+    written, layer = found
+    call = planning.read(written, layer.path)
+    if call is None:
+        planning.unresolved += 1
+        return None
+    below = scope.within(
+        layer=layer,
+        wraps=False,
+        named=scope.named,
+        reflecting=(*scope.reflecting, mark),
+        expanding=(),
+    )
+    child = planning.plan(call, below)
+    good = child is None or below.entry or check_callable(planning, child, element, below)
+    return child if good else None
+
+
+def _report_missing(planning: Planning, call: Call, key: str, scope: Scope) -> None:
+    if any(nearest(name, NODE_KEYS) == key for name in planning.parameters.unused()):
+        return  # it is misspelt, which is reported
+    message = f"node {planning.node!r} needs the key {key!r}"
+    hint = f'Write {key} = "..." in the node.'
+    if key == "backend" and not scope.layer.file and scope.layer.written is None:
+        file = planning.file_of(planning.node)
+        planning.problems.add("missing_option", message, file=file, path=planning.node, hint=hint)
+    else:
+        planning.add("missing_option", message, call, scope, hint=hint)

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pydantic import Field
 
+from headrace._build.at import At
+from headrace._build.door import NotCallable
 from headrace._options import Options as _Options
+from headrace._plan.element import Named
+from headrace._plan.word import check_callable
+from headrace.errors import SetupError
 from headrace.words._wiring import Wiring
+
+if TYPE_CHECKING:
+    from headrace._backend import Backend
+    from headrace._build.word import Building
+    from headrace._expression import Call
+    from headrace._plan.element import Element
+    from headrace._plan.planning import Planning
+    from headrace._plan.ranges import Range, Ranged
+    from headrace._plan.scope import Bracket, Scope
 
 __all__ = ["InstancesRegister", "List", "Register"]
 
 
-class Register(Wiring):
+class _Registering(Wiring):
+    """Base of the words that are there for the names that they register."""
+
+    _registers_names = True
+
+
+class Register(_Registering):
     """Register an instance for the whole pipeline, as ``node.{node_name}`` or a name of its own.
 
     Belongs in ``init`` or ``node_entrypoint``.
@@ -36,11 +58,36 @@ class Register(Wiring):
             None, description="The name to register under; default: node.{node_name}."
         )
 
-    word = "register"
     takes = 1
 
+    @classmethod
+    def _registers(cls, call: Call) -> str | None:
+        """Give the name in its args."""
+        values = (*call.args.positional, *(value for _, value in call.args.named))
+        return str(values[0]) if values else None
 
-class InstancesRegister(Wiring):
+    @classmethod
+    def _plan(
+        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
+    ) -> Element | None:
+        """Plan the instance and let the pipeline know its name."""
+        allowed = _may_stand(planning, element, scope)
+        (call,) = bracket.children
+        child = planning.plan(call, bracket.within(call, named=True))
+        _register(planning, element, _name_of(element, planning.node), child, scope)
+        if child is None or not allowed:
+            return None
+        element.phases = [[child]]
+        return element
+
+    @classmethod
+    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+        """Build the instance and register it."""
+        built = building.shared_out(element.children[0], at)
+        return building.register(_name_of(element, building.name), built)
+
+
+class InstancesRegister(_Registering):
     """Build ``instance_num`` copies and register them as ``{node_name}.0``, ``{node_name}.1``, ...
 
     Belongs in ``init`` or ``node_entrypoint``. It cannot be called.
@@ -60,11 +107,42 @@ class InstancesRegister(Wiring):
 
     reads = ()
     writes = ()
-    word = "instances"
     takes = 1
+    _why_not_callable = "only builds others"
+
+    @classmethod
+    def _plan(
+        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
+    ) -> Element | None:
+        """Plan one instance and let the pipeline know the names of all."""
+        allowed = _may_stand(planning, element, scope)
+        (call,) = bracket.children
+        child = planning.plan(call, bracket.within(call, entry=False))
+        for index in range(planning.keys.instance_num if planning.keys is not None else 1):
+            _register(planning, element, f"{planning.node}.{index}", child, scope, index)
+        if child is None or not allowed:
+            return None
+        if not check_callable(planning, child, element, bracket.scope):
+            return None
+        element.phases = [[child]]
+        return element
+
+    @classmethod
+    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+        """Build the instances, each with stores of its own, and register them."""
+        if building.node is None:
+            raise SetupError("InstancesRegister stands outside of a node")
+        (child,) = element.children
+        for index in range(building.node.keys.instance_num):
+            parts = at.parts.nested()
+            inner = At.begin(parts, index=index, thread=at.thread, local=at.local)
+            built = inner.end.around(building.element(child, inner), child)
+            building.instances.append(building.register(f"{building.name}.{index}", built))
+            building.instance_parts.append(parts)
+        return NotCallable(element.name)
 
 
-class List(Wiring):
+class List(_Registering):
     """Build several, in order. It cannot be called.
 
     Reads:
@@ -82,5 +160,48 @@ class List(Wiring):
 
     reads = ()
     writes = ()
-    word = "list"
     takes = (1, None)
+    _why_not_callable = "only builds others"
+
+    @classmethod
+    def combine_ranges(cls, children: list[Ranged]) -> Range:
+        """Give any range: it is never called."""
+        return 1, None
+
+    @classmethod
+    def _plan(
+        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
+    ) -> Element | None:
+        """Plan all; they need not be callable."""
+        planned = [planning.plan(child, bracket.within(child)) for child in bracket.children]
+        element.phases = [[child for child in planned if child is not None]]
+        return None if None in planned else element
+
+
+def _name_of(element: Element, node: str) -> str:
+    """Give the name under which a ``Register`` registers."""
+    wanted = getattr(element.options, "name", None)
+    return f"node.{node}" if wanted is None else str(wanted)
+
+
+def _may_stand(planning: Planning, element: Element, scope: Scope) -> bool:
+    if scope.entry:
+        return True
+    message = (
+        f"{element.name} belongs in init or node_entrypoint, not in what is built per instance"
+    )
+    planning.add("place", message, element.call, scope)
+    return False
+
+
+def _register(
+    planning: Planning,
+    element: Element,
+    name: str,
+    child: Element | None,
+    scope: Scope,
+    index: int | None = None,
+) -> None:
+    if not scope.lenient and scope.entry:
+        named = Named(name, child, True, planning.node, index)
+        planning.register(named, scope.layer.place(element.call))

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend
+from headrace._build.word import Word
+from headrace._plan.ranges import ranged, sequence
 from headrace.errors import NoResultError
-from headrace.keys import REPOST
+from headrace.keys import DATA, REPOST
 from headrace.words._calling import caller_of
-from headrace.words._ranges import ranged, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._backend import Outcomes
+    from headrace._backend import Backend, Outcomes
     from headrace._context import InitContext
+    from headrace._expression import Call
+    from headrace._plan.declared import Needs
+    from headrace._plan.element import Element
+    from headrace._plan.ranges import Range, Ranged
     from headrace.keys import Request
-    from headrace.words._ranges import Range, Ranged
 
 __all__ = ["S", "Sequential"]
 
 
-class Sequential(Backend):
+class Sequential(Word):
     """Run one backend after the other, the ``result`` of one as ``data`` of the next.
 
     An item is *ready* at the start and after an element that gave it a ``result``. A plain element
@@ -48,11 +51,43 @@ class Sequential(Backend):
 
     takes = (1, None)
     prefixes = ("or", "key=")
+    _joins = True
 
     @classmethod
     def combine_ranges(cls, children: list[Ranged]) -> Range:
         """Give the range of the elements together."""
         return sequence(children)
+
+    @classmethod
+    def _check_prefix(
+        cls, element: Element, child: Call, *, first: bool
+    ) -> tuple[str, str | None] | None:
+        """Refuse ``(or)`` before the first element."""
+        if not first or child.prefix is None or "or" not in child.prefix.positional:
+            return None
+        return (
+            f"(or) cannot stand before the first element of {element.name}",
+            "It means: if the element before gave no result.",
+        )
+
+    @classmethod
+    def _through(cls, element: Element, place: int) -> Element | None:
+        """Give the first element or the last one."""
+        return element.children[place]
+
+    @classmethod
+    def _needs(
+        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
+    ) -> Needs:
+        """Give what the first element needs, if none is passed by."""
+        first, *rest = element.children
+        prefixes = element.prefixes or [((), {}) for _ in element.children]
+        if any(prefixes[0]):
+            return {DATA: element.name}  # passed by, an item has its data as result
+        for child, (flags, _) in zip(rest, prefixes[1:], strict=True):
+            if "or" in flags and DATA in inner(child):
+                return {DATA: child.name}  # it runs on the data of an item without a result
+        return inner(first)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the children."""

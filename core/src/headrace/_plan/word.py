@@ -1,0 +1,265 @@
+"""What the planner asks a class of itself: the planning half of what makes a backend a word.
+
+The planner names no word. It asks the class behind a name, which for a plain backend answers as
+`PlannedWord` does. A word of `headrace.words` says otherwise where it is otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from headrace._backend import Backend
+from headrace._plan.declared import OPTIONAL, keys_named
+from headrace._plan.scope import prefix_values
+from headrace._registry.catalogue import CORE_BACKENDS
+from headrace._registry.loading import load
+from headrace.keys import DATA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from headrace._expression import Call
+    from headrace._plan.declared import Needs
+    from headrace._plan.element import Element, Named
+    from headrace._plan.planning import Planning
+    from headrace._plan.scope import Bracket, Scope
+
+__all__ = [
+    "PlannedWord",
+    "called",
+    "check_callable",
+    "check_used",
+    "core_word",
+    "give_threads",
+    "name_in",
+    "needs_thread",
+    "planned_word",
+    "why_not_callable",
+]
+
+
+class PlannedWord(Backend):
+    """A backend that says how it is planned; the defaults are those of a plain one.
+
+    Attributes:
+        _names: How many of its children are names, and no backends.
+        _wiring: Whether it only puts others together, and runs nothing when it is called.
+        _joins: Whether one directly in another one, without prefix, is the same as its children.
+        _threaded: Whether all that stands inside runs in a thread of its own already.
+        _gathers: Whether calls of it wait in the queue of a node.
+        _walks: Whether calls of it walk through the graph of nodes.
+        _reaches_out: Whether it uses something of the pipeline that no other process has.
+        _registers_names: Whether it is there for the names that it registers, not for its own.
+        _why_not_callable: Why it cannot be called, None when it can.
+        _not_callable_hint: What to do then.
+    """
+
+    _names: ClassVar[int] = 0
+    _wiring: ClassVar[bool] = False
+    _joins: ClassVar[bool] = False
+    _threaded: ClassVar[bool] = False
+    _gathers: ClassVar[bool] = False
+    _walks: ClassVar[bool] = False
+    _reaches_out: ClassVar[bool] = False
+    _registers_names: ClassVar[bool] = False
+    _why_not_callable: ClassVar[str | None] = None
+    _not_callable_hint: ClassVar[str | None] = None
+
+    # What its text says, before any name has a meaning.
+
+    @classmethod
+    def _registers(cls, call: Call) -> str | None:
+        """Give the name under which it will register an instance, where its args say it."""
+        return None
+
+    @classmethod
+    def _door_to(cls, call: Call) -> str | None:
+        """Give the node to which a node is a second door that has nothing else as its backend."""
+        return None
+
+    # What it means.
+
+    @classmethod
+    def _plan(
+        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
+    ) -> Element | None:
+        """Plan what stands in its bracket, which is not empty; None when something is wrong.
+
+        The default plans each child as a backend that is called. All are looked at, so that all
+        errors are found.
+
+        Args:
+            planning: The planner.
+            element: The word, with its options; it is given its ``phases`` here.
+            bracket: What stands in its bracket, as many phases and children as it takes.
+            scope: Where the word stands.
+
+        Returns:
+            ``element``, or another one that it only stands for.
+        """
+        good = True
+        for phase in bracket.phases:
+            row = []
+            for call in phase:
+                below = bracket.within(
+                    call, parent=element.cls, wraps=scope.wraps and not cls._threaded
+                )
+                child = planning.plan(call, below)
+                if child is None or not check_callable(planning, child, element, bracket.scope):
+                    good = False
+                    continue
+                row.append(child)
+                element.prefixes.append(prefix_values(call.prefix))
+            element.phases.append(row)
+        return element if good else None
+
+    @classmethod
+    def _check_prefix(
+        cls, element: Element, child: Call, *, first: bool
+    ) -> tuple[str, str | None] | None:
+        """Say what is wrong with a prefix that it understands, and what to do; None for nothing."""
+        return None
+
+    @classmethod
+    def _check(cls, planning: Planning, element: Element, scope: Scope) -> bool:
+        """Check where an element stands, or a name for one, once it is planned; report it if wrong."""
+        return True
+
+    @classmethod
+    def _check_unused(cls, planning: Planning, named: Named, scope: Scope) -> None:
+        """Report an instance that has a name and is named nowhere, where that is wrong."""
+
+    # How a batch goes through it.
+
+    @classmethod
+    def _through(cls, element: Element, place: int) -> Element | None:
+        """Give the child that a whole batch passes first (``place`` 0) or last (-1).
+
+        None for one that runs something of its own before or after its children.
+        """
+        return None
+
+    @classmethod
+    def _needs(
+        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
+    ) -> Needs:
+        """Give the keys that every request needs when it comes here, as far as they are known.
+
+        The default is what the class, or what was built, says that it reads.
+
+        Args:
+            element: The word.
+            inner: Gives what another element needs, one inside of it.
+            built: What was built from the element, None before it is built.
+        """
+        if element.children:
+            return {DATA: element.name}  # what it does with them is not known
+        keys = keys_named(built or element.cls, element.options, "reads")
+        return {key: element.name for key in keys if key == DATA or key not in OPTIONAL}
+
+
+def planned_word(cls: type[Backend]) -> type[PlannedWord]:
+    """Give what answers for a class: itself, or the default for a plain one."""
+    return cls if issubclass(cls, PlannedWord) else PlannedWord
+
+
+def core_word(name: str) -> type[PlannedWord]:
+    """Give what answers for the word of core that is called ``name``; the default if there is none."""
+    plugin, _, part = name.rpartition(":")
+    path = CORE_BACKENDS.get(part) if plugin in ("", "headrace") else None
+    return PlannedWord if path is None else planned_word(load(path, "headrace"))
+
+
+# Names.
+
+
+def name_in(planning: Planning, element: Element, child: Call, bracket: Bracket) -> str | None:
+    """Give a child that is a name and no backend; None when it has args or a bracket."""
+    scope = bracket.scope
+    if len(child.args) or child.phases:
+        message = f"{element.name} takes a name here, without ( ) and [ ]"
+        planning.add("word", message, child, scope)
+        return None
+    if scope.graft is not None and child in element.call.children[-1:]:
+        graft = scope.graft
+        planning.add(
+            "arity",
+            f"{graft.call.name}[...] goes to {child.name}, which takes nothing in brackets",
+            graft.call,
+            graft.scope,
+        )
+        return None
+    return child.name
+
+
+def check_used(planning: Planning, names: Iterable[Named], scope: Scope) -> None:
+    """Report the instances that no expression makes use of, where that is wrong."""
+    for named in names:
+        element = named.element
+        if element is None or named.used or element.named is not None or element.children:
+            continue
+        planned_word(element.cls)._check_unused(planning, named, scope)
+
+
+# What is called.
+
+
+def called(element: Element) -> Element:
+    """Follow names, and words that only put others together, to what is called in the end."""
+    while True:
+        word = planned_word(element.cls)
+        if element.named is None and word._wiring and not word._why_not_callable:
+            inner = element.children[-1] if element.children else None
+        else:
+            inner = element.named.element if element.named and not element.children else None
+        if inner is None:
+            return element
+        element = inner
+
+
+def why_not_callable(element: Element) -> str | None:
+    """Tell why what is built from an element cannot be called; None when it can."""
+    return planned_word(called(element).cls)._why_not_callable
+
+
+def check_callable(planning: Planning, child: Element, parent: Element, scope: Scope) -> bool:
+    """Check that an element that is going to be called can be."""
+    why = why_not_callable(child)
+    if why is None:
+        return True
+    message = f"{child.name} {why}: {parent.name} cannot call it"
+    hint = planned_word(child.cls)._not_callable_hint
+    planning.add("not_callable", message, child.call, scope, hint=hint)
+    return False
+
+
+# Threads of their own.
+
+
+def needs_thread(element: Element) -> bool:
+    """Tell whether a backend below owns its thread and stands in no thread or process of its own."""
+    todo = [element]
+    while todo:
+        one = todo.pop()
+        if one.named is not None and not one.children:
+            continue
+        if one.own_thread or planned_word(one.cls)._threaded:
+            continue
+        if one.cls.owns_thread:
+            return True
+        todo += one.children
+    return False
+
+
+def give_threads(root: Element) -> None:
+    """Put a thread around what needs one and stands in no ``Reflect`` of an instance."""
+    todo = [root]
+    while todo:
+        element = todo.pop()
+        word = planned_word(element.cls)
+        if element.own_thread or word._threaded:
+            continue
+        if word._wiring or word._gathers:
+            todo += element.children
+        elif needs_thread(element):
+            element.own_thread = True

@@ -1,0 +1,129 @@
+"""A word says in its own class how it is planned, built and what keys it needs; nothing else knows it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace import errors
+from headrace._build.word import Word
+from headrace._plan.element import Named
+from headrace._plan.word import check_callable, name_in
+
+SOURCE = Path(headrace.__file__).parent
+
+
+class Twice(Word):
+    """Run the instance that the first name stands for twice: ``Twice[name,X]``, where X is ``name``.
+
+    It brings a name into scope, is gone once it is built, and needs what X needs.
+    """
+
+    takes = 2
+    _names = 1
+    _wiring = True
+
+    @classmethod
+    def _plan(cls, planning, element, bracket, scope):
+        name, inside = bracket.children
+        key = name_in(planning, element, name, bracket)
+        if key is None or key.startswith("no"):
+            planning.add("twice", f"{key!r} is no name for this", name, bracket.scope)
+            return None
+        child = planning.plan(inside, bracket.within(inside))
+        if child is None or not check_callable(planning, child, element, bracket.scope):
+            return None
+        frames = (*bracket.scope.frames, {key: Named(key, child)})
+        again = planning.plan(
+            name.replace(name=key), bracket.scope.within(frames=frames, named=False)
+        )
+        element.phases = [[child, again]]
+        return element
+
+    @classmethod
+    def combine_ranges(cls, children):
+        return children[0].range
+
+    @classmethod
+    def _needs(cls, element, inner, built):
+        return inner(element.children[0])
+
+    @classmethod
+    def _build(cls, building, element, at):
+        child, _ = element.children
+        return building.backend(element, (building.child(child, at),), at)
+
+    def _prepare(self, building, element, at):
+        self.node_name = building.name
+
+    def init(self, options, context):
+        (self.child,) = context.children
+
+    def forward(self, batch):
+        outcomes = self.child(batch)
+        if outcomes is not None:
+            return outcomes
+        for request in batch:
+            request["data"] = request.pop("result")
+        return self.child(batch)
+
+    def describe(self):
+        return {"node": self.node_name}
+
+
+class Mask(headrace.Backend):
+    reads = ("mask",)
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request.get("data", request["mask"]) + 1
+
+
+headrace.register("WordTwice", Twice, replace=True)
+headrace.register("WordMask", Mask, replace=True)
+
+
+def test_a_word_of_its_own_is_planned_built_and_run():
+    with headrace.pipe({"backend": "S[Identity,WordTwice[again,WordMask]]"}) as pipe:
+        assert pipe({"data": 1, "mask": 0})["result"] == 3
+        (tree,) = (node["tree"] for node in pipe.describe()["nodes"].values())
+    assert tree["children"][1]["built"] == {"node": "main"}
+
+
+def test_what_it_reports_has_a_place():
+    with pytest.raises(errors.ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": "WordTwice[nothing,Identity]"})
+    (found,) = caught.value.problems
+    assert found.text[slice(*found.span)] == "nothing"
+
+
+def test_the_keys_that_it_needs_are_needed_where_a_request_enters():
+    with headrace.pipe({"backend": "WordTwice[again,WordMask]"}) as pipe:
+        assert pipe({"mask": 1})["result"] == 3
+        with pytest.raises(errors.InputError, match="mask"):
+            pipe({"data": 1})
+    graph = {
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": "WordTwice[again,WordMask]", "map": "a[result:data]"},
+    }
+    with pytest.raises(errors.ConfigError, match="reads 'mask'"):
+        headrace.PipelineConfig.load(graph)
+
+
+def test_an_option_that_only_its_child_has_is_known():
+    config = {"backend": "WordTwice[again,Loop(until=mask)[WordMask]]", "limit": 3}
+    headrace.PipelineConfig.load(config)
+    with pytest.raises(errors.ConfigError, match="limits"):
+        headrace.PipelineConfig.load({**config, "limits": 3})
+
+
+@pytest.mark.parametrize("package", ["_plan", "_build"])
+def test_planner_and_builder_import_no_word(package):
+    for file in SOURCE.joinpath(package).glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            modules = [node.module] if isinstance(node, ast.ImportFrom) else []
+            modules += [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            assert not [m for m in modules if m and m.startswith("headrace.words")], file.name
