@@ -178,6 +178,20 @@ def test_the_fakes_and_the_kit_are_found_by_name():
         headrace_testing.Fakes  # noqa: B018
 
 
+def test_the_command_says_what_to_install_where_the_kit_is_not():
+    done = run(
+        "-c",
+        "import sys; sys.modules['headrace_testing'] = None\n"
+        "from headrace_cli import main\n"
+        "sys.argv[1:] = ['conformance', 'Identity']\n"
+        "main()",
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert 'pip install "headrace[testing]"' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 # Under pytest.
 
 

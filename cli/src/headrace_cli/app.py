@@ -7,6 +7,7 @@ from typing import Annotated, Optional
 import typer
 
 import headrace
+from headrace.errors import MissingDependencyError
 from headrace_cli.arguments import (
     CONTEXT_SETTINGS,
     EXITS,
@@ -251,15 +252,20 @@ def conformance(
     Every backend is judged through the conformance class that its distribution offers in the
     entry-point group `headrace.conformance`; one without is reported as not certified, which is
     exit status 1, as is a rule that is broken. Rules that its author excepts are shown with the
-    reason. pytest is not needed. With --json the certificates go to stdout.
+    reason. With --json the certificates go to stdout.
 
     \b
     Examples:
       headrace conformance ResizeMat
       headrace conformance headrace-cv headrace-ort --certificate certificate.json
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    from headrace_cli.conformance import conformance as judge
-
+    try:
+        from headrace_cli.conformance import conformance as judge
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "headrace_testing":
+            raise
+        what = "the conformance kit is not installed"
+        raise MissingDependencyError(what, hint='`pip install "headrace[testing]"`') from error
     raise typer.Exit(judge(names, certificate=certificate, json=json))
 
 
