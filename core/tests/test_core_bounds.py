@@ -234,7 +234,7 @@ def test_close_fails_who_waits_for_room_behind_a_front(gate, client, waiting):
 def test_who_finds_the_front_taken_meets_the_bound_of_the_entry_there(
     gate, waiting, monkeypatch, full
 ):
-    monkeypatch.setattr("headrace._build.schedulers.FRONT_WIDTH", 2)
+    monkeypatch.setattr("headrace._build.builder.FRONT_WIDTH", 2)
     config = {
         "global": {"entrypoint": "S[Identity,DagDispatcher]"},
         "a": {"backend": "Gate", "next": "b", "queue_size": 3, "queue_full": full},

@@ -533,12 +533,12 @@ def test_where_nobody_registers_nothing_is_put_around():
         "x": {"backend": "Identity"},
     }
     with headrace.pipe(config) as pipe:
-        (main,) = pipe._core._built.nodes["main"].scheduler.instances
+        (main,) = pipe._core._nodes["main"].scheduler.instances
         assert type(main.backend).__name__ == "Sequential"
         observer, background, forward = (step.child for step in main.backend._steps[1:])
         assert "forward" not in vars(observer)
         assert "forward" not in vars(background)
-        door = pipe._core._built.commons.registered["node.x"]
+        door = pipe._core.blueprint.change.args[1].commons.registered["node.x"]
         assert forward.forward == door.forward
 
 

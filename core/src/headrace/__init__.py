@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from headrace._explain import explain
     from headrace._expression import parse
     from headrace._options import FilePath, Options, OutputPath
-    from headrace._pipeline import Pipeline, pipe
+    from headrace._pipe import pipe
+    from headrace._pipeline import Pipeline
     from headrace._registry import register
     from headrace._storage import KVStorage
 
@@ -55,7 +56,7 @@ _HOME = {
     "PipelineConfig": "headrace._config",
     "explain": "headrace._explain",
     "parse": "headrace._expression",
-    "pipe": "headrace._pipeline",
+    "pipe": "headrace._pipe",
     "register": "headrace._registry",
 }
 _MODULES = ("errors", "hookspecs", "keys", "plugins", "policies")

@@ -54,15 +54,17 @@ class BuiltExpression:
     """
 
     def __init__(self, config: PipelineConfig) -> None:
-        from headrace._build import build_pipeline
+        from headrace._build.builder import ComposedNode
+        from headrace._build.compose import compose
+        from headrace._engine.starting import start
 
-        plan = _only_node(config)
-        self._built = build_pipeline(config._plan)
-        (node,) = self._built.nodes.values()
-        scheduled = node.scheduler.instances
+        plan, self._blueprint = _only_node(config), compose(config)
+        (self._node,) = start(self._blueprint).nodes.values()
+        scheduled = self._node.scheduler.instances
         self.instances: list[Backend] = [one.backend for one in scheduled]
         self._threads = [one.thread for one in scheduled]
-        self.root: Backend = node.by_element.get(id(plan.backend)) or self.instances[0]
+        assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`
+        self.root: Backend = self._node.by_element.get(id(plan.backend)) or self.instances[0]
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
         """Call an instance in the thread that it belongs to; give an exception or None per request."""
@@ -72,13 +74,8 @@ class BuiltExpression:
 
     def close(self) -> list[Exception]:
         """Close what was built, newest first; give what ``close`` raised. A second call does nothing."""
-        errors = self._built.front_parts.close()
-        for node in self._built.nodes.values():
-            for parts in reversed(node.instances):
-                errors += parts.close()
-            node.scheduler.stop_runners()
-            errors += node.parts.close()
-        return errors
+        self._node.scheduler.stop_runners()
+        return list(self._blueprint.close())
 
     def __enter__(self) -> Self:
         return self

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any
 from headrace._portable import told
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace._backend import Backend
-    from headrace._build import BuiltNode
     from headrace._plan import Element, NodePlan
 
-__all__ = ["describe_element", "describe_node", "owns_thread", "plain"]
+__all__ = ["describe_element", "owns_thread", "plain"]
 
 
 def plain(value: Any) -> Any:
@@ -103,18 +100,3 @@ def owns_thread(plan: NodePlan) -> bool:
             return True
         root = root.children[0] if root.call.part == "Reflect" and root.children else None
     return False
-
-
-def describe_node(node: BuiltNode, following: Sequence[str]) -> dict[str, Any]:
-    """Give one node as it was built."""
-    scheduler = node.scheduler
-    root = node.plan.backend or node.plan.entry
-    return {
-        "expression": node.plan.expression,
-        "range": [scheduler.min, scheduler.max],
-        "instance_num": len(scheduler.instances),
-        "owns_thread": any(i.thread is not None for i in scheduler.instances),
-        "threads": node.threads,
-        "next": list(following),
-        "tree": describe_element(root, node.by_element),
-    }

@@ -8,14 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from headrace._arguments import check_seconds, deadline_after, raise_failed
-from headrace._config import PipelineConfig
-from headrace._context import no_progress, showing_progress
-from headrace._core import Core
-from headrace._futures import AsyncOwner, RequestFuture, forget_result, give_up_all, take_back
+from headrace._engine.engine import Engine
+from headrace._engine.futures import (
+    AsyncOwner,
+    RequestFuture,
+    forget_result,
+    give_up_all,
+    take_back,
+)
+from headrace._engine.reload import Reloader
 from headrace._graph.caller import is_cheap, run_in_caller
 from headrace._graph.request import GraphRequest
 from headrace._graph.waiting import may_wait, run_and_wait
-from headrace._reload import Reloader
 from headrace._scheduling.calls import call_run_here, reentrant
 from headrace._scheduling.entry import DONE, Entry
 from headrace._scheduling.waiting import refuse_inside
@@ -23,43 +27,16 @@ from headrace._tracebacks import without_inner_frames
 from headrace.errors import ConfigError, InputError, PluginError, SetupError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
     from types import TracebackType
 
-    from headrace._context import ProgressFactory
+    from headrace._config import PipelineConfig
+    from headrace._engine.blueprint import Blueprint
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["Pipeline", "pipe"]
-
-
-def pipe(
-    source: str | os.PathLike[str] | Mapping[str, Any] | PipelineConfig,
-    *,
-    allow_import: bool = True,
-    progress: ProgressFactory = no_progress,
-) -> Pipeline:
-    """Build a pipeline; it is warm and accepts requests when this returns.
-
-    Args:
-        source: A dict, the path of a TOML file (a text is always a path), or a configuration.
-        allow_import: Whether the code under ``import`` may run.
-        progress: Shows long work in ``init``: ``progress(total, unit)`` gives a context manager for
-            one piece of work, which yields a function that is called with the number of ``unit``
-            done since its last call; ``total`` may be None. Pieces may overlap. Default: silent.
-
-    Raises:
-        ConfigError: The configuration is wrong; nothing was built.
-        SetupError: A backend could not be built; what was built is closed again.
-        PluginError: A plugin or a library is missing.
-    """
-    try:
-        with showing_progress(progress):
-            return Pipeline(PipelineConfig.load(source, allow_import=allow_import))
-    except (ConfigError, PluginError, SetupError) as error:
-        raise without_inner_frames(error) from error.__cause__
+__all__ = ["Pipeline"]
 
 
 def _refuse_inside(pipeline: Pipeline, *_: Any) -> None:
@@ -76,11 +53,17 @@ class Pipeline:
     pipeline.
     """
 
-    def __init__(self, config: PipelineConfig, *, _shortcut: bool | None = None) -> None:
-        core = Core(config, shortcut=_default_shortcut if _shortcut is None else _shortcut)
+    def __init__(self, blueprint: Blueprint) -> None:
+        """Build all; `headrace.pipe` makes the blueprint from a configuration.
+
+        Raises:
+            SetupError: A backend could not be built; what was built is closed again.
+            PluginError: A plugin or a library is missing.
+        """
+        core = Engine(blueprint if _default_shortcut else blueprint.without_shortcut())
         self._core = core
         self._reloader = Reloader(core)
-        core.build(self)
+        core.start(self)
         self._only: Scheduler | None = core.only
         self._call = None if self._only is None else self._only.call
         self._graph = core.graph
@@ -352,7 +335,8 @@ class Pipeline:
     @property
     def config(self) -> PipelineConfig:
         """The configuration, with what was reloaded."""
-        return self._core.config
+        config: PipelineConfig = self._core.blueprint.config
+        return config
 
     def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
         """Refuse new requests, let the others end, and close all backends.
@@ -391,7 +375,7 @@ class Pipeline:
         raise TypeError("a Pipeline cannot be pickled; pickle pipeline.config and build it there")
 
     def __repr__(self) -> str:
-        return f"<Pipeline {', '.join(self.config.nodes)}: {self._core.state}>"
+        return f"<Pipeline {', '.join(self._core.blueprint.order)}: {self._core.state}>"
 
 
 _default_shortcut = True

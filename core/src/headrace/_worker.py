@@ -31,6 +31,7 @@ from headrace.errors import ContractError, SetupError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
+    from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
 __all__ = ["main"]
@@ -102,7 +103,7 @@ def _built(message: dict[str, Any], parts: Parts) -> tuple[Backend, dict[str, An
     if keys is not None:
         node = NodePlan(about["node"], keys, {}, element, None, None)  # type: ignore[arg-type]
     plan = PipelinePlan({}, [], files=files, allow_import=about["allow_import"])
-    settings = BuildSettings(about["threads"], lambda: False, shortcut=True)
+    settings = BuildSettings(about["threads"], lambda: False, _no_queue)
     builder = ElementBuilder(plan, node, {}, Shared(), Commons(), set(), settings)
     at = replace(At.begin(parts, index=about["index"]), end=BatchEnd())
     backend = at.end.around(builder.element(element, at), element)
@@ -114,6 +115,10 @@ def _built(message: dict[str, Any], parts: Parts) -> tuple[Backend, dict[str, An
         "process": os.getpid(),
         "tree": describe_element(element, builder.by_element),
     }
+
+
+def _no_queue(backends: list[Backend]) -> Scheduler:
+    raise SetupError("a queue stands in the process of the pipeline")
 
 
 def _run(backend: Backend, parcels: list[bytes]) -> list[tuple[bytes, bytes]]:

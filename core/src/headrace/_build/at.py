@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._build.parts import Parts
     from headrace._scheduling.calls import OwnThread
+    from headrace._scheduling.scheduler import Scheduler
 
 __all__ = ["LOOK_S", "At", "BuildSettings", "logger_of"]
 
@@ -65,12 +66,12 @@ class BuildSettings(NamedTuple):
     Attributes:
         threads: The share of one instance.
         cancelled: Whether the build is to be given up.
-        shortcut: Whether a caller that finds a node idle may skip its queue.
+        schedule: Puts the queue of the node before its instances.
     """
 
     threads: int
     cancelled: Callable[[], bool]
-    shortcut: bool
+    schedule: Callable[[list[Backend]], Scheduler]
 
 
 @cache

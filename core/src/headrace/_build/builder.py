@@ -1,54 +1,53 @@
-"""Building the nodes of a plan, in order; all is closed again when something fails."""
+"""Building the nodes of a plan: the factories of its blueprint."""
 
 from __future__ import annotations
 
-import logging
 import threading
-from _thread import start_new_thread
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace._build.at import LOOK_S, At, BuildSettings
+from headrace._build.at import At, BuildSettings
 from headrace._build.batch_end import BatchEnd
 from headrace._build.commons import Commons
 from headrace._build.door import Door, FrontDoor
 from headrace._build.elements import ElementBuilder, reached_by_name
+from headrace._build.instances import FRONT_WIDTH, instances_of
 from headrace._build.parts import Parts
-from headrace._build.probes import make_probes
-from headrace._build.schedulers import front_scheduler, node_scheduler
 from headrace._build.word import building_word
 from headrace._config.nesting import with_room
 from headrace._context import Shared
+from headrace._describe import describe_element
+from headrace._engine.blueprint import BuiltNode
 from headrace._plan.element import roots_of
 from headrace._plan.needs import needed_keys
-from headrace._plan.word import planned_word
 from headrace._process import usable_cpus
-from headrace._scheduling.locks import Signal
+from headrace._scheduling.instance import Instance
+from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
 
     from headrace._backend import Backend
-    from headrace._config.nodekeys import NodeKeys
     from headrace._graph.links import Each
-    from headrace._plan.element import NodePlan, PipelinePlan
-    from headrace._scheduling.probing import Probes
+    from headrace._plan.element import Element, NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
 
-__all__ = ["Builder", "Built", "BuiltNode", "build_pipeline"]
+    Schedule: TypeAlias = Callable[[Sequence[Instance]], Scheduler]
+    """Puts the queue of a node before its instances."""
 
-_log = logging.getLogger("headrace.build")
+__all__ = ["Builder", "ComposedNode"]
+
+T = TypeVar("T")
 
 
 @dataclass
-class BuiltNode:
-    """One node, built.
+class ComposedNode(BuiltNode):
+    """One node, built from a plan; or the front of the pipeline.
 
     Attributes:
-        plan: What it was built from.
-        scheduler: Its queue and instances; those of the other node for a second door.
-        parts: What was built for the node as a whole.
-        instances: Per instance, what was built for it; none for a second door.
+        root: What ``describe()`` tells of.
+        expression: As it was written.
         shared: The store of its instances.
         by_element: What was built from each element of the first instance, for ``describe()``.
         threads: The share of each instance in the thread budget.
@@ -56,118 +55,103 @@ class BuiltNode:
         holds: The names of instances of other nodes that it holds.
     """
 
-    plan: NodePlan
-    scheduler: Scheduler
-    parts: Parts
-    instances: list[Parts] = field(default_factory=list)
+    root: Element | None = None
+    expression: str = ""
     shared: Shared = field(default_factory=Shared)
     by_element: dict[int, Backend] = field(default_factory=dict)
     threads: int = 1
     registers: set[str] = field(default_factory=set)
     holds: set[str] = field(default_factory=set)
 
-
-@dataclass
-class Built:
-    """A whole pipeline, built.
-
-    Attributes:
-        nodes: The nodes, in the order in which they were built.
-        commons: What belongs to all of them.
-        front: The scheduler of a front that the configuration asks for, or None.
-        front_parts: What was built for that front.
-        front_holds: The names of instances of nodes that it holds.
-    """
-
-    nodes: dict[str, BuiltNode]
-    commons: Commons
-    front: Scheduler | None = None
-    front_parts: Parts = field(default_factory=Parts)
-    front_holds: set[str] = field(default_factory=set)
-
-    def put_door(self, plan: PipelinePlan, name: str) -> None:
-        """Change the keys of a second door to a node, which other doors may lead to."""
-        self.nodes[name].plan = plan.nodes[name]
-        for one, timeout_ms in plan.door_timeouts_ms.items():
-            door = self.commons.registered[f"node.{one}"]
-            if isinstance(door, Door):
-                door.timeout_ms = timeout_ms
+    def describe(self, following: Sequence[str]) -> dict[str, Any]:
+        """Give what ``Pipeline.describe()`` says of it."""
+        tree = describe_element(self.root, self.by_element) if self.root is not None else {}
+        described = super().describe(following)
+        return {
+            "expression": self.expression,
+            **described,
+            "threads": self.threads,
+            "tree": tree,
+        }
 
 
 class Builder:
-    """Builds the nodes of one pipeline.
+    """Builds the nodes of one plan.
 
     Args:
         plan: The checked plan.
-        shortcut: Whether a caller that finds a node idle may skip its queue.
         registered: The instances that are registered already, by name, for what is not in service
             yet; it is added to. None for those of ``commons``.
         commons: What belongs to all nodes.
+
+    Attributes:
+        nodes: What has been built.
+        front: The front of the pipeline, once it is built.
+        cancelled: Set when whoever waited for what is being built has given up.
     """
 
     def __init__(
         self,
         plan: PipelinePlan,
         *,
-        shortcut: bool = True,
         registered: dict[str, Backend] | None = None,
         commons: Commons | None = None,
     ) -> None:
         self.plan = plan
-        self.shortcut = shortcut
         self.cancelled = threading.Event()
-        self.nodes: dict[str, BuiltNode] = {}
+        self.nodes: dict[str, ComposedNode] = {}
+        self.front: ComposedNode | None = None
         self.commons = commons or Commons()
         self.registered = registered if registered is not None else self.commons.registered
-        self.threads = max(1, (plan.threads or usable_cpus()) // plan.total_instances)
+        self._threads = max(1, (plan.threads or usable_cpus()) // plan.total_instances)
         self._all = Parts()
-        self._probes: Probes | None = None
         self._builds = threading.Lock()
         self._reached = reached_by_name(plan)
+        if commons is None:
+            self._expect()
 
-    def build(self) -> Built:
-        """Build all; `close` is to follow when something fails."""
-        built = Built(self.nodes, self.commons)
-        with self._builds:
-            if self.plan.probes:
-                self._probes = self.commons.probes = make_probes(self.plan.probes)
-            for root in (root for node in self.plan.nodes.values() for root in roots_of(node)):
+    def _expect(self) -> None:
+        """Prepare what all nodes share, before any node is built."""
+        for node in self.plan.nodes.values():
+            for root in roots_of(node):
                 for element in root.walk():
                     building_word(element.cls)._expect(element, self.commons)
-            for name, node in self.plan.nodes.items():
-                self.nodes[name] = self._door(node) if node.door_to else self.node(node)
-            if self.plan.entrypoint is not None and not self._walks_anyway():
-                built.front_parts = self._all.nested()
-                builder = self._elements(None, Shared())
-                front = builder.element(self.plan.entrypoint, At.begin(built.front_parts))
-                built.front_holds = builder.looked_up
-                built.front = (
-                    front.door.scheduler
-                    if isinstance(front, FrontDoor) and front.door.is_plain
-                    else front_scheduler(front, self._entries(), shortcut=self.shortcut)
-                )
-        return built
 
-    def close(self) -> None:
-        """Close all that was built, once nothing is built any more."""
+    def close(self) -> list[Exception]:
+        """Close all that was built, once nothing is built any more; give what that raised."""
         self.cancelled.set()  # first: what is being built may take minutes
         with self._builds:
-            self._all.close()
-            if self._probes is not None:
-                self._probes.close()
+            return self._all.close()
 
-    def _walks_anyway(self) -> bool:
-        """Tell whether the front is what a graph does without one, with the bounds of its nodes."""
-        front = self.plan.entrypoint
-        walks = front is not None and planned_word(front.cls)._walks
-        return walks and self.plan.is_graph
+    def node(self, name: str, schedule: Schedule) -> ComposedNode:
+        """Build one node and register it."""
+        node = self.plan.nodes[name]
 
-    def _entries(self) -> list[NodeKeys]:
-        """Give the keys of the nodes that no other one leads to by ``next``."""
-        following = {name for links in self.plan.links.values() for name in links.next}
-        return [node.keys for name, node in self.plan.nodes.items() if name not in following]
+        def build() -> ComposedNode:
+            return self._door(node) if node.door_to else self._node(node, schedule)
 
-    def _elements(self, node: NodePlan | None, shared: Shared) -> ElementBuilder:
+        self.nodes[name] = built = self._alone(build)
+        return built
+
+    def build_front(self, front: Element, schedule: Schedule) -> ComposedNode:
+        """Build what stands before all nodes."""
+        self.front = built = self._alone(lambda: self._front(front, schedule))
+        return built
+
+    def _alone(self, build: Callable[[], T]) -> T:
+        """Build while `close` waits, with room for the recursion, perhaps in another thread."""
+
+        def locked() -> T:
+            with self._builds:
+                if self.cancelled.is_set():
+                    raise SetupError("whoever waited for it has given up")
+                return build()
+
+        return with_room(locked)
+
+    def _elements(
+        self, node: NodePlan | None, shared: Shared, schedule: Callable[[list[Backend]], Scheduler]
+    ) -> ElementBuilder:
         return ElementBuilder(
             self.plan,
             node,
@@ -175,108 +159,72 @@ class Builder:
             shared,
             self.commons,
             self._reached,
-            BuildSettings(self.threads, self.cancelled.is_set, self.shortcut),
+            BuildSettings(self._threads, self.cancelled.is_set, schedule),
         )
 
-    def node(self, node: NodePlan) -> BuiltNode:
-        """Build one node and register it."""
+    def _node(self, node: NodePlan, schedule: Schedule) -> ComposedNode:
+        def put_queue(backends: list[Backend]) -> Scheduler:
+            return schedule(instances_of(node, backends))
+
         parts, shared = self._all.nested(), Shared()
         parts.add(shared)
-        builder = self._elements(node, shared)
+        builder = self._elements(node, shared, put_queue)
         at = At.begin(parts)
         if node.init is not None:
             builder.element(node.init, replace(at, end=BatchEnd()))
         entry = at.end.around(builder.element(node.entry, at), node.entry)
         door = self.registered.setdefault(f"node.{node.name}", entry)
-        if isinstance(door, Door):
-            scheduler = door.scheduler
-        else:
-            scheduler = node_scheduler(
-                node, [door], shortcut=self.shortcut, probes=self.commons.probes
-            )
+        scheduler = door.scheduler if isinstance(door, Door) else put_queue([door])
         if node.instance is not None and isinstance(door, Door):
             needs = needed_keys(node.backend, builder.by_element)
             if needs != ("data",):
                 scheduler.need(needs)
         self.registered[f"node.{node.name}"] = Door(scheduler, self._levels(node))
         builder.registered = self.commons.registered  # for what a backend builds later
-        return BuiltNode(
-            node,
+        return ComposedNode(
             scheduler,
             parts,
             builder.instance_parts,
-            shared,
-            builder.by_element,
-            self.threads,
-            {f"node.{node.name}", *builder.registers},
-            builder.looked_up - builder.registers,
+            root=node.backend or node.entry,
+            expression=node.expression,
+            shared=shared,
+            by_element=builder.by_element,
+            threads=self._threads,
+            registers={f"node.{node.name}", *builder.registers},
+            holds=builder.looked_up - builder.registers,
         )
 
     def _levels(self, node: NodePlan) -> tuple[Each, ...]:
         links = self.plan.links.get(node.name)
         return links.levels if links is not None else ()
 
-    def _door(self, node: NodePlan) -> BuiltNode:
+    def _door(self, node: NodePlan) -> ComposedNode:
         """Make a second door to a node: the same queue, batches and instances."""
         target = self.nodes[node.door_to or ""]
         self.registered[f"node.{node.name}"] = Door(
             target.scheduler, self._levels(node), self.plan.door_timeouts_ms[node.name]
         )
-        return BuiltNode(
-            node,
-            target.scheduler,
-            self._all.nested(),
-            [],
-            target.shared,
-            target.by_element,
-            self.threads,
+        return replace(
+            target,
+            parts=self._all.nested(),
+            instances=[],
+            root=node.backend or node.entry,
+            expression=node.expression,
+            registers=set(),
+            holds=set(),
         )
 
+    def _front(self, root: Element, schedule: Schedule) -> ComposedNode:
+        parts = self._all.nested()
+        builder = self._elements(None, Shared(), _no_queue)
+        front = builder.element(root, At.begin(parts))
+        if isinstance(front, FrontDoor) and front.door.is_plain:
+            scheduler = front.door.scheduler
+        else:
+            # It calls nodes and does not batch: any number of requests are inside at a time.
+            scheduler = schedule([Instance(i, front, least=1, most=1) for i in range(FRONT_WIDTH)])
+        return ComposedNode(scheduler, parts, holds=builder.looked_up)
 
-def build_pipeline(
-    plan: PipelinePlan, *, shortcut: bool = True, use: Callable[[Built], None] | None = None
-) -> Built:
-    """Build a whole pipeline; what was built is closed again when something fails.
 
-    After Ctrl-C a thread closes it, which no interrupt hits: a second one only ends the wait for that.
-
-    Args:
-        plan: The checked plan.
-        shortcut: Whether a caller that finds a node idle may skip its queue.
-        use: Called with what was built, as the last that may fail.
-
-    Raises:
-        SetupError: A backend could not be built.
-        PluginError: A plugin or a library is missing.
-    """
-    builder = Builder(plan, shortcut=shortcut)
-    closed = Signal()
-
-    def close() -> None:
-        try:
-            builder.close()
-        except BaseException as error:  # noqa: BLE001 - what failed the build is raised
-            _log.warning("closing what was built failed", exc_info=error)
-        finally:
-            closed.wake()
-
-    try:
-        built = with_room(builder.build)
-        if use is not None:
-            use(built)
-    except Exception:
-        try:
-            builder.close()
-        except BaseException:  # Ctrl-C meanwhile
-            start_new_thread(close, ())
-            raise
-        raise
-    except BaseException:
-        try:
-            start_new_thread(close, ())  # one step: an interrupt comes before it or after it
-        except RuntimeError:  # no more threads, or the interpreter ends
-            close()
-        while not closed.sleep(LOOK_S):
-            pass
-        raise
-    return built
+def _no_queue(backends: list[Backend]) -> Scheduler:
+    raise SetupError("the front of a pipeline has no queue of its own")

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from headrace._scheduling.named_queues import Queues
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace._backend import Backend
-    from headrace._scheduling.probing import Probes
-    from headrace.keys import Request
+    from headrace._engine.blueprint import Dispatcher
 
 __all__ = ["Commons"]
-
-
-class Walker(Protocol):
-    """A backend that walks requests through the graph, with what the pipeline gives it for that."""
-
-    walk: Callable[[Request], None] | None
 
 
 @dataclass
@@ -29,7 +20,6 @@ class Commons:
 
     Attributes:
         queues: Its queues, by name.
-        probes: Its probes, None when none is switched on.
         dispatchers: The backends that wait for the graph, to run requests through it.
         registered: The registered instances that are in service, by name. It is one and the same
             dict for ever: whoever can still build something looks into it, so a dict of its own
@@ -37,6 +27,5 @@ class Commons:
     """
 
     queues: Queues = field(default_factory=Queues)
-    probes: Probes | None = None
-    dispatchers: list[Walker] = field(default_factory=list)
+    dispatchers: list[Dispatcher] = field(default_factory=list)
     registered: dict[str, Backend] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace._build.at import LOOK_S, At, logger_of
 from headrace._build.batch_end import BatchEnd, Passage
 from headrace._build.door import Bound, Door, FrontDoor, Guarded, InThread, NotCallable
-from headrace._build.schedulers import device_of, node_scheduler
+from headrace._build.instances import device_of
 from headrace._build.word import Word, building_word
 from headrace._context import InitContext, Shared, shown_progress
 from headrace._plan.element import elements_run, roots_of, takes_dependency
@@ -65,7 +65,7 @@ class ElementBuilder:
         self._shared = shared
         self._cancelled = settings.cancelled
         self._progress = shown_progress()
-        self._shortcut = settings.shortcut
+        self._schedule = settings.schedule
         self._reached = reached
 
     def element(self, element: Element, at: At) -> Backend:
@@ -209,10 +209,7 @@ class ElementBuilder:
 
     def schedule(self, backends: list[Backend]) -> Backend:
         """Put the queue of the node before its instances."""
-        if self.node is None:
-            raise SetupError("there is no node here whose queue could be used")
-        probes = self.commons.probes
-        return Door(node_scheduler(self.node, backends, shortcut=self._shortcut, probes=probes))
+        return Door(self._schedule(backends))
 
     def _lookup(self, named: Named, at: At) -> Backend:
         if not named.registered:

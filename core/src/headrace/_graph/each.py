@@ -15,14 +15,14 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from headrace._graph.links import Each
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["Elements"]
+__all__ = ["Elements", "needed_with_each"]
 
 
 class _Group(NamedTuple):
@@ -154,3 +154,9 @@ def _ends_all(error: BaseException, *, late: bool) -> bool:
     if isinstance(error, DeadlineExceededError):
         return late
     return isinstance(error, (ClosedError, OverloadedError)) or not isinstance(error, Exception)
+
+
+def needed_with_each(needs: Iterable[str], levels: Sequence[Each]) -> tuple[str, ...]:
+    """Give the keys of a request whose elements need ``needs``; ``each`` looks for its list itself."""
+    made = {each.target for each in levels}
+    return tuple(key for key in needs if key not in made)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["KEPT", "Each", "Links", "Pairs"]
+__all__ = ["KEPT", "Each", "Links", "Pairs", "is_graph"]
 
 KEPT = ("context", "request_id")
 """The keys that a ``map`` brings along unasked."""
@@ -83,3 +83,8 @@ def _table(pairs: Pairs) -> dict[str, str | list[str]]:
     for source, target in pairs:
         found.setdefault(source, []).append(target)
     return {source: to[0] if len(to) == 1 else to for source, to in found.items()}
+
+
+def is_graph(links: Mapping[str, Links]) -> bool:
+    """Tell whether a request may go through more than one call of one node."""
+    return len(links) > 1 or any(one.levels or one.reposts for one in links.values())

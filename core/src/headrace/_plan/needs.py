@@ -18,14 +18,14 @@ from headrace._plan.word import PlannedWord, planned_word
 from headrace.keys import DATA, RESULT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from headrace._config.problems import Problems
-    from headrace._graph.links import Each, Links
+    from headrace._graph.links import Links
     from headrace._plan.declared import Needs
     from headrace._plan.element import Element, NodePlan
 
-__all__ = ["check_keys_read", "needed_keys", "needed_with_each"]
+__all__ = ["check_keys_read", "needed_keys"]
 
 _Ended = tuple["set[str] | None", "Links | None"]
 """The keys that a node may end with beside what a caller brings, None when that is unknown; and the
@@ -54,12 +54,6 @@ def _needs(element: Element, built: Mapping[int, Backend]) -> Needs:
         return {DATA: element.name} if inner is None else _needs(inner, built)
     word = planned_word(element.cls)
     return word._needs(element, lambda one: _needs(one, built), built.get(id(element)))
-
-
-def needed_with_each(needs: tuple[str, ...], levels: Sequence[Each]) -> tuple[str, ...]:
-    """Give the keys of a request whose elements need ``needs``; ``each`` looks for its list itself."""
-    made = {each.target for each in levels}
-    return tuple(key for key in needs if key not in made)
 
 
 def check_keys_read(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace._scheduling.cycles import served_here, waited_for
 from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, own_error
+from headrace._scheduling.queue_full import QUEUE_FULL
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -15,7 +16,6 @@ from headrace.errors import (
     DeadlineExceededError,
     OverloadedError,
 )
-from headrace.policies._queue_full import QUEUE_FULL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

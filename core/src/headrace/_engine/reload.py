@@ -28,8 +28,8 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace._core import Core
-    from headrace._retirement import Retirement
+    from headrace._engine.engine import Engine
+    from headrace._engine.retirement import Retirement
 
 __all__ = ["Reloader"]
 
@@ -146,18 +146,18 @@ class _Job:
 class Reloader:
     """The reloads of one pipeline."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._turn = threading.Lock()
         self._lock = threading.RLock()
         self._jobs: set[_Job] = set()
-        core.closes.append(self._closed)
+        engine.closes.append(self._closed)
 
     @reentrant()
     def reload(self, node: str, changes: Mapping[str, Any], timeout_s: float) -> None:
         """Exchange the instances of a node; see ``Pipeline.reload``."""
-        self._core.check_open()
-        if self._core.held_by_this_thread() or self._builds_here():
+        self._engine.check_open()
+        if self._engine.held_by_this_thread() or self._builds_here():
             raise ContractError(
                 "a backend asked its own pipeline for a reload, which would wait for it",
                 node=node if isinstance(node, str) else None,
@@ -184,7 +184,7 @@ class Reloader:
             job.fail(interrupt)
             raise
         changed = {f"{node}.{key}" for key in changes}
-        for doubt in self._core.config._plan.doubts:
+        for doubt in self._engine.blueprint.doubts:
             if doubt.path in changed:  # it has no effect
                 warnings.warn(doubt.render(), stacklevel=3)
 
@@ -229,12 +229,13 @@ class Reloader:
 
     def _exchange(self, job: _Job) -> Retirement | None:
         """Build what is new and put it in place; None where there is nothing to build."""
-        self._core.check_open()
-        config = self._core.config._changed(job.node, job.changes)
-        aside = self._core.build_aside(config, job.node, job.on_failure)
+        self._engine.check_open()
+        change = self._engine.blueprint.change(job.node, job.changes)
+        job.on_failure(change.cancel)
         try:
-            return self._core.put_in_place(config, job.node, aside, job.commit, job.left_s)
+            new = self._engine.build_aside(change, job.node)
+            return self._engine.put_in_place(change, job.node, new, job.commit, job.left_s)
         except BaseException:
-            if aside is not None and not job.in_place:
-                aside.close()
+            if not job.in_place:
+                change.close()
             raise

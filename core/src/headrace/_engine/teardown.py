@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    Step: TypeAlias = "tuple[str, Callable[[], object]]"
+    Closing: TypeAlias = "tuple[str, Callable[[], object]]"
     """What is closed, for the log, and the function that closes it."""
 
 __all__ = ["Teardown"]
@@ -30,7 +30,7 @@ _AT_LEAST_S = 0.2
 class _Pass:
     """The steps that close what can be closed now, in their order."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Closing]) -> None:
         self.left_behind = False
         self.over = False
         self.interrupt: BaseException | None = None
@@ -91,7 +91,7 @@ class Teardown:
         """Whether something is being closed, or hangs."""
         return self._pass is not None and (self._pass.left_behind or not self._pass.over)
 
-    def run(self, steps: Callable[[], Sequence[Step]], until: float) -> None:
+    def run(self, steps: Callable[[], Sequence[Closing]], until: float) -> None:
         """Close what ``steps()`` gives, after what is being closed; wait until ``until`` for it.
 
         Called by a thread that may wait, never by the main thread.

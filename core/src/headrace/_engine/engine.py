@@ -1,4 +1,4 @@
-"""What a pipeline is made of and how it ends; it never refers to the Pipeline that users hold."""
+"""A pipeline that runs, and how it ends; it never refers to the Pipeline that users hold."""
 
 from __future__ import annotations
 
@@ -9,71 +9,71 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from headrace._build import build_aside, build_pipeline, needed_with_each
-from headrace._describe import describe_node
+from headrace._engine.retirement import Retirement
+from headrace._engine.starting import build_node, start
+from headrace._engine.teardown import Teardown
+from headrace._graph.each import needed_with_each
 from headrace._graph.graph import Graph
 from headrace._graph.waiting import run_from_front
 from headrace._process import close_at_exit
-from headrace._retirement import Retirement
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import unreadable
 from headrace._scheduling.helpers import errands
 from headrace._scheduling.locks import Signal, taking
-from headrace._teardown import Teardown
 from headrace.errors import ClosedError, DeadlineExceededError, InputError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._build import Aside, Built
-    from headrace._config import PipelineConfig
+    from headrace._engine.blueprint import Blueprint, BuiltNode, Change
+    from headrace._engine.starting import Started
+    from headrace._engine.teardown import Closing
     from headrace._graph.route import Route
-    from headrace._plan import PipelinePlan
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.scheduler import Scheduler
-    from headrace._teardown import Step
 
-__all__ = ["Core"]
+__all__ = ["Engine"]
 
 
-class Core:
+class Engine:
     """The schedulers of a pipeline, and the state of the whole.
 
     Attributes:
-        config: What it is built from now.
+        blueprint: What it is built from now.
+        only: The scheduler that takes all requests; None where they go through the graph.
+        graph: The graph; None where there is one scheduler.
         closes: Called, in any order, when the pipeline begins to close.
     """
 
-    def __init__(self, config: PipelineConfig, *, shortcut: bool) -> None:
-        self.config = config
+    def __init__(self, blueprint: Blueprint) -> None:
+        self.blueprint = blueprint
         self.closes: list[Callable[[], None]] = []
-        self._plan = config._plan
-        self._shortcut = shortcut
-        self._retirements: list[Retirement] = []
-        self._building = False
         self.only: Scheduler | None = None
         self.graph: Graph | None = None
+        self._retirements: list[Retirement] = []
+        self._building = False
         self._lock = threading.RLock()
         self._teardown = Teardown()
         self._closing: ClosedError | None = None
         self._closed = threading.Event()
         self._forked = False
 
-    def build(self, owner: object) -> None:
+    def start(self, owner: object) -> None:
         """Build all, to be closed when nobody refers to ``owner``; all is closed when this fails."""
-        build_pipeline(self._plan, shortcut=self._shortcut, use=partial(self._use, owner))
+        start(self.blueprint, partial(self._use, owner))
 
-    def _use(self, owner: object, built: Built) -> None:
-        plan = self._plan
-        self._built = built
-        self._probes = built.commons.probes
+    def _use(self, owner: object, started: Started) -> None:
+        blueprint = self.blueprint
+        self._nodes = started.nodes
+        self._front = started.front
+        self._probes = started.probes
         self._schedulers = self._in_order()
-        self.only = built.front
-        if plan.is_graph or self._built.commons.dispatchers:
-            schedulers = {name: self._built.nodes[name].scheduler for name in plan.order}
-            self.graph = Graph(plan.links, schedulers, plan.door_timeouts_ms)
-            for dispatcher in self._built.commons.dispatchers:
+        self.only = self._front.scheduler if self._front is not None else None
+        if blueprint.is_graph or blueprint.dispatchers:
+            schedulers = {name: self._nodes[name].scheduler for name in blueprint.order}
+            self.graph = Graph(blueprint.links, schedulers, blueprint.second_doors_ms)
+            for dispatcher in blueprint.dispatchers:
                 dispatcher.walk = partial(run_from_front, self.graph)
         elif self.only is None:
             self.only = self._schedulers[0]
@@ -82,9 +82,9 @@ class Core:
 
     def _in_order(self) -> list[Scheduler]:
         """Give all schedulers, those that call others after them."""
-        found = [node.scheduler for node in self._built.nodes.values()]
-        if self._built.front is not None:
-            found.append(self._built.front)
+        found = [node.scheduler for node in self._nodes.values()]
+        if self._front is not None:
+            found.append(self._front.scheduler)
         return list(dict.fromkeys(found))
 
     # Requests.
@@ -122,11 +122,11 @@ class Core:
         roots = self.linked.roots
         if name is None and len(roots) == 1:
             (name,) = roots
-        node = self._built.nodes.get(name) if isinstance(name, str) else None
-        if node is None:
+        if not isinstance(name, str) or name not in self._nodes:
             return self._schedulers[0], ()  # which node is meant is asked next
-        levels = self._plan.links[node.plan.name].levels
-        return node.scheduler, needed_with_each(tuple(node.scheduler.needs), levels)
+        scheduler = self._nodes[name].scheduler
+        levels = self.blueprint.nodes[name].links.levels
+        return scheduler, needed_with_each(scheduler.needs, levels)
 
     @property
     def linked(self) -> Graph:
@@ -168,14 +168,15 @@ class Core:
             any(i.living for i in s.instances) for s in self._schedulers
         )
 
-    @reentrant(later=lambda core: core._statistics())
+    @reentrant(later=lambda engine: engine._statistics())
     def statistics(self) -> dict[str, Any]:
         """Give what ``Pipeline.stats()`` gives."""
         return self._statistics()
 
     def _statistics(self) -> dict[str, Any]:
-        nodes = {name: self._built.nodes[name].scheduler.statistics() for name in self._plan.order}
-        queues = self._built.commons.queues.statistics()
+        order = self.blueprint.order
+        nodes = {name: self._nodes[name].scheduler.statistics() for name in order}
+        queues = self.blueprint.queues.statistics()
         found = {"state": self.state, "nodes": nodes, **({"queues": queues} if queues else {})}
         if self._probes is not None:
             found["probes"] = self._probes.statistics()
@@ -186,8 +187,8 @@ class Core:
         import headrace
 
         nodes = {
-            name: describe_node(self._built.nodes[name], self._plan.links[name].next)
-            for name in self._plan.order
+            name: self._nodes[name].describe(self.blueprint.nodes[name].links.next)
+            for name in self.blueprint.order
         }
         return {"headrace": headrace.__version__, "nodes": nodes}
 
@@ -206,10 +207,8 @@ class Core:
 
     # Exchanging a node.
 
-    def build_aside(
-        self, config: PipelineConfig, name: str, give_up: Callable[[Callable[[], None]], None]
-    ) -> Aside | None:
-        """Build one node of another configuration, warm; see `headrace._build.aside`.
+    def build_aside(self, change: Change, name: str) -> BuiltNode | None:
+        """Build a node of a changed pipeline, warm, beside the one in service.
 
         Returns:
             None for a second door to another node: it has no instances.
@@ -218,41 +217,35 @@ class Core:
             SetupError: A backend could not be built, or the node cannot be exchanged.
             PluginError: A plugin or a library is missing.
         """
-        plan, old = config._plan, self._built.nodes[name]
-        if plan.nodes[name].door_to != old.plan.door_to:
-            raise SetupError(
-                "a node cannot become a second door to another one, nor the other way round",
-                node=name,
-                hint="Build the pipeline again.",
-            )
-        if plan.is_graph and self.graph is None:
+        if change.blueprint.is_graph and self.graph is None:
             raise SetupError(
                 "a Repost needs a pipeline that was built to pass requests from node to node",
                 node=name,
                 hint="Build the pipeline again.",
             )
-        if old.plan.door_to is not None:
+        node = change.blueprint.nodes[name]
+        if node.links.door_to is not None:
             return None
         self._building = True
         try:
-            return build_aside(plan, name, self._built, shortcut=self._shortcut, give_up=give_up)
+            return build_node(node, self._probes)
         finally:
             self._building = False
 
     def put_in_place(
         self,
-        config: PipelineConfig,
+        change: Change,
         name: str,
-        aside: Aside | None,
+        new: BuiltNode | None,
         commit: Callable[[], None],
         timeout_s: float,
     ) -> Retirement | None:
         """Let a node that was built aside take the place of the one in service.
 
         Args:
-            config: What it was built from.
+            change: What it was built from.
             name: The node.
-            aside: The node; None for a second door.
+            new: The node; None for a second door.
             commit: Called when nothing can go wrong any more; raises to give it up.
             timeout_s: How long to wait for requests that could not follow a `Repost` of the new one.
 
@@ -264,7 +257,8 @@ class Core:
             DeadlineExceededError: Such requests are still on their way.
         """
         retirement = None
-        if self.graph is not None and not self.graph.may_repost(config._plan.links, timeout_s):
+        blueprint, old = change.blueprint, self.blueprint
+        if self.graph is not None and not self.graph.may_repost(blueprint.links, timeout_s):
             what = (
                 "requests that cannot follow its Repost are still on their way; nothing has changed"
             )
@@ -275,35 +269,34 @@ class Core:
                 commit()
             except BaseException:
                 if self.graph is not None:
-                    self.graph.link(self._plan.links, self._plan.door_timeouts_ms)
+                    self.graph.link(old.links, old.second_doors_ms)
                 raise
-            plan = config._plan
-            if aside is None:
-                self._built.put_door(plan, name)
-            else:
-                retirement = self._exchange(aside, plan)
+            if new is not None:
+                retirement = self._exchange(name, new, blueprint)
+            change.adopt()
             if self.graph is not None:
-                self.graph.link(plan.links, plan.door_timeouts_ms)
-            self._plan, self.config = plan, config
+                self.graph.link(blueprint.links, blueprint.second_doors_ms)
+            self.blueprint = blueprint
             self._schedulers = self._in_order()
         if retirement is not None:
             retirement.scheduler.notify()
         return retirement
 
-    def _exchange(self, aside: Aside, plan: PipelinePlan) -> Retirement:
-        before, now = self._built.nodes[aside.node.plan.name], aside.node
-        same = (before.plan.batch_policy, before.plan.dispatch_policy) == (
-            now.plan.batch_policy,
-            now.plan.dispatch_policy,
-        )
+    def _exchange(self, name: str, new: BuiltNode, blueprint: Blueprint) -> Retirement:
+        """Let the scheduler in service have the instances of a new node, which is its node then."""
+        before, scheduler = self._nodes[name], self._nodes[name].scheduler
+        was, will = self.blueprint.nodes[name], blueprint.nodes[name]
+        same = (was.batch_policy, was.dispatch_policy) == (will.batch_policy, will.dispatch_policy)
         retired = Signal()
-        old = before.scheduler.exchange(now.scheduler, retired, keeps_policies=same)
-        if before.scheduler.needs != now.scheduler.needs:
-            before.scheduler.need(now.scheduler.needs)
-        aside.put_into(self._built, plan)
+        old = scheduler.exchange(new.scheduler, retired, keeps_policies=same)
+        if scheduler.needs != new.scheduler.needs:
+            scheduler.need(new.scheduler.needs)
         retirement = Retirement(before, old, retired)
         self._retirements = [one for one in self._retirements if not one.over]
         self._retirements.append(retirement)
+        new.scheduler = scheduler
+        nodes = {**self._nodes, name: new}
+        self._nodes = {key: nodes[key] for key in blueprint.nodes}
         return retirement
 
     # The end.
@@ -329,7 +322,7 @@ class Core:
 
     def _finish(self, until: float) -> None:
         """Wait for what is open, fail what is left, and close what was built."""
-        self._built.commons.queues.close()
+        self.blueprint.queues.close()
         # Callers before those they call: a node is quiet only when nobody hands it requests.
         quiet = self.graph is None or self.graph.wait_ended(until - time.monotonic())
         for scheduler in reversed(self._schedulers):
@@ -343,7 +336,7 @@ class Core:
         finally:
             self._closed.set()
 
-    def _steps(self, until: float) -> list[Step]:
+    def _steps(self, until: float) -> list[Closing]:
         """Give what closes all that nothing runs in, in order."""
         steps = self._idle()
         for one in reversed(self._retirements):
@@ -354,12 +347,14 @@ class Core:
             steps.append(("the probes", self._probes.close))
         return steps
 
-    def _idle(self) -> list[Step]:
+    def _idle(self) -> list[Closing]:
         """Give what closes all that nothing runs in, in order."""
         idle = {id(i) for s in self._schedulers for i in s.idle_instances()}
         all_idle = True
-        found: list[Step] = [("the entrypoint", self._built.front_parts.close)]
-        for name, node in reversed(self._built.nodes.items()):
+        found: list[Closing] = []
+        if self._front is not None:
+            found.append(("the entrypoint", self._front.parts.close))
+        for name, node in reversed(self._nodes.items()):
             own = node.scheduler.instances
             for index in reversed(range(len(node.instances))):
                 if index < len(own) and id(own[index]) not in idle:
@@ -369,8 +364,8 @@ class Core:
             found.append((f"the runners of node {name}", node.scheduler.stop_runners))
             if all_idle:
                 found.append((f"node {name}", node.parts.close))
-        if self._built.front is not None:
-            found.append(("the runners of the entrypoint", self._built.front.stop_runners))
+        if self._front is not None:
+            found.append(("the runners of the entrypoint", self._front.scheduler.stop_runners))
         return found
 
     def _retire(self, instance: Instance) -> None:
@@ -387,11 +382,11 @@ class Core:
             scheduler.after_fork(self._closing)
 
 
-def _dropped(core: Core) -> None:
+def _dropped(engine: Engine) -> None:
     """Close after the last reference is gone: what waits is run, nobody waits for it."""
-    if core.state == "closed":
+    if engine.state == "closed":
         return
     try:
-        errands.run(partial(core.close, drain=True, timeout=30.0))
+        errands.run(partial(engine.close, drain=True, timeout=30.0))
     except RuntimeError:
         return  # the interpreter ends; its own handler closes the pipeline

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace._build import BuiltNode
+    from headrace._engine.blueprint import BuiltNode
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.locks import Signal
 

@@ -1,0 +1,219 @@
+"""From a configuration to the blueprint that the engine starts from."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace._build.builder import Builder
+from headrace._build.door import Door, Guarded, NotCallable
+from headrace._build.instances import PolicyFactory, front_limits, limits_of
+from headrace._engine.blueprint import Blueprint, Change, NodeBlueprint
+from headrace._graph.links import Links
+from headrace._plan.word import planned_word
+from headrace.errors import HeadraceError, SetupError
+from headrace.policies import BestFit, Greedy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace._build.builder import ComposedNode, Schedule
+    from headrace._config import PipelineConfig
+    from headrace._plan.element import NodePlan, PipelinePlan, ProbePlan
+    from headrace._scheduling.scheduler import Scheduler
+
+__all__ = ["compose"]
+
+
+def compose(config: PipelineConfig) -> Blueprint:
+    """Give what a pipeline of this configuration starts from; nothing is built yet."""
+    builder = Builder(config._plan)
+    return _blueprint(config, builder, builder.node)
+
+
+def _blueprint(
+    config: PipelineConfig,
+    builder: Builder,
+    build: Callable[[str, Schedule], ComposedNode],
+) -> Blueprint:
+    plan = config._plan
+    limits_ms = plan.door_timeouts_ms
+    return Blueprint(
+        nodes={
+            name: _node(plan, node, partial(build, name), limits_ms.get(name))
+            for name, node in plan.nodes.items()
+        },
+        order=tuple(plan.order),
+        front=_front(plan, builder),
+        probes={probe.text: partial(_probe, probe) for probe in plan.probes},
+        queues=builder.commons.queues,
+        dispatchers=builder.commons.dispatchers,
+        close=builder.close,
+        config=config,
+        change=partial(_change, config, builder),
+        doubts=plan.doubts,
+    )
+
+
+def _node(
+    plan: PipelinePlan,
+    node: NodePlan,
+    build: Callable[[Schedule], ComposedNode],
+    second_door_ms: float | None,
+) -> NodeBlueprint:
+    batch, dispatch = node.batch_policy, node.dispatch_policy
+    return NodeBlueprint(
+        plan.links.get(node.name) or Links(node.name),
+        build,
+        PolicyFactory(batch, node.name),
+        PolicyFactory(dispatch, node.name) if dispatch.cls is not batch.cls else None,
+        limits_of(node),
+        second_door_ms,
+    )
+
+
+def _front(plan: PipelinePlan, builder: Builder) -> NodeBlueprint | None:
+    """Give the front of the pipeline, None for what a graph does without one."""
+    front = plan.entrypoint
+    if front is None or (planned_word(front.cls)._walks and plan.is_graph):
+        return None
+    following = {name for links in plan.links.values() for name in links.next}
+    entries = [node.keys for name, node in plan.nodes.items() if name not in following]
+    return NodeBlueprint(
+        Links("entrypoint"),
+        partial(builder.build_front, front),
+        Greedy,
+        BestFit,
+        front_limits(entries),
+        probed=False,
+    )
+
+
+def _probe(plan: ProbePlan) -> Any:
+    try:
+        return plan.cls() if plan.options is None else plan.cls(plan.options)
+    except HeadraceError:
+        raise
+    except Exception as error:
+        raise SetupError(
+            f"the probe {plan.text} of {plan.distribution} could not be made: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+# One node built anew beside the one that is in service.
+
+
+def _change(
+    config: PipelineConfig, builder: Builder, name: str, changes: Mapping[str, Any]
+) -> Change:
+    """Give the pipeline with other keys of one node.
+
+    Raises:
+        ConfigError: There is no such node, a key cannot be changed, or a value is wrong.
+        SetupError: The node cannot be exchanged.
+    """
+    changed = config._changed(name, changes)
+    old, new = config._plan.nodes[name], changed._plan.nodes[name]
+    if new.door_to != old.door_to:
+        raise SetupError(
+            "a node cannot become a second door to another one, nor the other way round",
+            node=name,
+            hint="Build the pipeline again.",
+        )
+    aside = _Aside(changed._plan, name, builder)
+    blueprint = _blueprint(changed, builder, aside.build)
+    return Change(blueprint, aside.adopt, aside.builder.cancelled.set, aside.builder.close)
+
+
+class _Aside:
+    """One node that is built beside the one in service."""
+
+    def __init__(self, plan: PipelinePlan, name: str, service: Builder) -> None:
+        """Prepare to build it.
+
+        Args:
+            plan: The plan of the whole pipeline, with what is new.
+            name: The node.
+            service: What has built the pipeline; it is not changed before `adopt`.
+        """
+        self._plan = plan
+        self._name = name
+        self._service = service
+        self._unused: Scheduler | None = None
+        registers = service.nodes[name].registers
+        registered = {
+            key: one for key, one in service.commons.registered.items() if key not in registers
+        }
+        self.builder = Builder(plan, registered=registered, commons=service.commons)
+
+    def build(self, name: str, schedule: Schedule) -> ComposedNode:
+        """Build it; all is closed again when that fails.
+
+        Raises:
+            SetupError: A backend could not be built, or the node cannot be exchanged.
+            PluginError: A plugin or a library is missing.
+        """
+        self._check_unheld()
+        queues = self._service.commons.queues
+        before = queues.names()
+        try:
+            node = self.builder.node(name, schedule)
+            self._check_guards(node)
+        except BaseException:
+            self.builder.close()
+            queues.forget(queues.names() - before)
+            raise
+        self._unused = node.scheduler
+        return node
+
+    def adopt(self) -> None:
+        """Take note that it is in service; its scheduler is that of the old node."""
+        service, name = self._service, self._name
+        registered = service.commons.registered
+        if self._unused is None:  # a second door, to a node to which other doors may lead
+            for one, limit_ms in self._plan.door_timeouts_ms.items():
+                door = registered[f"node.{one}"]
+                if isinstance(door, Door):
+                    door.timeout_ms = limit_ms
+            return
+        old, new = service.nodes[name], self.builder.nodes[name]
+        for door in self.builder.registered.values():
+            if isinstance(door, Door) and door.scheduler is self._unused:
+                door.scheduler = old.scheduler
+        registered.update({key: self.builder.registered[key] for key in new.registers})
+        for gone in old.registers - new.registers:
+            registered.pop(gone, None)
+        service.nodes[name] = new
+        self.builder.registered = registered  # its own would keep instances that are retired
+        for key, node in self._plan.nodes.items():
+            if node.door_to == name:
+                door_node = service.nodes[key]
+                door_node.by_element, door_node.shared = new.by_element, new.shared
+
+    def _check_unheld(self) -> None:
+        """Refuse to exchange instances that other nodes hold and call past the queue."""
+        service, name = self._service, self._name
+        own = service.nodes[name]
+        holders = {key: node.holds for key, node in service.nodes.items() if key != name}
+        holders["entrypoint"] = service.front.holds if service.front is not None else set()
+        for holder, held in holders.items():
+            for one in sorted(held & own.registers):
+                door = service.commons.registered[one]
+                if not (isinstance(door, Door) and door.scheduler is own.scheduler):
+                    raise SetupError(
+                        f"{holder} holds the instance {one!r} itself, so it cannot be exchanged",
+                        node=name,
+                        hint=f"Let it call Forward[node.{name}], or build the pipeline again.",
+                    )
+
+    def _check_guards(self, node: ComposedNode) -> None:
+        """Refuse instances of other nodes that were built to be called through their queue only."""
+        for one in sorted(node.holds):
+            if not isinstance(self.builder.registered[one], (Door, Guarded, NotCallable)):
+                raise SetupError(
+                    f"{one!r} was built for its own node alone, and cannot be called from here "
+                    "as well",
+                    node=self._name,
+                    hint="Build the pipeline again.",
+                )

@@ -1,0 +1,1 @@
+"""The running pipeline: it starts from a blueprint, plain data with factories, and knows nothing else."""

@@ -1,0 +1,180 @@
+"""What a pipeline starts from: plain data with factories.
+
+What composes (expression, configuration, registry, plan, build) ends here; what runs (scheduling,
+graph, engine) begins here and imports nothing of the other. So a pipeline can be written down in
+Python alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace._graph.links import Links, is_graph
+from headrace._scheduling.instance import Limits
+from headrace._scheduling.named_queues import Queues
+from headrace.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace._scheduling.instance import Instance
+    from headrace._scheduling.scheduler import Scheduler
+    from headrace.errors import Problem
+    from headrace.keys import Request
+    from headrace.policies import BatchPolicy, DispatchPolicy
+
+__all__ = ["Blueprint", "BuiltNode", "Change", "Dispatcher", "NodeBlueprint", "Parts"]
+
+
+class Parts(Protocol):
+    """What was built for a node or an instance, closed together."""
+
+    def close(self) -> object:
+        """Close all, newest first; a second call does nothing."""
+
+
+class Dispatcher(Protocol):
+    """A backend in front of the nodes that hands requests over to the graph.
+
+    Attributes:
+        walk: Runs one request through the graph and raises its error; set once there is a graph.
+    """
+
+    walk: Callable[[Request], None] | None
+
+
+class _Nothing:
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@dataclass
+class BuiltNode:
+    """One node, built.
+
+    Attributes:
+        scheduler: Its queue and instances; those of the other node for a second door.
+        parts: What was built for the node as a whole.
+        instances: Per instance what was built for it, in the order of the scheduler's; may be fewer.
+    """
+
+    scheduler: Scheduler
+    parts: Parts = field(default_factory=_Nothing)
+    instances: Sequence[Parts] = ()
+
+    def describe(self, following: Sequence[str]) -> dict[str, Any]:
+        """Give what ``Pipeline.describe()`` says of it."""
+        scheduler = self.scheduler
+        return {
+            "range": [scheduler.min, scheduler.max],
+            "instance_num": len(scheduler.instances),
+            "owns_thread": any(i.thread is not None for i in scheduler.instances),
+            "next": list(following),
+        }
+
+
+@dataclass(frozen=True)
+class NodeBlueprint:
+    """One node, before anything of it is built.
+
+    Attributes:
+        links: Its name, and how it is linked to the others.
+        build: Builds its instances. It is given a function that puts the queue of the node before
+            them; one that raises leaves nothing behind that ``Blueprint.close`` does not close.
+        batch_policy, dispatch_policy: Make its policies; those of equal factories are the same. None
+            for the second: one object is both.
+        limits: Its queue keys.
+        second_door_ms: The limit of a second door, which the node behind it does not know.
+        probed: Whether probes are told of its batches.
+    """
+
+    links: Links
+    build: Callable[[Callable[[Sequence[Instance]], Scheduler]], BuiltNode]
+    batch_policy: Callable[[], BatchPolicy]
+    dispatch_policy: Callable[[], DispatchPolicy] | None = None
+    limits: Limits = field(default_factory=Limits)
+    second_door_ms: float | None = None
+    probed: bool = True
+
+
+@dataclass(frozen=True)
+class Change:
+    """A node that is to be built anew beside the one in service.
+
+    Attributes:
+        blueprint: The whole pipeline, as it will be.
+        adopt: Called once the new node is in service, or its keys are where it is a second door.
+        cancel: Lets whatever builds it give up.
+        close: Closes what was built for it.
+    """
+
+    blueprint: Blueprint
+    adopt: Callable[[], None]
+    cancel: Callable[[], None]
+    close: Callable[[], Sequence[Exception]]
+
+
+def _fixed(node: str, changes: Mapping[str, Any]) -> Change:
+    raise SetupError("this pipeline was not made from a configuration", node=node)
+
+
+def _nothing() -> Sequence[Exception]:
+    """Close nothing."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A whole pipeline, before anything of it is built. It is built once.
+
+    Attributes:
+        nodes: The nodes by name, each after those that it calls.
+        order: Their names in file order.
+        front: What stands before all nodes, None for nothing.
+        probes: Make the probes, by the names that ``stats()`` gives them.
+        queues: The queues that have a name.
+        dispatchers: Once all is built, the backends that hand requests over to the graph.
+        close: Closes what was built, and gives what that raised; what is still being built is given
+            up first.
+        config: The configuration that it was made from.
+        change: Gives the pipeline with other keys of one node.
+        doubts: What is allowed but hardly meant.
+    """
+
+    nodes: Mapping[str, NodeBlueprint]
+    order: Sequence[str]
+    front: NodeBlueprint | None = None
+    probes: Mapping[str, Callable[[], object]] = field(default_factory=dict)
+    queues: Queues = field(default_factory=Queues)
+    dispatchers: Sequence[Dispatcher] = ()
+    close: Callable[[], Sequence[Exception]] = _nothing
+    config: Any = None
+    change: Callable[[str, Mapping[str, Any]], Change] = _fixed
+    doubts: Sequence[Problem] = ()
+
+    @property
+    def links(self) -> dict[str, Links]:
+        """How each node is linked to the others, in file order."""
+        return {name: self.nodes[name].links for name in self.order}
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether a request may go through more than one call of one node."""
+        return is_graph(self.links)
+
+    @property
+    def second_doors_ms(self) -> dict[str, float | None]:
+        """Per second door its limit."""
+        return {
+            name: node.second_door_ms for name, node in self.nodes.items() if node.links.door_to
+        }
+
+    def without_shortcut(self) -> Blueprint:
+        """Give the same pipeline, whose callers never skip the queue of an idle node."""
+        nodes = {name: _queued(node) for name, node in self.nodes.items()}
+        return replace(self, nodes=nodes, front=self.front and _queued(self.front))
+
+
+def _queued(node: NodeBlueprint) -> NodeBlueprint:
+    return replace(node, limits=replace(node.limits, shortcut=False))
