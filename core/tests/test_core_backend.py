@@ -11,7 +11,7 @@ import pytest
 
 import headrace
 from headrace import InitContext
-from headrace._registry.registry import as_backend
+from headrace._registry.backends import as_backend
 from headrace.errors import (
     BackendError,
     BatchRangeError,

@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field, field_validator
 
 import headrace
-from headrace._registry import gate
+from headrace._registry import imports
 from headrace.errors import ConfigError
 
 BIG = "1" * 5000
@@ -355,7 +355,7 @@ raise errors[0]
 @pytest.mark.parametrize("code", [LOADS, WAITS], ids=["itself", "in a thread it waits for"])
 @pytest.mark.parametrize("kind", ["file", "module"])
 def test_code_that_loads_its_own_configuration_is_told_so(code, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(gate, "LOOK_S", 0.01)
+    monkeypatch.setattr(imports, "LOOK_S", 0.01)
     monkeypatch.syspath_prepend(tmp_path)
     name = f"own_loads_{kind}_{code is WAITS}"
     item = f"{name}.py" if kind == "file" else name

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Problem"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Problem", "nearest"]
 
 
 @dataclass(frozen=True)
@@ -89,3 +93,14 @@ def _caret(text: str, start: int, end: int) -> list[str]:
     shown = before + "".join(c if c.isprintable() else " " for c in text[first:last]) + after
     width = max(1, min(end, last) - start)
     return [f"    {shown}", f"    {' ' * (len(before) + start - first)}{'^' * width}"]
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Give the known name that is most like ``name``, or None when none is like it."""
+    if len(name) > 200:
+        return None  # comparing takes the square of the length
+    by_lower: dict[str, str] = {}
+    for one in known:
+        by_lower.setdefault(one.lower(), one)
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from headrace._backend import Backend
 from headrace._function import FunctionBackend, of_function
-from headrace._registry.registry import as_backend
+from headrace._registry.backends import as_backend
 
 if TYPE_CHECKING:
     from headrace.keys import Request

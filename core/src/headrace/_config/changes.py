@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._config.document import Document, Table, read_document
 from headrace._config.nodekeys import GLOBAL_KEYS, NODE_KEYS, NODE_ONLY
 from headrace._config.problems import Problems, key_place
-from headrace._registry.registry import nearest
+from headrace._problem import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from headrace._registry.registry import nearest
+from headrace._problem import nearest
 from headrace.errors import ConfigError, Problem, SetupError
 
 if TYPE_CHECKING:

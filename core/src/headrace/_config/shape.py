@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._config.document import Document, Table, Written, with_base
 from headrace._config.nodekeys import GLOBAL_KEYS
 from headrace._config.problems import key_place
-from headrace._registry.registry import nearest
+from headrace._problem import nearest
 
 if TYPE_CHECKING:
     from headrace._config.problems import Problems

@@ -12,6 +12,7 @@ from headrace._expression import read_expression
 from headrace._expression.words import PLAIN_NAME
 from headrace._plan.layer import Layer
 from headrace._registry import registry
+from headrace._registry.hooks import definitions
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Definitions:
         self._trees: dict[tuple[str, str | None], Call | None] = {}
         self._sizes: dict[tuple[str, str | None], int] = {}
         self.cycles: set[frozenset[str]] = set()
-        for name, offers in registry.definitions().items():
+        for name, offers in definitions().items():
             self._known[name] = [
                 Definition(
                     name, text, Layer(f"{name} of {r.distribution}"), r.plugin, r.distribution

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from headrace._config.nodekeys import LINK_KEYS
 from headrace._graph.links import Each, Links
 from headrace._plan.parameters import written_key
-from headrace._registry.registry import nearest
+from headrace._problem import nearest
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:

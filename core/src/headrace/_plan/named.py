@@ -13,8 +13,9 @@ from headrace._plan.element import PolicyPlan, ProbePlan
 from headrace._plan.layer import Layer
 from headrace._plan.options import OptionsReader
 from headrace._plan.scope import Scope
+from headrace._problem import nearest
+from headrace._registry.hooks import unusable_hooks
 from headrace._registry.named import BATCH_POLICY, DISPATCH_POLICY, PROBE, find_named, names_of
-from headrace._registry.registry import nearest, registry
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _report_unknown(planning: Planning, kind: Kind, call: Call, scope: Scope) ->
         call,
         scope,
         suggestion=nearest(call.part, known),
-        hint=" ".join([are, *registry.unusable_hooks()]),
+        hint=" ".join([are, *unusable_hooks()]),
     )
 
 

@@ -17,7 +17,7 @@ from headrace._plan.parameters import Parameters
 from headrace._plan.ranges import narrowed
 from headrace._plan.scope import Scope
 from headrace._plan.word import called, check_used, core_word, give_threads, planned_word
-from headrace._registry import registry
+from headrace._registry.hooks import node_entrypoint
 from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class NodePlanner:
         if found is not None:
             return self._core(_DEFAULT_FRONT) if self._is_registered(found) else None
         try:
-            hooked = registry.node_entrypoint()
+            hooked = node_entrypoint()
         except PluginError as error:
             self.problems.add(error.code, error.what, hint=error.hint)
             return None

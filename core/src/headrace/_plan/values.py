@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._expression import Call, substitute_text
 from headrace._options import TextWithBase
-from headrace._registry.registry import nearest
+from headrace._problem import nearest
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -1,5 +1,6 @@
 """Which backends, definitions and policies there are, and which distribution brings each."""
 
+from headrace._registry.backends import BackendSpec
 from headrace._registry.discovery import (
     PluginRecord,
     conformance_classes,
@@ -7,7 +8,7 @@ from headrace._registry.discovery import (
     unknown_plugins,
 )
 from headrace._registry.imports import is_file, refused, run_imports
-from headrace._registry.registry import BackendSpec, Registry, register, registry
+from headrace._registry.registry import Registry, register, registry
 
 __all__ = [
     "BackendSpec",

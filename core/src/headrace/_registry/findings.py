@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace._problem import nearest
 from headrace._registry.catalogue import CORE_BACKENDS, CORE_POLICIES, KNOWN_ELSEWHERE
 from headrace._registry.discovery import normalised_plugin, unknown_plugins
 from headrace._registry.hooks import HOOK_KINDS, call_hook, given
-from headrace._registry.importable import Lookup
-from headrace._registry.registry import nearest, registry
-from headrace._registry.requirements import missing_requirements
+from headrace._registry.lacking import Lookup, missing_requirements
+from headrace._registry.registry import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ def findings() -> list[Finding]:
     """Report what is wrong with installed plugins, as far as that is seen without importing a backend."""
     records = registry.plugins()
     for hook in HOOK_KINDS:
-        call_hook(records, hook)  # a plugin whose hooks fail becomes broken
+        call_hook(hook)  # a plugin whose hooks fail becomes broken
     lookup = Lookup()
     return [
         *(finding for record in records for finding in _about(record, lookup)),

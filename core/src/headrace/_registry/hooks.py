@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace._registry.catalogue import CORE_BACKENDS
 from headrace._registry.loading import found, library_missing
+from headrace._registry.registry import registry
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
@@ -13,7 +15,18 @@ if TYPE_CHECKING:
 
     from headrace._registry.discovery import PluginRecord
 
-__all__ = ["HOOK_KINDS", "PROBE_METHODS", "Offer", "call_hook", "find_offer", "given", "offers"]
+__all__ = [
+    "HOOK_KINDS",
+    "PROBE_METHODS",
+    "Offer",
+    "call_hook",
+    "definitions",
+    "find_offer",
+    "given",
+    "node_entrypoint",
+    "offers",
+    "unusable_hooks",
+]
 
 HOOK_KINDS = {
     "headrace_definitions": "definition",
@@ -60,14 +73,14 @@ def _manager(record: PluginRecord, path: str) -> Any:
     return record.managers[path]
 
 
-def call_hook(records: list[PluginRecord], name: str) -> list[tuple[PluginRecord, Any]]:
+def call_hook(name: str) -> list[tuple[PluginRecord, Any]]:
     """Call one hook of every usable plugin, once; a plugin that raises becomes ``broken``.
 
     Returns:
         Per plugin that implements the hook, what it gave.
     """
     answers: list[tuple[PluginRecord, Any]] = []
-    for record in records:
+    for record in registry.plugins():
         if record.state != "ok" or not record.hooks:
             continue
         if name not in record.answers:
@@ -128,24 +141,60 @@ def _answers(record: PluginRecord, name: str) -> list[Any]:
     return gave
 
 
-def offers(records: list[PluginRecord], hook: str) -> Iterator[Offer]:
+def definitions() -> dict[str, list[tuple[PluginRecord, str]]]:
+    """Give the definitions of all plugins: per name, who offers it and its expression.
+
+    One that is named like a word of core is never used, as a backend of that name is not.
+    """
+    offered: dict[str, list[tuple[PluginRecord, str]]] = {}
+    for offer in offers("headrace_definitions"):
+        if offer.name not in CORE_BACKENDS:
+            offered.setdefault(offer.name, []).append((offer.record, offer.path))
+    return offered
+
+
+def node_entrypoint() -> tuple[str, str] | None:
+    """Give the expression of a node that a plugin sets, with its distribution.
+
+    Raises:
+        PluginError: Two plugins set one.
+    """
+    answers = call_hook("headrace_node_entrypoint")
+    if len(answers) > 1:
+        names = " and ".join(record.distribution for record, _ in answers)
+        raise PluginError(
+            f"{names} both set the expression of a node",
+            hint="Disable one of them with HEADRACE_PLUGINS.",
+        )
+    return (answers[0][1], answers[0][0].distribution) if answers else None
+
+
+def unusable_hooks() -> list[str]:
+    """Say of each plugin with hooks that cannot be used why not, in a sentence."""
+    return [
+        f"{record.distribution} cannot be used: {record.reason}."
+        for record in registry.plugins()
+        if record.hooks and record.state != "ok"
+    ]
+
+
+def offers(hook: str) -> Iterator[Offer]:
     """Give every entry that the plugins give through one hook, each once."""
-    seen = set()
-    for record, answer in call_hook(records, hook):
-        for name, path in answer.items():
-            if (record.distribution, name, path) not in seen:
-                seen.add((record.distribution, name, path))
-                yield Offer(record, name, path)
+    entries = {
+        (record.distribution, name, path): Offer(record, name, path)
+        for record, answer in call_hook(hook)
+        for name, path in answer.items()
+    }
+    yield from entries.values()
 
 
-def find_offer(records: list[PluginRecord], hook: str, name: str, what: str) -> Offer | None:
+def find_offer(hook: str, noun: str, name: str) -> Offer | None:
     """Find who offers ``name``, perhaps ``plugin:Name``, through a hook; None for an unknown name.
 
     Args:
-        records: The plugins.
         hook: The name of the hook.
+        noun: What it names, for the error.
         name: As written.
-        what: What it names, for the error.
 
     Raises:
         PluginError: Two plugins offer it.
@@ -153,7 +202,7 @@ def find_offer(records: list[PluginRecord], hook: str, name: str, what: str) -> 
     plugin, _, part = name.rpartition(":")
     same = [
         offer
-        for offer in offers(records, hook)
+        for offer in offers(hook)
         if offer.name == part and plugin in ("", offer.record.plugin)
     ]
     if len(same) < 2:
@@ -161,11 +210,11 @@ def find_offer(records: list[PluginRecord], hook: str, name: str, what: str) -> 
     names = " and ".join(dict.fromkeys(offer.record.distribution for offer in same))
     if len({offer.record.plugin for offer in same}) == 1:
         raise PluginError(
-            f"the {what} {part!r} is offered twice by {names}",
+            f"the {noun} {part!r} is offered twice by {names}",
             hint="Ask its author for a version that offers it once.",
         )
     written = " or ".join(f"{offer.record.plugin}:{part}" for offer in same)
     raise PluginError(
-        f"the {what} {part!r} is offered by {names}",
+        f"the {noun} {part!r} is offered by {names}",
         hint=f"Write {written}, or disable one of them with HEADRACE_PLUGINS.",
     )

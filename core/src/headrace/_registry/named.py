@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace._registry.backends import is_policy
 from headrace._registry.catalogue import CORE_POLICIES
-from headrace._registry.hooks import PROBE_METHODS
+from headrace._registry.hooks import PROBE_METHODS, find_offer, offers
 from headrace._registry.loading import found, load
-from headrace._registry.registry import is_policy, registry
+from headrace._registry.registry import registry
 from headrace.policies import BatchPolicy, DispatchPolicy
 
 if TYPE_CHECKING:
@@ -17,14 +18,7 @@ if TYPE_CHECKING:
 
     Files = Iterable[tuple[str, dict[str, type[Any]]]]
 
-__all__ = [
-    "BATCH_POLICY",
-    "DISPATCH_POLICY",
-    "PROBE",
-    "Kind",
-    "find_named",
-    "names_of",
-]
+__all__ = ["BATCH_POLICY", "DISPATCH_POLICY", "PROBE", "Kind", "find_named", "names_of"]
 
 
 class Kind(NamedTuple):
@@ -77,13 +71,13 @@ def find_named(kind: Kind, name: str, files: Files = ()) -> tuple[Any, Offer | N
         for table in (*(table for _, table in files), registry.local):
             if name in table:
                 return table[name], None
-    offer = registry.offer(kind.hook, name, kind.noun)
+    offer = find_offer(kind.hook, kind.noun, name)
     return None if offer is None else (load(offer.path, offer.record.distribution), offer)
 
 
 def names_of(kind: Kind, files: Files = ()) -> list[str]:
     """Give the names of all of one kind that can be known without an import."""
-    names = set(registry.offered(kind.hook))
+    names = {offer.name for offer in offers(kind.hook)}
     if kind.base is not None:
         names.update(n for n, path in CORE_POLICIES.items() if issubclass(found(path), kind.base))
         for table in (registry.local, *(table for _, table in files)):

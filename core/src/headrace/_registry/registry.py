@@ -2,131 +2,35 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import headrace
+from headrace._problem import nearest
+from headrace._registry.backends import BackendSpec, as_backend, forget, is_policy, of_callable
 from headrace._registry.catalogue import (
     CORE_BACKENDS,
     CORE_POLICIES,
     KNOWN_ELSEWHERE,
     how_to_install,
 )
-from headrace._registry.contract import check_class
 from headrace._registry.discovery import PluginRecord, discover
-from headrace._registry.hooks import Offer, call_hook, find_offer, offers
-from headrace._registry.loading import load
 from headrace.errors import PluginError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from headrace._backend import Backend
 
-__all__ = ["BackendSpec", "Registry", "register", "registry"]
+__all__ = ["Registry", "register", "registry"]
+
+_lock = threading.RLock()
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 C = TypeVar("C", bound="Callable[..., Any]")
-
-
-@dataclass(frozen=True)
-class BackendSpec:
-    """One backend that a name may mean.
-
-    Attributes:
-        name: The name without a qualifier.
-        plugin: The qualifier: ``cv``, ``headrace`` for core, or the module that registered it.
-        distribution, version: Who brings it; ``version`` empty when no distribution does.
-        path: Import path ``module:Class``, empty for a registered class.
-        cls: The class, when it was registered.
-    """
-
-    name: str
-    plugin: str
-    distribution: str
-    version: str = ""
-    path: str = ""
-    cls: type[Any] | None = field(default=None, repr=False)
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the module of the class is imported already."""
-        return self.cls is not None or self.path.partition(":")[0] in sys.modules
-
-    def load(self) -> type[Backend]:
-        """Import the class.
-
-        Raises:
-            PluginLoadError: Its module cannot be imported, or has no such class.
-            MissingDependencyError: Its module needs a library that is not installed.
-            PluginError: It is no class that could be a backend.
-        """
-        if self.cls is not None:
-            return as_backend(self.cls)
-        found = load(self.path, self.distribution, f"the backend {self.name!r}")
-        try:
-            return as_backend(found)
-        except PluginError as error:
-            error.what = f"{self.name!r} of {self.distribution}: {error.what}"
-            raise
-
-
-def is_policy(cls: Any) -> bool:
-    """Tell whether a class is a policy, and not a backend."""
-    policies = sys.modules.get("headrace.policies")  # before its import no class can be one
-    if policies is None or not isinstance(cls, type):
-        return False
-    return issubclass(cls, (policies.BatchPolicy, policies.DispatchPolicy))
-
-
-def as_backend(cls: Any) -> type[Backend]:
-    """Give ``cls`` if it is a Backend, else a Backend made of a plain class with ``forward``."""
-    from headrace._backend import Backend
-
-    if not isinstance(cls, type):
-        hint = "A backend is a class with forward(self, batch), or a function of data."
-        raise PluginError(f"{cls!r} is no backend", hint=hint)
-    check_class(cls)
-    if issubclass(cls, Backend):
-        return cls
-    with _lock:
-        made = _made.get(cls)
-        if made is None:
-            body = {
-                "__call__": Backend.__call__,
-                "__doc__": cls.__doc__,
-                "__module__": cls.__module__,
-            }
-            try:
-                made = _made[cls] = type(cls.__name__, (cls, Backend), body)
-            except TypeError as error:
-                raise PluginError(f"{cls!r} is no backend: {error}") from error
-    return made
-
-
-_lock = threading.RLock()
-_made: dict[Any, type[Backend]] = {}
-
-
-def _of_function(function: Any, *, batched: bool) -> type[Backend]:
-    """Make a backend class of a callable."""
-    from headrace._backend import Backend
-    from headrace._function import is_async, of_function
-
-    if not callable(function) or isinstance(function, Backend):
-        return as_backend(function)  # which says why not
-    if is_async(function):
-        raise PluginError(
-            f"{function!r} is asynchronous, and a backend is not awaited",
-            hint="Register a function that returns its result.",
-        )
-    return of_function(function, batched=batched)
 
 
 def _is_again(known: type[Any], cls: type[Any]) -> bool:
@@ -175,7 +79,7 @@ class Registry:
         if name in CORE_BACKENDS or name in CORE_POLICIES:
             raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
         if not isinstance(cls, type):
-            cls = _of_function(cls, batched=batched)
+            cls = of_callable(cls, batched=batched)
         elif batched:
             raise PluginError(
                 f"{cls!r} is a class, and batched=True is for functions",
@@ -190,8 +94,8 @@ class Registry:
                 f"{name!r} is registered already, as {known.__module__}.{known.__qualname__}",
                 hint="Choose another name, or pass replace=True.",
             )
-        if known is not cls:
-            _made.pop(known, None)
+        if known is not None and known is not cls:
+            forget(known)
         table[name] = cls
 
     def _table(self) -> dict[str, type[Any]]:
@@ -218,49 +122,6 @@ class Registry:
             yield
         finally:
             stack.pop()
-
-    def definitions(self) -> dict[str, list[tuple[PluginRecord, str]]]:
-        """Give the definitions of all plugins: per name, who offers it and its expression.
-
-        One that is named like a word of core is never used, as a backend of that name is not.
-        """
-        found: dict[str, list[tuple[PluginRecord, str]]] = {}
-        for record, answer in call_hook(self.plugins(), "headrace_definitions"):
-            for name, text in answer.items():
-                if name not in CORE_BACKENDS:
-                    found.setdefault(name, []).append((record, text))
-        return found
-
-    def node_entrypoint(self) -> tuple[str, str] | None:
-        """Give the expression of a node that a plugin sets, with its distribution.
-
-        Raises:
-            PluginError: Two plugins set one.
-        """
-        answers = call_hook(self.plugins(), "headrace_node_entrypoint")
-        if len(answers) > 1:
-            names = " and ".join(record.distribution for record, _ in answers)
-            raise PluginError(
-                f"{names} both set the expression of a node",
-                hint="Disable one of them with HEADRACE_PLUGINS.",
-            )
-        return (answers[0][1], answers[0][0].distribution) if answers else None
-
-    def offer(self, hook: str, name: str, what: str) -> Offer | None:
-        """Find which plugin offers ``name`` through a hook; see `find_offer`."""
-        return find_offer(self.plugins(), hook, name, what)
-
-    def offered(self, hook: str) -> list[str]:
-        """Give the names that plugins offer through a hook."""
-        return sorted({offer.name for offer in offers(self.plugins(), hook)})
-
-    def unusable_hooks(self) -> list[str]:
-        """Say of each plugin with hooks that cannot be used why not, in a sentence."""
-        return [
-            f"{record.distribution} cannot be used: {record.reason}."
-            for record in self.plugins()
-            if record.hooks and record.state != "ok"
-        ]
 
     def find(
         self, name: str, files: Iterable[tuple[str, dict[str, type[Any]]]] = ()
@@ -333,17 +194,6 @@ class Registry:
         return Problem(
             "unknown_backend", f"unknown backend {name!r}", suggestion=nearest(part, known)
         )
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Give the known name that is most like ``name``, or None when none is like it."""
-    if len(name) > 200:
-        return None  # comparing takes the square of the length
-    by_lower: dict[str, str] = {}
-    for one in known:
-        by_lower.setdefault(one.lower(), one)
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return by_lower[close[0]] if close else None
 
 
 registry = Registry()

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from headrace._build.word import Word
 from headrace._function import FunctionBackend, is_async
 from headrace._options import Options as _Options
-from headrace._registry.registry import nearest
+from headrace._problem import nearest
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace._build.word import Word
 from headrace._plan.word import name_in
-from headrace._registry.registry import nearest
+from headrace._problem import nearest
 from headrace.errors import ClosedError, ContractError, HeadraceError
 from headrace.keys import REPOST
 

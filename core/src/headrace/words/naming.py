@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace._build.word import Word
 from headrace._plan.word import called, name_in, planned_word
-from headrace._registry.registry import nearest
+from headrace._problem import nearest
 from headrace.words.reflect import parameter
 
 if TYPE_CHECKING:

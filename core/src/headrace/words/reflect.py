@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace._config.nodekeys import NODE_KEYS
 from headrace._plan.scope import Bracket
 from headrace._plan.word import check_callable, name_in, needs_thread
-from headrace._registry.registry import nearest
+from headrace._problem import nearest
 from headrace.words._wiring import Wiring
 
 if TYPE_CHECKING:
