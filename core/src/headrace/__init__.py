@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace import errors, hookspecs, keys, plugins, policies
     from headrace._backend import Backend
-    from headrace._config import PipelineConfig
     from headrace._context import InitContext
     from headrace._explain import explain
     from headrace._expression import parse
     from headrace._options import FilePath, Options, OutputPath
     from headrace._pipe import pipe
     from headrace._pipeline import Pipeline
+    from headrace._pipeline_config import PipelineConfig
     from headrace._registry import register
     from headrace._storage import KVStorage
 
@@ -53,7 +53,7 @@ _HOME = {
     "Options": "headrace._options",
     "OutputPath": "headrace._options",
     "Pipeline": "headrace._pipeline",
-    "PipelineConfig": "headrace._config",
+    "PipelineConfig": "headrace._pipeline_config",
     "explain": "headrace._explain",
     "parse": "headrace._expression",
     "pipe": "headrace._pipe",

@@ -96,7 +96,7 @@ def build(source: str | Path | Mapping[str, Any] | PipelineConfig) -> BuiltExpre
         SetupError: A backend could not be built; what was built is closed again.
         PluginError: A plugin or a library is missing.
     """
-    from headrace._config import PipelineConfig
+    from headrace._pipeline_config import PipelineConfig
 
     return BuiltExpression(PipelineConfig.load(source))
 
@@ -114,7 +114,7 @@ def resolve(source: str | Path | Mapping[str, Any] | PipelineConfig) -> Element 
         ConfigError: The configuration is wrong.
         ValueError: It has several nodes.
     """
-    from headrace._config import PipelineConfig
+    from headrace._pipeline_config import PipelineConfig
 
     found = _only_node(PipelineConfig.load(source)).backend
     return None if found is None else _element(found)

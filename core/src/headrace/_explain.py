@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace._config import PipelineConfig
 from headrace._config.nesting import with_room
 from headrace._config.problems import Problems
 from headrace._describe import describe_element, owns_thread, plain
 from headrace._expression import Call, parse
+from headrace._pipeline_config import PipelineConfig
 from headrace._plan import plan_expression
 from headrace._plan.doubts import doubts_about
 from headrace._plan.ranges import narrowed

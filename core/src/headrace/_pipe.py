@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.compose import compose
-from headrace._config import PipelineConfig
 from headrace._context import no_progress, showing_progress
 from headrace._pipeline import Pipeline
+from headrace._pipeline_config import PipelineConfig
 from headrace._tracebacks import without_inner_frames
 from headrace.errors import ConfigError, PluginError, SetupError
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
-    from headrace._config import PipelineConfig
     from headrace._engine.blueprint import Blueprint
+    from headrace._pipeline_config import PipelineConfig
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace._build.builder import ComposedNode, Schedule
-    from headrace._config import PipelineConfig
+    from headrace._pipeline_config import PipelineConfig
     from headrace._plan.element import NodePlan, PipelinePlan, ProbePlan
     from headrace._scheduling.scheduler import Scheduler
 

@@ -1,5 +1,1 @@
-"""The configuration: read, merged, checked as a whole, before anything is built."""
-
-from headrace._config.pipeline_config import PipelineConfig
-
-__all__ = ["PipelineConfig"]
+"""The configuration as text and tables: read, merged, sorted by node; nothing is looked up yet."""
