@@ -11,15 +11,10 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace._registry import registry
 from headrace._registry.catalogue import CORE_BACKENDS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = DOCS / "words.md"
@@ -32,39 +27,15 @@ Made from the code by `python scripts/reference.py`; every example is run by a t
 [the core README](../core/README.md).
 """
 
-ORDER = [
-    "S",
-    "IoC",
-    "DI",
-    "With",
-    "Proxy",
-    "Forward",
-    "Reflect",
-    "InstanceFromParam",
-    "Register",
-    "InstancesRegister",
-    "List",
-    "BackgroundThread",
-    "Process",
-    "Batching",
-    "InstanceDispatcher",
-    "CatSplit",
-    "ModelLoader",
-    "Fallback",
-    "HasKey",
-    "NotHasKey",
-    "Random",
-    "Identity",
-    "Call",
-    "Loop",
-    "Restart",
-    "DagDispatcher",
-    "Repost",
-    "Queue",
-    "Send",
-    "Recv",
-    "Observer",
-]
+_GIVES = re.compile(r"``(.+)`` gives ``(.+)``::")
+
+
+def words() -> list[str]:
+    """Give the words of core, by module; where one has several names, the shortest."""
+    names: dict[str, list[str]] = {}
+    for name, path in CORE_BACKENDS.items():
+        names.setdefault(path, []).append(name)
+    return [min(same, key=len) for same in names.values()]
 
 
 def sections(cls: type) -> tuple[str, dict[str, str]]:
@@ -84,12 +55,28 @@ def sections(cls: type) -> tuple[str, dict[str, str]]:
     }
 
 
-def examples() -> dict[str, dict[str, Any]]:
-    """Give the examples: each has a word, a config (TOML text), a request and its result."""
-    found: dict[str, dict[str, Any]] = tomllib.loads(
-        (DOCS / "words.toml").read_text(encoding="utf-8")
-    )
-    return {name: {"word": name, **example} for name, example in found.items()}
+class Example(NamedTuple):
+    """One example of a docstring: a configuration (TOML text), a request and its result."""
+
+    word: str
+    config: str
+    request: dict[str, Any]
+    result: Any
+
+
+def examples() -> list[Example]:
+    """Give the examples of all words."""
+    return [one for name in words() for one in examples_of(name)]
+
+
+def examples_of(name: str) -> list[Example]:
+    """Give the examples in the docstring of one word."""
+    _, found = sections(registry.find(name)[0].load())
+    _, *pieces = _GIVES.split(found.get("Example", ""))
+    return [
+        Example(name, inspect.cleandoc(config).strip(), json.loads(request), json.loads(result))
+        for request, result, config in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True)
+    ]
 
 
 def word(name: str) -> str:
@@ -117,17 +104,16 @@ def word(name: str) -> str:
     if cls.prefixes:
         lines.append(f"- **Prefixes**: {', '.join(f'`({p})`' for p in cls.prefixes)}")
     lines.append("")
-    for example in examples().values():
-        if example["word"] == name:
-            lines += ["```toml", *example["config"].strip().splitlines(), "```", ""]
-            request = json.dumps(example["request"])
-            lines += [f"`{request}` gives `{json.dumps(example['result'])}`.", ""]
+    for example in examples_of(name):
+        lines += ["```toml", *example.config.splitlines(), "```", ""]
+        request, result = json.dumps(example.request), json.dumps(example.result)
+        lines += [f"`{request}` gives `{result}`.", ""]
     return "\n".join(lines)
 
 
 def page() -> str:
     """Write the whole page."""
-    return "\n".join([HEAD, *(word(name) for name in ORDER)])
+    return "\n".join([HEAD, *(word(name) for name in words())])
 
 
 def main() -> int:

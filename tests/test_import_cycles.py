@@ -23,7 +23,6 @@ STILL_CYCLIC = (
     "headrace._backend",
     "headrace._cli",
     "headrace._context",
-    "headrace._plan",
     "headrace._scheduling",
     "headrace.testing",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -237,24 +238,17 @@ def _wrong(problems: Problems, links: Links, key: str, message: str, **more: Any
 
 
 def _cycle(links: Mapping[str, Links]) -> list[str] | None:
-    """Find nodes that follow each other in a cycle, without recursion."""
-    state: dict[str, int] = {}
-    for start in links:
-        path: list[tuple[str, int]] = [(start, 0)] if start not in state else []
-        while path:
-            name, position = path.pop()
-            state[name] = 1
-            following = [n for n in links[name].next if n in links]
-            if position == len(following):
-                state[name] = 2
-                continue
-            path.append((name, position + 1))
-            child = following[position]
-            if state.get(child) == 1:
-                names = [n for n, _ in path]
-                return [*names[names.index(child) :], child]
-            if child not in state:
-                path.append((child, 0))
+    """Find nodes that follow each other in a cycle."""
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for name, one in links.items():
+        for following in one.next:
+            sorter.add(following, name)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        *found, _ = error.args[1]
+        start = min(range(len(found)), key=lambda place: list(links).index(found[place]))
+        return [*found[start:], *found[: start + 1]]
     return None
 
 

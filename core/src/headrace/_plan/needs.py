@@ -8,6 +8,7 @@ whose backends write it.
 
 from __future__ import annotations
 
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
 from headrace._backend import Backend
@@ -76,7 +77,7 @@ def check_keys_read(
             before[name].append(one.name)
     ended: dict[str, _Ended] = {}
     by_repost = {name for one in links.values() for name in one.reposts}
-    for name in _in_order(links, before):
+    for name in TopologicalSorter(before).static_order():
         one = links[name]
         _check_sources(one, ended, problems, doubts)
         keys, mapped = _begins(one, before[name], ended)
@@ -97,18 +98,6 @@ def _begins(one: Links, before: list[str], ended: Mapping[str, _Ended]) -> _Ende
         targets = {target for pairs in one.map.values() for _, target in pairs}
         return {*targets, *KEPT}, one
     return ended[before[0]] if len(before) == 1 else (None, None)
-
-
-def _in_order(links: Mapping[str, Links], before: Mapping[str, list[str]]) -> list[str]:
-    """Give the nodes, each after its predecessors."""
-    left = {name: len(found) for name, found in before.items()}
-    ready = [name for name, count in left.items() if not count]
-    for name in ready:
-        for following in links[name].next:
-            left[following] -= 1
-            if not left[following]:
-                ready.append(following)
-    return ready
 
 
 def _either(one: _Ended, other: _Ended) -> _Ended:

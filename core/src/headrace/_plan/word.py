@@ -50,6 +50,7 @@ class PlannedWord(Backend):
         _walks: Whether calls of it walk through the graph of nodes.
         _reaches_out: Whether it uses something of the pipeline that no other process has.
         _registers_names: Whether it is there for the names that it registers, not for its own.
+        _needs_of: The child that needs what it needs itself, None where `_needs` says more.
         _why_not_callable: Why it cannot be called, None when it can.
         _not_callable_hint: What to do then.
     """
@@ -62,6 +63,7 @@ class PlannedWord(Backend):
     _walks: ClassVar[bool] = False
     _reaches_out: ClassVar[bool] = False
     _registers_names: ClassVar[bool] = False
+    _needs_of: ClassVar[int | None] = None
     _why_not_callable: ClassVar[str | None] = None
     _not_callable_hint: ClassVar[str | None] = None
 
@@ -153,7 +155,9 @@ class PlannedWord(Backend):
             built: What was built from the element, None before it is built.
         """
         if element.children:
-            return {DATA: element.name}  # what it does with them is not known
+            child = cls._needs_of
+            # Else it is not known what it does with them.
+            return {DATA: element.name} if child is None else inner(element.children[child])
         keys = keys_named(built or element.cls, element.options, "reads")
         return {key: element.name for key in keys if key == DATA or key not in OPTIONAL}
 

@@ -8,12 +8,9 @@ from headrace._build.door import NotCallable
 from headrace._build.word import Word
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace._backend import Backend
     from headrace._build.at import At
     from headrace._build.word import Building
-    from headrace._plan.declared import Needs
     from headrace._plan.element import Element
 
 __all__ = ["Wiring"]
@@ -23,18 +20,12 @@ class Wiring(Word):
     """A word that stands for the last thing in its bracket, once that is built."""
 
     _wiring = True
+    _needs_of = -1
 
     @classmethod
     def _through(cls, element: Element, place: int) -> Element | None:
         """Give what it stands for."""
         return element.children[-1]
-
-    @classmethod
-    def _needs(
-        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
-    ) -> Needs:
-        """Give what is needed by what it stands for."""
-        return inner(element.children[-1]) if element.children else {"data": element.name}
 
     @classmethod
     def _build(cls, building: Building, element: Element, at: At) -> Backend:

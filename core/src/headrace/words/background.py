@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 from headrace._build.word import Word
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace._backend import Backend
     from headrace._build.at import At
     from headrace._build.word import Building
-    from headrace._plan.declared import Needs
     from headrace._plan.element import Element
 
 __all__ = ["BackgroundThread"]
@@ -35,17 +32,15 @@ class BackgroundThread(Word):
         What X raises.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"CBA"``::
+
+            backend = "S[Upper,BackgroundThread[Reverse]]"
     """
 
     takes = 1
     _threaded = True
-
-    @classmethod
-    def _needs(
-        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
-    ) -> Needs:
-        """Give what X needs."""
-        return inner(element.children[0])
+    _needs_of = 0
 
     @classmethod
     def _build(cls, building: Building, element: Element, at: At) -> Backend:

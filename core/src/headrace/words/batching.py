@@ -48,6 +48,11 @@ class Batching(_Scheduling):
         What the instances raise, and OverloadedError, DeadlineExceededError, BatchRangeError.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "Upper"
+            node_entrypoint = "Register[Batching[Reflect[backend]]]"
     """
 
     _gathers = True
@@ -105,6 +110,12 @@ class InstanceDispatcher(_Scheduling):
         What the instances raise.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "Upper"
+            instance_num = 2
+            node_entrypoint = "List[InstancesRegister[Reflect[backend]],Register[Batching[InstanceDispatcher]]]"
     """
 
     @classmethod

@@ -53,6 +53,15 @@ class Call(FunctionBackend, Word):
         ContractError: A function for batches returned another number of results.
     Source:
         own
+    Example:
+        ``{"data": "fish &amp; chips"}`` gives ``"FISH & CHIPS"``::
+
+            backend = "S[Call(html:unescape),Upper]"
+
+        ``{"data": "fish and chips"}`` gives ``"fish."``::
+
+            backend = "Call(textwrap:shorten)"
+            kwargs = {width = 8, placeholder = "."}
     """
 
     class Options(_Options):

@@ -11,11 +11,8 @@ from headrace.errors import ClosedError, InputError, InstanceLostError, NoResult
 from headrace.words._calling import caller_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace._backend import Backend, Outcomes
     from headrace._context import InitContext
-    from headrace._plan.declared import Needs
     from headrace._plan.element import Element
     from headrace._plan.planning import Planning
     from headrace._plan.ranges import Range, Ranged
@@ -44,21 +41,19 @@ class CatSplit(Word):
         NoResultError: cat or infer wrote no ``result``.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "CatSplit[Join,Upper,Pick]"
     """
 
     takes = 3
+    _needs_of = 0
 
     @classmethod
     def combine_ranges(cls, children: list[Ranged]) -> Range:
         """Give the range of the one in the middle."""
         return children[1].range
-
-    @classmethod
-    def _needs(
-        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
-    ) -> Needs:
-        """Give what cat needs."""
-        return inner(element.children[0])
 
     @classmethod
     def _check(cls, planning: Planning, element: Element, scope: Scope) -> bool:

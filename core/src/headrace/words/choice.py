@@ -77,6 +77,11 @@ class ModelLoader(_Chosen):
         What the chosen child raises.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"onnx"``::
+
+            backend = "ModelLoader[(.onnx)LoadOnnx,(.trt)LoadTrt]"
+            model = "resnet18.onnx"
     """
 
     class Options(_Options):
@@ -86,11 +91,7 @@ class ModelLoader(_Chosen):
 
     takes = (1, None)
     prefixes = ("*",)
-
-    @classmethod
-    def combine_ranges(cls, children: list[Ranged]) -> Range:
-        """Give the range of the child that was chosen."""
-        return children[0].range
+    _needs_of = 0
 
     @classmethod
     def _plan(
@@ -118,13 +119,6 @@ class ModelLoader(_Chosen):
         element.phases = [row]
         return element if row else None
 
-    @classmethod
-    def _needs(
-        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
-    ) -> Needs:
-        """Give what the chosen child needs."""
-        return inner(element.children[0])
-
 
 class Fallback(_Chosen):
     """Use the first child that can be built here: ``Fallback[TensorrtTensor,OnnxTensor]``.
@@ -144,6 +138,10 @@ class Fallback(_Chosen):
         What the chosen child raises; SetupError with every reason when none can be built.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "Fallback[NotInstalled,Upper]"
     """
 
     takes = (1, None)

@@ -110,6 +110,10 @@ class HasKey(Branches):
         What the branches raise.
     Source:
         own
+    Example:
+        ``{"data": "abc", "loud": 1}`` gives ``"ABC"``::
+
+            backend = "HasKey(loud)[Upper,Reverse]"
     """
 
     Options = _KeyOptions
@@ -137,6 +141,10 @@ class NotHasKey(Branches):
         What the branches raise.
     Source:
         own
+    Example:
+        ``{"data": "abc", "loud": 1}`` gives ``"abc"``::
+
+            backend = "NotHasKey(loud)[Reverse]"
     """
 
     Options = _KeyOptions
@@ -163,6 +171,10 @@ class Random(Branches):
         What the branches raise.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "Random(1.0)[Upper,Reverse]"
     """
 
     class Options(_Options):

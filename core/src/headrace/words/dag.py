@@ -40,6 +40,17 @@ class DagDispatcher(Word):
         InputError: The request names no node where there are several roots, or an unknown one.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"CBA"``::
+
+            entrypoint = "S[Upper,DagDispatcher]"
+
+            [reverse]
+            backend = "Reverse"
+            next = "short"
+
+            [short]
+            backend = "Short"
     """
 
     reads = ("data", "node_name")
@@ -105,6 +116,18 @@ class Repost(Word):
         LimitError: The request was reposted more than 100 times.
     Source:
         own
+    Example:
+        ``{"data": "abcd"}`` gives ``"dcba"``::
+
+            [check]
+            backend = "S[Short,(or)Repost[shorten]]"
+            next = "upper"
+
+            [upper]
+            backend = "Upper"
+
+            [shorten]
+            backend = "Reverse"
     """
 
     writes = ("result", "repost")

@@ -27,6 +27,10 @@ class Identity(Backend):
         InputError: ``data`` is missing.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"abc"``::
+
+            backend = "Identity"
     """
 
     _reentrant = True

@@ -40,6 +40,10 @@ class IoC(Wiring):
         What the front raises.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"CBA"``::
+
+            backend = "IoC[Upper,Reverse;S[Upper,Reverse]]"
     """
 
     takes = (2, None)
@@ -119,6 +123,10 @@ class DI(Word):
         What the first raises.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"'ABC'"``::
+
+            backend = "DI[Quote,Upper]"
     """
 
     takes: ClassVar[int | tuple[int, int | None]] = (2, None)
@@ -159,6 +167,10 @@ class With(DI):
         What W and X raise.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"'cba'"``::
+
+            backend = "With[Quote,Reverse]"
     """
 
     takes = 2

@@ -13,13 +13,7 @@ from headrace.keys import REPOST
 from headrace.words._calling import caller_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace._backend import Backend
     from headrace._context import InitContext
-    from headrace._plan.declared import Needs
-    from headrace._plan.element import Element
-    from headrace._plan.ranges import Range, Ranged
     from headrace.keys import Request
 
 __all__ = ["Loop", "Restart"]
@@ -29,19 +23,8 @@ class Again(Word):
     """Base of the containers that run their child again for the items that are not done."""
 
     takes = 1
+    _needs_of = 0
     _reentrant = True
-
-    @classmethod
-    def combine_ranges(cls, children: list[Ranged]) -> Range:
-        """Give the range of the child."""
-        return children[0].range
-
-    @classmethod
-    def _needs(
-        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
-    ) -> Needs:
-        """Give what X needs."""
-        return inner(element.children[0])
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the child."""
@@ -109,6 +92,10 @@ class Loop(Again):
         NoResultError: X wrote no ``result`` to go on with.
     Source:
         own
+    Example:
+        ``{"data": "ab"}`` gives ``"abababab"``::
+
+            backend = "Loop(until=enough,limit=10)[Double]"
     """
 
     class Options(_Options):
@@ -144,6 +131,17 @@ class Restart(Again):
         NoResultError: X wrote no ``result`` to go on with.
     Source:
         own
+    Example:
+        ``{"data": "a"}`` gives ``"A!!!"``::
+
+            entrypoint = "Restart[DagDispatcher]"
+
+            [upper]
+            backend = "Upper"
+            next = "grow"
+
+            [grow]
+            backend = "Grow"
     """
 
     class Options(_Options):

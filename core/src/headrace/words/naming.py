@@ -34,6 +34,11 @@ class Proxy(Word):
         What the instance raises.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "Upper"
+            node_entrypoint = "IoC[InstancesRegister[Reflect[backend]];Proxy[{node_name}.0]]"
     """
 
     takes = 1
@@ -66,6 +71,11 @@ class Forward(Proxy):
         What the instance raises.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "Upper"
+            node_entrypoint = "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];Forward[node.{node_name}]]"
     """
 
     @classmethod
@@ -92,6 +102,11 @@ class InstanceFromParam(Word):
         What the instance raises.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"cba"``::
+
+            backend = "IoC[Upper,Reverse;InstanceFromParam[which]]"
+            which = "Reverse"
     """
 
     takes = 1

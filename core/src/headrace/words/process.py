@@ -61,6 +61,10 @@ class Process(Word):
         the process has died.
     Source:
         own
+    Example:
+        ``{"data": "fish &amp; chips"}`` gives ``"FISH & CHIPS"``::
+
+            backend = "S[Process[Call(html:unescape)],Upper]"
     """
 
     takes = 1

@@ -118,6 +118,12 @@ class Queue(QueueUser):
         ContractError: It was called.
     Source:
         own
+    Example:
+        ``{"data": "abc", "node_name": "out"}`` gives ``"abc"``::
+
+            [out]
+            backend = "Send(q)"
+            init = "List[Queue(q,max=8),InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]]]"
     """
 
     class Options(_Options):
@@ -174,6 +180,10 @@ class Send(_Sender):
         ClosedError: The pipeline was closed while the queue was full.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "S[Upper,Send(q)]"
     """
 
     waits_while = "full"
@@ -203,6 +213,10 @@ class Observer(_Sender):
         Nothing.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "S[Upper,Observer(q)]"
     """
 
     def forward(self, batch: list[Request]) -> None:
@@ -239,6 +253,10 @@ class Recv(QueueUser):
         ClosedError: The pipeline was closed while the queue was empty.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"abc"``::
+
+            backend = "S[Send(q),Recv(q)]"
     """
 
     waits_while = "empty"

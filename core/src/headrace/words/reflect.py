@@ -38,6 +38,11 @@ class Reflect(Wiring):
         What the expression raises.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"CBA"``::
+
+            backend = "S[Upper,Reflect[after,Identity]]"
+            after = "Reverse"
     """
 
     takes = (1, 2)

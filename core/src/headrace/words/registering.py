@@ -48,6 +48,10 @@ class Register(_Registering):
         What the instance raises.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            init = "List[InstancesRegister[Upper],Register[DI[Batching,InstanceDispatcher]]]"
     """
 
     class Options(_Options):
@@ -103,6 +107,12 @@ class InstancesRegister(_Registering):
         ContractError: It was called.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "Upper"
+            instance_num = 2
+            init = "List[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]]]"
     """
 
     reads = ()
@@ -156,6 +166,11 @@ class List(_Registering):
         ContractError: It was called.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "Upper"
+            node_entrypoint = "List[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]]]"
     """
 
     reads = ()

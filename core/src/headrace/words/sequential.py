@@ -45,6 +45,18 @@ class Sequential(Word):
         NoResultError: The element before gave an item no ``result``.
     Source:
         own
+    Example:
+        ``{"data": "abc"}`` gives ``"CBA"``::
+
+            backend = "S[Upper,Reverse]"
+
+        ``{"data": "abcd"}`` gives ``"dcba"``::
+
+            backend = "S[Short,(or)Reverse]"
+
+        ``{"data": "abc", "loud": 1}`` gives ``"ABC"``::
+
+            backend = "S[Identity,(key=loud)Upper]"
     """
 
     _reentrant = True
