@@ -19,15 +19,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = [*ROOT.glob("*/src"), *ROOT.glob("plugins/*/src")]
 
-STILL_CYCLIC = (
-    "headrace._backend",
-    "headrace._cli",
-    "headrace._context",
-    "headrace._scheduling",
-    "headrace.testing",
-)
-"""Packages and modules whose imports of each other are not checked."""
-
 
 def modules_under(source: Path) -> dict[str, ast.Module]:
     """The syntax tree of each module below a folder, by name; templates are no modules."""
@@ -80,19 +71,11 @@ def cycle_in(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def still_cyclic(module: str) -> bool:
-    return any(f"{module}.".startswith(f"{one}.") for one in STILL_CYCLIC)
-
-
 def test_no_module_imports_itself_through_others():
     trees = {name: tree for source in SOURCES for name, tree in modules_under(source).items()}
     graph = graph_of(trees)
     assert len(graph) > 200
-    checked = {
-        name: {one for one in others if not (still_cyclic(name) and still_cyclic(one))}
-        for name, others in graph.items()
-    }
-    assert cycle_in(checked) == []
+    assert cycle_in(graph) == []
 
 
 @pytest.mark.parametrize(

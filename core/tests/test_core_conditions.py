@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 import headrace
-from headrace._backend import Backend
-from headrace._context import InitContext
+from headrace._backend import Backend, InitContext
 from headrace._scheduling.entry import Entry
 from headrace._scheduling.instance import Instance
 from headrace._scheduling.scheduler import Limits, Scheduler

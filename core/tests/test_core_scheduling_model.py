@@ -23,9 +23,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from headrace._backend import Backend
+from headrace._backend import Backend, InitContext
 from headrace._build.batch_end import BatchEnd
-from headrace._context import InitContext
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.instance import Instance
 from headrace._scheduling.locks import Signal

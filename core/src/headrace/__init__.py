@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace import errors, hookspecs, keys, plugins, policies
-    from headrace._backend import Backend
-    from headrace._context import InitContext
+    from headrace._backend import Backend, InitContext
     from headrace._explain import explain
     from headrace._expression import parse
     from headrace._options import FilePath, Options, OutputPath
@@ -48,7 +47,7 @@ __all__ = [
 _HOME = {
     "Backend": "headrace._backend",
     "FilePath": "headrace._options",
-    "InitContext": "headrace._context",
+    "InitContext": "headrace._backend",
     "KVStorage": "headrace._storage",
     "Options": "headrace._options",
     "OutputPath": "headrace._options",

@@ -1,41 +1,27 @@
-"""The backend contract: what authors write and what everybody else may rely on."""
+"""The backend contract: what authors write, and what they are given at ``init``."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from headrace._checked import Checked
+from headrace._context import Shared, no_progress
 from headrace._options import Options as _Options
-from headrace._portable import forget_earlier, told, without_locals
-from headrace._weights import RANGE_HINT, range_problem, weight_of, wrong_weight
-from headrace.errors import (
-    BackendError,
-    BatchRangeError,
-    ClosedError,
-    ContractError,
-    InstanceLostError,
-    MissingDependencyError,
-    RequestError,
-    SetupError,
-)
+from headrace.errors import ContractError, SetupError
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterator, Sequence
-    from typing import TypeAlias
+    from collections.abc import Callable
 
-    from headrace._context import InitContext
+    from headrace._checked import Outcomes
+    from headrace._context import ProgressFactory
     from headrace.keys import Request
 
-    Outcomes: TypeAlias = "list[Exception | None] | None"
-    """What a batch gives: None when all went well, else one exception or None per item."""
-
-__all__ = ["Backend"]
-
-Located = TypeVar("Located", RequestError, SetupError)
+__all__ = ["Backend", "InitContext"]
 
 
-class Backend:
+class Backend(Checked):
     """Something that computes ``result`` from ``data`` for a list of requests.
 
     Authors subclass it and write `init`, `forward` and `close`, of which only `forward` is needed::
@@ -127,26 +113,6 @@ class Backend:
     phases: ClassVar[int] = 1
     prefixes: ClassVar[tuple[str, ...]] = ()
 
-    _state: str = "new"
-    _name: str = ""
-    _node: str | None = None
-    _index: int | None = None
-    _pad: bool = False
-    _lost: threading.Event | None = None  # set when the instance can serve no more
-    _dependency: Backend | None = None
-    _bounded: bool = True  # batches are compared with the range
-    _takes_one: bool = False  # an item that says no weight is within the range
-    _reentrant: ClassVar[bool] = False  # several threads may call it at a time
-    _reposts: bool = False  # a `Repost` stands inside
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        mixed_in = [one for one in cls.__mro__[1:-1] if not issubclass(one, Backend)]
-        for one in () if cls.__module__.split(".")[0] == "headrace" else (cls, *mixed_in):
-            taken = vars(one).keys() & _OWN
-            if taken:
-                raise TypeError(_not_yours(f"the class {one.__name__}", min(taken)))
-
     # What authors write.
 
     def init(self, options: Any, context: InitContext) -> None:
@@ -209,192 +175,84 @@ class Backend:
         Called once, and only after an `init` that succeeded.
         """
 
-    # What everybody else calls.
 
-    def __call__(self, batch: Sequence[Request]) -> Outcomes:
-        """Run `forward` on a batch and give one outcome per item.
-
-        Returns:
-            None when all items went well, else one exception or None per item. An item's error is
-            never raised; only a BaseException that is no Exception (Ctrl-C) passes.
-        """
-        if not batch:
-            return None
-        if self._state != "ready":
-            return self._refuse(batch)
-        if self._bounded and (len(batch) > 1 or not self._takes_one or "request_size" in batch[0]):
-            refused = self._out_of_range(batch)
-            if refused is not None:
-                return refused
-        try:
-            # A copy of the list: whatever the backend does to it, no item gets lost.
-            outcomes = self.forward([*batch])
-        except Exception as error:  # noqa: BLE001 - any error of a backend is an outcome
-            return self._after_failure(batch, without_locals(error))
-        if outcomes is None:
-            return None
-        try:
-            return self._checked(batch, outcomes)
-        finally:
-            del outcomes  # an error in it may keep this frame, which must not keep the error
-
-    def _refuse(self, batch: Sequence[Request]) -> list[Exception | None]:
-        why = {"new": "before init", "closed": "after close", "failed": "after a failed init"}
-        what = f"{self._label()} was called {why.get(self._state, 'while ' + self._state)}"
-        return [self._located(ContractError(what)) for _ in batch]
-
-    def _out_of_range(self, batch: Sequence[Request]) -> list[Exception | None] | None:
-        if self.max == 1:
-            # One item at a time, whatever its weight.
-            weight, fits = len(batch), len(batch) == 1
-        else:
-            try:
-                weight = weight_of(batch)
-            except TypeError:
-                return [self._located(wrong_weight(request)) for request in batch]
-            fits = self.min <= weight and (self.max is None or weight <= self.max)
-        if fits:
-            return None
-        most = "unbounded" if self.max is None else self.max
-        what = f"a batch of weight {weight} is outside the range {self.min} to {most}"
-        return [
-            self._located(BatchRangeError(what, weight=weight, min=self.min, max=self.max))
-            for _ in batch
-        ]
-
-    def _after_failure(self, batch: Sequence[Request], error: Exception) -> list[Exception | None]:
-        if len(batch) == 1 or not self.rerun or self.min > 1:
-            return [self._wrap(error) for _ in batch]
-        outcomes: list[Exception | None] = []
-        for request in batch:
-            if isinstance(error, InstanceLostError):  # nothing runs there any more
-                outcomes.append(self._wrap(error))
-                continue
-            request.pop("result", None)
-            try:
-                alone = self.forward([request])
-            except Exception as again:  # noqa: BLE001 - any error of a backend is an outcome
-                error = without_locals(again)
-                outcomes.append(self._wrap(error))
-            else:
-                checked = None if alone is None else self._checked([request], alone)
-                outcomes.append(None if checked is None else checked[0])
-        return outcomes
-
-    def _checked(self, batch: Sequence[Request], outcomes: Any) -> list[Exception | None] | None:
-        """Refuse what is no list of one exception or None per item."""
-        if not isinstance(outcomes, list):
-            wrong = f"returned {type(outcomes).__name__}"
-        elif len(outcomes) != len(batch):
-            wrong = f"returned {len(outcomes)} outcomes for {len(batch)} items"
-        elif any(o is not None and not isinstance(o, Exception) for o in outcomes):
-            wrong = "returned a list that holds something else than exceptions and None"
-        elif all(o is None for o in outcomes):
-            return None
-        else:
-            return [None if o is None else self._wrap(without_locals(o)) for o in outcomes]
-        hint = "forward returns None, or a list with one exception or None per item"
-        return [self._located(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
-
-    def _wrap(self, error: Exception) -> Exception:
-        """Make an error of its own for one item: a copy of ours, or a BackendError around it."""
-        forget_earlier(error, _CATCHERS)
-        if isinstance(error, RequestError):
-            if isinstance(error, InstanceLostError):
-                self._lose(error)
-            return self._located(error.copy())
-        if isinstance(error, ClosedError) and error._passes:
-            return error._passing()
-        wrapped = BackendError(f"{self._label()} raised {told(error)}")
-        wrapped.__cause__ = error
-        return self._located(wrapped)
-
-    def _located(self, error: Located) -> Located:
-        if error.node is None:
-            error.node = self._node
-        if error.backend is None:
-            error.backend = self._label()
-        if error.instance is None:
-            error.instance = self._index
-        return error
-
-    def _lose(self, error: InstanceLostError) -> None:
-        """Take note that the instance is lost, unless the error comes from elsewhere."""
-        if error.node is None and self._lost is not None:
-            self._lost.set()
-
-    def _last_label(self, request: Request) -> str:
-        """Name what should have written ``result`` into a request: in a sequence its last element."""
-        return self._label()
-
-    def _label(self) -> str:
-        return self._name or type(self).__name__
-
-    # What the builder calls.
-
-    def _start(self, options: Any, context: InitContext) -> None:
-        """Run `init` once, with errors that say which backend and node failed."""
-        if self._state != "new":
-            raise SetupError(f"{self._label()} was initialised twice", backend=self._label())
-        self._node, self._index = context.node_name, context.instance_index
-        try:
-            with self._setting_up():
-                before = {name: one for name, one in vars(self).items() if name in _OWN}
-                self.init(options, context)
-                self._check_init(before)
-                self._note_range()
-        except Exception:
-            self._state = "failed"
-            raise
-        self._state = "ready"
-
-    def _warm(self) -> None:
-        """Run `warm_up`, with the same errors."""
-        with self._setting_up("warm_up failed: "):
-            self.warm_up()
-
-    @contextmanager
-    def _setting_up(self, failed: str = "") -> Iterator[None]:
-        try:
-            yield
-        except MissingDependencyError:
-            raise
-        except SetupError as error:
-            self._located(error)
-            raise
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"{self._label()} needs a library that cannot be imported: {error}",
-                hint="Install it, or look at what `headrace plugins doctor` says.",
-            ) from error
-        except Exception as error:
-            raise self._located(SetupError(failed + told(error))) from error
-
-    def _check_init(self, before: dict[str, Any]) -> None:
-        for name, value in vars(self).items():
-            if name in _OWN and value is not before.get(name):
-                raise SetupError(_not_yours("init", name))
-        problem = range_problem(self.min, self.max)
-        if problem is not None:
-            raise SetupError(problem, hint=RANGE_HINT)
-
-    def _note_range(self) -> None:
-        self._bounded = self.max is not None or self.min > 1
-        self._takes_one = self.min == 1
-
-    def _stop(self) -> None:
-        """Run `close` once, and only after an `init` that succeeded."""
-        if self._state == "ready":
-            self._state = "closed"
-            self.close()
+def _never() -> bool:
+    return False
 
 
-_OWN = frozenset(n for n in vars(Backend) if n.startswith("_") and not n.startswith("__"))
-"""The private names that this class uses in the instances of all authors."""
+def _no_batch(function: Callable[[], object]) -> None:
+    """Take note of nothing: outside of a pipeline no batch ends."""
 
 
-def _not_yours(who: str, name: str) -> str:
-    return f"{who} sets {name!r}, which headrace.Backend keeps for itself: choose another name"
+def _no_build(expression: str) -> Backend:
+    raise SetupError(f"there is no pipeline here to build {expression!r} in")
 
 
-_CATCHERS = (Backend.__call__.__code__, Backend._after_failure.__code__)
+@dataclass(frozen=True)
+class InitContext:
+    """Where an instance of a backend stands, and what it may use in ``init``.
+
+    Fields are only ever added.
+
+    Attributes:
+        node_name: The node, ``"main"`` when the configuration has no tables.
+        instance_index: Which of the node's instances this is, from 0.
+        instance_num: How many instances the node has.
+        device: What the node's key ``device`` says for this instance, as text (``"cuda:0"``); None
+            when unset.
+        min, max: The node's keys ``min`` and ``max``, in weights; None when unset. They narrow the
+            range of the class, whatever the backend does.
+        batch_sizes: The node's key ``batch_sizes``, in weights; None when unset.
+        threads: How many threads this instance may use for its computation, at least 1: its share of
+            ``[global] threads``. Pass it to the library.
+        children: The backends in ``[ ]``, built and initialised, in the order of writing. Call them,
+            ``child(batch)``; they are closed for you.
+        prefixes: Per child the prefix before it, as (positional, {key: value}).
+        logger: A logger named after the backend; it has no handler of its own.
+        shared: One store per node: ``shared.get_or_create(key, factory)`` gives all instances of the
+            node one object, which is closed with the node; ``shared.get(key, default)`` gives what
+            is there.
+        instance: The same for this instance alone: a stream, a memory pool. It is closed after all
+            backends of the instance, in the thread of the instance if it has one. Outside of any
+            instance, for what is being built there.
+        scope: The same for one copy of the innermost ``IoC`` around: what its first phase stores,
+            later elements and the front find. `Shared.get` looks outwards, up to the store of the
+            instance. Outside of any ``IoC`` it is `instance` itself.
+        at_batch_end: ``at_batch_end(function)``, in ``init`` only: ``function()`` is called once per
+            batch, in the thread that ran it, after the outermost backend has returned and before
+            anything of the batch leaves the instance; in the order of registration. What it raises
+            fails every item that has not failed yet, and the instance goes on.
+        allow_import: False when the configuration was loaded so: a backend that brings in code by
+            path (a module, a plugin library) refuses as well.
+        progress: ``progress(total, unit)`` gives a context manager for work that takes long; call
+            what it yields with the number of units done since the last call. ``total`` may be None.
+            ``headrace run`` shows it on a terminal; elsewhere it is silent.
+        cancelled: Tells whether the caller gave up, so that long work can end early: ask it between
+            steps, and raise.
+        build: ``build(expression)`` makes a backend from an expression, as ``Reflect`` does. It
+            is closed after this backend, which must not close it.
+    """
+
+    node_name: str = "main"
+    instance_index: int = 0
+    instance_num: int = 1
+    device: str | None = None
+    min: int | None = None
+    max: int | None = None
+    batch_sizes: tuple[int, ...] | None = None
+    threads: int = 1
+    children: tuple[Backend, ...] = ()
+    prefixes: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = ()
+    logger: logging.Logger = field(default_factory=lambda: logging.getLogger("headrace.backend"))
+    shared: Shared = field(default_factory=Shared)
+    progress: ProgressFactory = no_progress
+    cancelled: Callable[[], bool] = _never
+    build: Callable[[str], Backend] = _no_build
+    instance: Shared = field(default_factory=Shared)
+    scope: Shared = None  # type: ignore[assignment]
+    at_batch_end: Callable[[Callable[[], object]], None] = _no_batch
+    allow_import: bool = True
+
+    def __post_init__(self) -> None:
+        if self.scope is None:
+            object.__setattr__(self, "scope", self.instance)

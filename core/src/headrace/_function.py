@@ -13,7 +13,7 @@ from headrace.errors import ContractError, InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._backend import Outcomes
+    from headrace._checked import Outcomes
     from headrace.keys import Request
 
 __all__ = ["FunctionBackend", "is_async", "of_function"]

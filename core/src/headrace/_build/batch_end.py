@@ -20,7 +20,7 @@ from headrace.errors import BackendError, InstanceLostError, RequestError, Setup
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headrace._backend import Outcomes
+    from headrace._checked import Outcomes
     from headrace._plan.element import Element
     from headrace.keys import Request
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from headrace._backend import Outcomes
+    from headrace._backend import InitContext
     from headrace._build.batch_end import BatchEnd
-    from headrace._context import InitContext
+    from headrace._checked import Outcomes
     from headrace._graph.links import Each
     from headrace._scheduling.calls import OwnThread
     from headrace._scheduling.queue import Handed, Waits

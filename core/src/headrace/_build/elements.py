@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headrace._backend import InitContext
 from headrace._build.at import LOOK_S, At, logger_of
 from headrace._build.batch_end import BatchEnd, Passage
 from headrace._build.door import Bound, Door, FrontDoor, Guarded, InThread, NotCallable
 from headrace._build.instances import device_of
 from headrace._build.word import Word, building_word
-from headrace._context import InitContext, Shared, shown_progress
+from headrace._context import Shared, shown_progress
 from headrace._plan.element import elements_run, roots_of, takes_dependency
 from headrace._plan.ranges import inside, ranged, states_range
 from headrace._plan.word import give_threads

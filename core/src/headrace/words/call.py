@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.machinery import ModuleSpec
 
-    from headrace._context import InitContext
+    from headrace._backend import InitContext
     from headrace._plan.element import Element
     from headrace._plan.planning import Planning
     from headrace._plan.scope import Scope

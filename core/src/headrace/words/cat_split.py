@@ -11,8 +11,8 @@ from headrace.errors import ClosedError, InputError, InstanceLostError, NoResult
 from headrace.words._calling import caller_of
 
 if TYPE_CHECKING:
-    from headrace._backend import Backend, Outcomes
-    from headrace._context import InitContext
+    from headrace._backend import Backend, InitContext
+    from headrace._checked import Outcomes
     from headrace._plan.element import Element
     from headrace._plan.planning import Planning
     from headrace._plan.ranges import Range, Ranged

@@ -18,10 +18,10 @@ from headrace._portable import told
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headrace._backend import Backend, Outcomes
+    from headrace._backend import Backend, InitContext
     from headrace._build.at import At
     from headrace._build.word import Building
-    from headrace._context import InitContext
+    from headrace._checked import Outcomes
     from headrace._expression import Call
     from headrace._plan.declared import Needs
     from headrace._plan.element import Element

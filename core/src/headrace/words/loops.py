@@ -13,7 +13,7 @@ from headrace.keys import REPOST
 from headrace.words._calling import caller_of
 
 if TYPE_CHECKING:
-    from headrace._context import InitContext
+    from headrace._backend import InitContext
     from headrace.keys import Request
 
 __all__ = ["Loop", "Restart"]

@@ -20,10 +20,10 @@ from headrace.errors import BackendError, InputError, InstanceLostError, SetupEr
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._backend import Backend, Outcomes
+    from headrace._backend import Backend, InitContext
     from headrace._build.at import At
     from headrace._build.word import Building
-    from headrace._context import InitContext
+    from headrace._checked import Outcomes
     from headrace._plan.declared import Needs
     from headrace._plan.element import Element, NodePlan, PipelinePlan
     from headrace._plan.planning import Planning

@@ -13,8 +13,8 @@ from headrace.words._calling import caller_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._backend import Backend, Outcomes
-    from headrace._context import InitContext
+    from headrace._backend import Backend, InitContext
+    from headrace._checked import Outcomes
     from headrace._expression import Call
     from headrace._plan.declared import Needs
     from headrace._plan.element import Element

@@ -1,0 +1,258 @@
+"""What is checked around every backend: its state, its range, and what comes out of it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from headrace._portable import forget_earlier, told, without_locals
+from headrace._weights import RANGE_HINT, range_problem, weight_of, wrong_weight
+from headrace.errors import (
+    BackendError,
+    BatchRangeError,
+    ClosedError,
+    ContractError,
+    InstanceLostError,
+    MissingDependencyError,
+    RequestError,
+    SetupError,
+)
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator, Sequence
+    from typing import TypeAlias
+
+    from headrace.keys import Request
+
+    Outcomes: TypeAlias = "list[Exception | None] | None"
+    """What a batch gives: None when all went well, else one exception or None per item."""
+
+__all__ = ["Checked"]
+
+Located = TypeVar("Located", RequestError, SetupError)
+
+
+class Checked:
+    """Base of `headrace.Backend`: everything that authors do not write."""
+
+    min: int
+    max: int | None
+    rerun: ClassVar[bool]
+
+    _state: str = "new"
+    _name: str = ""
+    _node: str | None = None
+    _index: int | None = None
+    _pad: bool = False
+    _lost: threading.Event | None = None  # set when the instance can serve no more
+    _dependency: Checked | None = None
+    _bounded: bool = True  # batches are compared with the range
+    _takes_one: bool = False  # an item that says no weight is within the range
+    _reentrant: ClassVar[bool] = False  # several threads may call it at a time
+    _reposts: bool = False  # a `Repost` stands inside
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        mixed_in = [one for one in cls.__mro__[1:-1] if not issubclass(one, Checked)]
+        for one in () if cls.__module__.split(".")[0] == "headrace" else (cls, *mixed_in):
+            taken = vars(one).keys() & _OWN
+            if taken:
+                raise TypeError(_not_yours(f"the class {one.__name__}", min(taken)))
+
+    if TYPE_CHECKING:  # see `headrace.Backend`
+
+        def init(self, options: Any, context: Any) -> None: ...
+        def forward(self, batch: list[Request]) -> Outcomes: ...
+        def warm_up(self) -> None: ...
+        def close(self) -> None: ...
+
+    # What everybody else calls.
+
+    def __call__(self, batch: Sequence[Request]) -> Outcomes:
+        """Run `forward` on a batch and give one outcome per item.
+
+        Returns:
+            None when all items went well, else one exception or None per item. An item's error is
+            never raised; only a BaseException that is no Exception (Ctrl-C) passes.
+        """
+        if not batch:
+            return None
+        if self._state != "ready":
+            return self._refuse(batch)
+        if self._bounded and (len(batch) > 1 or not self._takes_one or "request_size" in batch[0]):
+            refused = self._out_of_range(batch)
+            if refused is not None:
+                return refused
+        try:
+            # A copy of the list: whatever the backend does to it, no item gets lost.
+            outcomes = self.forward([*batch])
+        except Exception as error:  # noqa: BLE001 - any error of a backend is an outcome
+            return self._after_failure(batch, without_locals(error))
+        if outcomes is None:
+            return None
+        try:
+            return self._checked(batch, outcomes)
+        finally:
+            del outcomes  # an error in it may keep this frame, which must not keep the error
+
+    def _refuse(self, batch: Sequence[Request]) -> list[Exception | None]:
+        why = {"new": "before init", "closed": "after close", "failed": "after a failed init"}
+        what = f"{self._label()} was called {why.get(self._state, 'while ' + self._state)}"
+        return [self._located(ContractError(what)) for _ in batch]
+
+    def _out_of_range(self, batch: Sequence[Request]) -> list[Exception | None] | None:
+        if self.max == 1:
+            # One item at a time, whatever its weight.
+            weight, fits = len(batch), len(batch) == 1
+        else:
+            try:
+                weight = weight_of(batch)
+            except TypeError:
+                return [self._located(wrong_weight(request)) for request in batch]
+            fits = self.min <= weight and (self.max is None or weight <= self.max)
+        if fits:
+            return None
+        most = "unbounded" if self.max is None else self.max
+        what = f"a batch of weight {weight} is outside the range {self.min} to {most}"
+        return [
+            self._located(BatchRangeError(what, weight=weight, min=self.min, max=self.max))
+            for _ in batch
+        ]
+
+    def _after_failure(self, batch: Sequence[Request], error: Exception) -> list[Exception | None]:
+        if len(batch) == 1 or not self.rerun or self.min > 1:
+            return [self._wrap(error) for _ in batch]
+        outcomes: list[Exception | None] = []
+        for request in batch:
+            if isinstance(error, InstanceLostError):  # nothing runs there any more
+                outcomes.append(self._wrap(error))
+                continue
+            request.pop("result", None)
+            try:
+                alone = self.forward([request])
+            except Exception as again:  # noqa: BLE001 - any error of a backend is an outcome
+                error = without_locals(again)
+                outcomes.append(self._wrap(error))
+            else:
+                checked = None if alone is None else self._checked([request], alone)
+                outcomes.append(None if checked is None else checked[0])
+        return outcomes
+
+    def _checked(self, batch: Sequence[Request], outcomes: Any) -> list[Exception | None] | None:
+        """Refuse what is no list of one exception or None per item."""
+        if not isinstance(outcomes, list):
+            wrong = f"returned {type(outcomes).__name__}"
+        elif len(outcomes) != len(batch):
+            wrong = f"returned {len(outcomes)} outcomes for {len(batch)} items"
+        elif any(o is not None and not isinstance(o, Exception) for o in outcomes):
+            wrong = "returned a list that holds something else than exceptions and None"
+        elif all(o is None for o in outcomes):
+            return None
+        else:
+            return [None if o is None else self._wrap(without_locals(o)) for o in outcomes]
+        hint = "forward returns None, or a list with one exception or None per item"
+        return [self._located(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
+
+    def _wrap(self, error: Exception) -> Exception:
+        """Make an error of its own for one item: a copy of ours, or a BackendError around it."""
+        forget_earlier(error, _CATCHERS)
+        if isinstance(error, RequestError):
+            if isinstance(error, InstanceLostError):
+                self._lose(error)
+            return self._located(error.copy())
+        if isinstance(error, ClosedError) and error._passes:
+            return error._passing()
+        wrapped = BackendError(f"{self._label()} raised {told(error)}")
+        wrapped.__cause__ = error
+        return self._located(wrapped)
+
+    def _located(self, error: Located) -> Located:
+        if error.node is None:
+            error.node = self._node
+        if error.backend is None:
+            error.backend = self._label()
+        if error.instance is None:
+            error.instance = self._index
+        return error
+
+    def _lose(self, error: InstanceLostError) -> None:
+        """Take note that the instance is lost, unless the error comes from elsewhere."""
+        if error.node is None and self._lost is not None:
+            self._lost.set()
+
+    def _last_label(self, request: Request) -> str:
+        """Name what should have written ``result`` into a request: in a sequence its last element."""
+        return self._label()
+
+    def _label(self) -> str:
+        return self._name or type(self).__name__
+
+    # What the builder calls.
+
+    def _start(self, options: Any, context: Any) -> None:
+        """Run `init` once, with errors that say which backend and node failed."""
+        if self._state != "new":
+            raise SetupError(f"{self._label()} was initialised twice", backend=self._label())
+        self._node, self._index = context.node_name, context.instance_index
+        try:
+            with self._setting_up():
+                before = {name: one for name, one in vars(self).items() if name in _OWN}
+                self.init(options, context)
+                self._check_init(before)
+                self._note_range()
+        except Exception:
+            self._state = "failed"
+            raise
+        self._state = "ready"
+
+    def _warm(self) -> None:
+        """Run `warm_up`, with the same errors."""
+        with self._setting_up("warm_up failed: "):
+            self.warm_up()
+
+    @contextmanager
+    def _setting_up(self, failed: str = "") -> Iterator[None]:
+        try:
+            yield
+        except MissingDependencyError:
+            raise
+        except SetupError as error:
+            self._located(error)
+            raise
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"{self._label()} needs a library that cannot be imported: {error}",
+                hint="Install it, or look at what `headrace plugins doctor` says.",
+            ) from error
+        except Exception as error:
+            raise self._located(SetupError(failed + told(error))) from error
+
+    def _check_init(self, before: dict[str, Any]) -> None:
+        for name, value in vars(self).items():
+            if name in _OWN and value is not before.get(name):
+                raise SetupError(_not_yours("init", name))
+        problem = range_problem(self.min, self.max)
+        if problem is not None:
+            raise SetupError(problem, hint=RANGE_HINT)
+
+    def _note_range(self) -> None:
+        self._bounded = self.max is not None or self.min > 1
+        self._takes_one = self.min == 1
+
+    def _stop(self) -> None:
+        """Run `close` once, and only after an `init` that succeeded."""
+        if self._state == "ready":
+            self._state = "closed"
+            self.close()
+
+
+_OWN = frozenset(n for n in vars(Checked) if n.startswith("_") and not n.startswith("__"))
+"""The private names that this class uses in the instances of all authors."""
+
+
+def _not_yours(who: str, name: str) -> str:
+    return f"{who} sets {name!r}, which headrace.Backend keeps for itself: choose another name"
+
+
+_CATCHERS = (Checked.__call__.__code__, Checked._after_failure.__code__)
