@@ -11,7 +11,7 @@ import pytest
 
 import headrace
 from headrace._registry import registry
-from headrace._scheduling.node import Node
+from headrace._scheduling.node import Section
 
 FAILS_LATE_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
@@ -164,13 +164,13 @@ def until(monkeypatch):
     locks of the schedulers, it sees a moment later.
     """
     changed = threading.Event()
-    notify = Node.notify
+    leave = Section.__exit__
 
-    def noticed(node):
+    def noticed(section, *raised):
         changed.set()
-        notify(node)
+        leave(section, *raised)
 
-    monkeypatch.setattr(Node, "notify", noticed)
+    monkeypatch.setattr(Section, "__exit__", noticed)
 
     def wait(condition):
         fails_at = time.monotonic() + FAILS_LATE_S

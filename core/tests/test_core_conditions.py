@@ -13,8 +13,8 @@ from pydantic import Field
 import headrace
 from headrace._backend import Backend, InitContext
 from headrace._scheduling.entry import Entry
-from headrace._scheduling.instance import Instance
-from headrace._scheduling.scheduler import Limits, Scheduler
+from headrace._scheduling.instance import Instance, Limits
+from headrace._scheduling.scheduler import Scheduler
 from headrace.errors import BatchRangeError, ConfigError, ContractError, SetupError
 from headrace.policies import (
     BestFit,

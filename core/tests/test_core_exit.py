@@ -15,7 +15,7 @@ FAILS_LATE_S = 240.0
 COMMON = """
 import os, signal, sys, threading
 import headrace
-from headrace._scheduling.node import Node
+from headrace._scheduling.node import Section
 from headrace._scheduling.locks import Signal
 
 entered, leave = threading.Semaphore(0), threading.Semaphore(0)
@@ -37,11 +37,11 @@ headrace.register("OwnGate", OwnGate)
 
 def interrupt_when(condition):
     changed = Signal()
-    notify = Node.notify
-    def noticed(node):
+    leave = Section.__exit__
+    def noticed(section, *raised):
         changed.wake()
-        notify(node)
-    Node.notify = noticed
+        leave(section, *raised)
+    Section.__exit__ = noticed
     hit = threading.Event()
     def interrupt(signum, frame):
         if not hit.is_set():

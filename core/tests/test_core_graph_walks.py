@@ -11,7 +11,7 @@ import pytest
 
 import headrace
 from headrace import errors
-from headrace._scheduling.cycles import entries_running_here
+from headrace._scheduling.threads import entries_running_here
 
 
 def backend(name, function, **attributes):

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 import headrace
 from headrace import errors
-from headrace._scheduling.workers import Work
+from headrace._scheduling.threads import Work
 from headrace.policies import BatchPolicy, BestFit, Cut, DispatchPolicy, Greedy
 
 

@@ -26,10 +26,10 @@ from hypothesis.stateful import (
 from headrace._backend import Backend, InitContext
 from headrace._build.batch_end import BatchEnd
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
-from headrace._scheduling.instance import Instance
+from headrace._scheduling.instance import Instance, Limits
 from headrace._scheduling.locks import Signal
-from headrace._scheduling.scheduler import Limits, Scheduler
-from headrace._scheduling.workers import Runner
+from headrace._scheduling.scheduler import Scheduler
+from headrace._scheduling.threads import Runner
 from headrace.errors import ClosedError, HeadraceError, InstanceLostError
 from headrace.policies import BestFit, Greedy
 from headrace_testing import FakeClock

@@ -20,9 +20,9 @@ from headrace._engine.reload import Reloader
 from headrace._graph.caller import is_cheap, run_in_caller
 from headrace._graph.request import GraphRequest
 from headrace._graph.waiting import may_wait, run_and_wait
+from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.calls import call_run_here, reentrant
 from headrace._scheduling.entry import DONE, Entry
-from headrace._scheduling.waiting import refuse_inside
 from headrace._tracebacks import without_inner_frames
 from headrace.errors import ConfigError, InputError, PluginError, SetupError
 

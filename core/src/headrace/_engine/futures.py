@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import inside
 from headrace._scheduling.calls import reentrant
-from headrace._scheduling.cycles import cycle_of, waiting
 from headrace._scheduling.entry import RUNNING, Entry
 from headrace._scheduling.helpers import callbacks, errands
 from headrace._scheduling.locks import Signal
+from headrace._scheduling.threads import cycle_of, waiting
 
 if TYPE_CHECKING:
     import asyncio
@@ -193,7 +193,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
                 raise inside(node)
 
     def places(self) -> Sequence[tuple[Node, object]]:
-        """Give what it needs; see `headrace._scheduling.cycles`."""
+        """Give what it needs; see `headrace._scheduling.threads`."""
         if self.done() or self._scheduler is None:
             return ()
         if isinstance(self._entry, Entry):

@@ -13,8 +13,8 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.calls import call_run_here, reentrant
-from headrace._scheduling.cycles import served_here
 from headrace._scheduling.locks import Signal
+from headrace._scheduling.threads import served_here
 from headrace._tracebacks import without_inner_frames
 from headrace.errors import (
     ClosedError,

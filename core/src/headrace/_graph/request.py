@@ -10,10 +10,16 @@ from headrace._graph.entries import count, elements_of, entry_at
 from headrace._graph.handover import unable
 from headrace._graph.traversal import Failure, Traversal
 from headrace._graph.turn import Turn
-from headrace._scheduling import entry as states
 from headrace._scheduling.admission import inside
-from headrace._scheduling.entry import DONE, NOBODY, QUEUED, RUNNING, refuses_change
-from headrace._scheduling.submission import cancel_all
+from headrace._scheduling.entry import (
+    DONE,
+    NOBODY,
+    QUEUED,
+    RUNNING,
+    WAITING,
+    refuses_change,
+)
+from headrace._scheduling.scheduler import cancel_all
 from headrace.errors import HeadraceError, OverloadedError
 
 if TYPE_CHECKING:
@@ -28,8 +34,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.scheduler import Scheduler
 
 __all__ = ["GraphRequest"]
-
-_WAITING = (states.NEW, states.ENTERED, states.OUTSIDE, QUEUED)
 
 
 class _Ended(NamedTuple):
@@ -265,7 +269,7 @@ class GraphRequest:
         if self._over:
             return DONE
         states = {entry.state for _, entry in list(self._open.values())}
-        return QUEUED if states and states.issubset(_WAITING) else RUNNING
+        return QUEUED if states and states.issubset(WAITING) else RUNNING
 
     def check_wait(self, entry: object = None) -> None:
         """Refuse to let this thread wait for the request while it holds what that needs.

@@ -8,9 +8,9 @@ from headrace._graph.caller import run_in_caller
 from headrace._graph.request import GraphRequest
 from headrace._scheduling.admission import inside
 from headrace._scheduling.calls import call_run_here
-from headrace._scheduling.cycles import cycle_of, entries_running_here, noted
 from headrace._scheduling.entry import Entry
 from headrace._scheduling.locks import Signal
+from headrace._scheduling.threads import cycle_of, entries_running_here, noted
 
 if TYPE_CHECKING:
     from headrace._graph.graph import Graph

@@ -6,9 +6,9 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from headrace._scheduling.cycles import served_here, waited_for
 from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, own_error
 from headrace._scheduling.queue_full import QUEUE_FULL
+from headrace._scheduling.threads import served_here, waited_for
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.node import Node
-
-__all__ = [
-    "deadline_error",
-    "enter",
-    "held_here",
-    "inside",
-    "interrupted",
-    "refuse",
-    "unfit",
-]
 
 
 def enter(

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import RUNNING, own_error
 from headrace._scheduling.instance import BARGE_S, FAST_S, RETURNING, SWIFT_S
-from headrace._scheduling.workers import Caller, Runner, Work
+from headrace._scheduling.threads import Caller, Runner, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
-    from headrace._scheduling.workers import Workers
+    from headrace._scheduling.threads import Workers
 
-__all__ = ["Assignment"]
 
 _SUSTAINED = 8
 """When so many more batches of a slow backend were due as soon as an instance was free than times

@@ -6,26 +6,15 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.cycles import batches_run
+from headrace._scheduling.threads import batches_run
 from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.workers import Work
+    from headrace._scheduling.threads import Work
     from headrace.keys import Request
-
-__all__ = [
-    "Filler",
-    "Outcome",
-    "judged",
-    "note_codes",
-    "refusal",
-    "run",
-    "run_alone",
-    "wrapped",
-]
 
 
 class Filler(dict[str, Any]):
@@ -171,10 +160,7 @@ def _for_owner(error: BaseException | None) -> BaseException | None:
 def _no_result(node: str, instance: Instance, request: Request) -> NoResultError:
     silent = instance.backend._last_label(request)
     return NoResultError(
-        f"{silent} wrote no 'result'",
-        node=node,
-        backend=silent,
-        instance=instance.index,
+        f"{silent} wrote no 'result'", node=node, backend=silent, instance=instance.index
     )
 
 

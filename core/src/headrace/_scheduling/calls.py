@@ -21,29 +21,13 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headrace._scheduling.helpers import errands
-from headrace._scheduling.locks import (
-    Signal,
-    holds_a_lock,
-    main_thread,
-    near_stack_end,
-    no_room,
-)
+from headrace._scheduling.locks import Signal, holds_a_lock, main_thread, near_stack_end, no_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
-__all__ = [
-    "Call",
-    "OwnThread",
-    "call_run_here",
-    "errand",
-    "reentrant",
-    "served_by",
-    "serves",
-    "serving",
-]
 
 T = TypeVar("T")
 

@@ -11,25 +11,22 @@ from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._scheduling.base import SchedulerBase
 from headrace._scheduling.batch import run_alone
 from headrace._scheduling.calls import errand
 from headrace._scheduling.entry import MISSING, refuses_change
 from headrace._scheduling.helpers import errands
 from headrace._scheduling.instance import BARGE_S, RETURNING, SWIFT_S
 from headrace._scheduling.locks import holds_a_lock, main_thread, near_stack_end
-from headrace._scheduling.waiting import WaitingCallers
-from headrace._scheduling.workers import Caller, Work
+from headrace._scheduling.threads import Caller, Work
 from headrace.errors import code_of
 
 if TYPE_CHECKING:
-    from headrace._scheduling.base import SchedulerBase
     from headrace._scheduling.instance import IdleList, Instance
     from headrace.keys import Request
 
-__all__ = ["Claiming", "fail", "restore"]
 
-
-class Claiming(WaitingCallers):
+class Claiming(SchedulerBase):
     """What a scheduler does for callers that run their own request, past the queue."""
 
     _sorts = False  # a helper thread is about to put swift instances on their idle list

@@ -10,7 +10,7 @@ from headrace._scheduling.admission import deadline_error
 from headrace._scheduling.assignment import Assignment
 from headrace._scheduling.batch import refusal
 from headrace._scheduling.entry import DONE, RUNNING
-from headrace._scheduling.workers import Caller, Runner, Work
+from headrace._scheduling.threads import Caller, Runner, Work
 from headrace.errors import BatchRangeError, ContractError
 
 if TYPE_CHECKING:
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from headrace._scheduling.helpers import Timer
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
-    from headrace._scheduling.workers import Workers
+    from headrace._scheduling.threads import Workers
     from headrace.policies import BatchPolicy, DispatchPolicy
 
-__all__ = ["Dispatcher"]
 
 _SOONEST_S = 0.001
 """A policy that asks to be asked again at once is asked after this, so that it cannot spin."""

@@ -13,7 +13,7 @@ from headrace._scheduling.calls import errand
 from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.entry import DONE, RUNNING
 from headrace._scheduling.helpers import errands
-from headrace._scheduling.workers import Runner, Work, Workers
+from headrace._scheduling.threads import Runner, Work, Workers
 from headrace.errors import BackendError
 
 if TYPE_CHECKING:
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.helpers import Timer
     from headrace._scheduling.node import Node
-    from headrace._scheduling.workers import Caller
+    from headrace._scheduling.threads import Caller
     from headrace.policies import BatchPolicy, DispatchPolicy
-
-__all__ = ["Driver", "earliest"]
 
 
 class Driver:

@@ -15,23 +15,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.locks import Signal
     from headrace.keys import Request
 
-__all__ = [
-    "DONE",
-    "ENTERED",
-    "MISSING",
-    "NEW",
-    "NOBODY",
-    "OUTSIDE",
-    "QUEUED",
-    "RUNNING",
-    "Entry",
-    "Owner",
-    "Quota",
-    "checked_weight",
-    "own_error",
-    "refuses_change",
-    "unreadable",
-]
 
 NEW = "new"
 ENTERED = "entered"
@@ -41,6 +24,8 @@ OUTSIDE = "outside"
 QUEUED = "queued"
 RUNNING = "running"
 DONE = "done"
+WAITING = (NEW, ENTERED, OUTSIDE, QUEUED)
+"""The states in which no backend has begun, so that the request may be taken back."""
 
 MISSING = object()
 """Stands for the ``data`` of a request that has none."""

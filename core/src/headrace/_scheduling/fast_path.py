@@ -31,6 +31,7 @@ from collections import deque
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.batch import judged, wrapped
 from headrace._scheduling.calls import errand
 from headrace._scheduling.claiming import Claiming, fail, restore
@@ -38,7 +39,6 @@ from headrace._scheduling.entry import MISSING
 from headrace._scheduling.helpers import errands
 from headrace._scheduling.instance import RETURNING, SWIFT_S
 from headrace._scheduling.locks import holds_a_lock, main_thread, near_stack_end, no_room
-from headrace._scheduling.waiting import refuse_inside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.base import SchedulerBase
     from headrace.keys import Request
 
-__all__ = ["FastPath"]
 
 _take = deque.popleft
 
@@ -180,7 +179,7 @@ class FastPath(Claiming):
                 if self._unqueued_max and data is not MISSING:
                     errand(self._call_locked, request, data, weight, home, internal=internal)
                 else:
-                    self._queue_up_in_main(request, weight, home, internal=internal)
+                    self._queue_up(request, weight, home, internal=internal)
             except BaseException as raised:
                 restore(request, data, raised)
                 raise

@@ -23,7 +23,6 @@ from headrace._scheduling.locks import Signal, taking
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Alarm", "Helpers", "Timer", "callbacks", "errands", "shared_timer"]
 
 _log = logging.getLogger("headrace.threads")
 
@@ -62,6 +61,8 @@ class Helpers:
         self._starting_since: float | None = None
         self.add = self._jobs.put
         """Give a job, in one step; whoever gives it calls `watch` next."""
+        self.empty = self._jobs.empty
+        """Tell whether all jobs have been taken."""
 
     def run(self, function: Callable[..., object], *args: Any) -> None:
         """Let a thread call ``function(*args)``, now.
@@ -79,7 +80,7 @@ class Helpers:
 
     def attend(self) -> None:
         """See to jobs that were given by a thread which could do no more than that."""
-        if not self._jobs.empty():
+        if not self.empty():
             with suppress(RuntimeError):  # no thread can be started; another time, then
                 self.watch()
 

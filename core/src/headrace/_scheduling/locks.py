@@ -16,17 +16,6 @@ import threading
 from threading import get_ident
 from typing import Any
 
-__all__ = [
-    "Signal",
-    "holds_a_lock",
-    "in_main_thread",
-    "main_thread",
-    "near_stack_end",
-    "no_room",
-    "outermost",
-    "taking",
-]
-
 _ROOM = 100
 """How many more calls the stack must have room for when a lock is to be taken: more than it takes."""
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from headrace.keys import Request
 
-__all__ = ["DEFAULT_MAX", "NamedQueue", "Queues"]
 
 DEFAULT_MAX = 64
 """How many requests a queue holds that nobody declared."""

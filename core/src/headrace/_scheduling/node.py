@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, Entry, own_error
 from headrace._scheduling.helpers import errands
-from headrace._scheduling.instance import SWIFT_S, new_idle_lists
+from headrace._scheduling.instance import SWIFT_S, Counts, new_idle_lists
 from headrace._scheduling.locks import outermost
 from headrace._scheduling.queue import NodeQuota, RequestQueue
-from headrace._scheduling.statistics import Counts
-from headrace._scheduling.workers import Caller
+from headrace._scheduling.threads import Caller
 from headrace.errors import InstanceLostError, code_of
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.locks import Signal
     from headrace.errors import ClosedError
 
-__all__ = ["Node", "Section"]
 
 _log = logging.getLogger("headrace.scheduling")
 
@@ -57,7 +55,9 @@ class Section:
             outermost[get_ident()] = lock
 
     def __exit__(self, *_: object) -> None:
-        self._node.notify()
+        node = self._node
+        if node.settled or node.afterwards or not errands.empty():
+            node.notify()
 
 
 class Node:
@@ -88,6 +88,7 @@ class Node:
         needs_result: Whether a request that ends without a ``result`` has failed.
         lost: Whether no instance lives.
         afterwards: What is to be called as soon as the lock is left.
+        settled: Entries whose owners are to be notified: the thread that pops one does so.
         section, lock: See `Section`.
         notifies_callers: Whether callers that wait are notified of their outcome, as all other owners
             are; else `settle` counts it for them.
@@ -124,8 +125,7 @@ class Node:
         self.needs_result = True
         self.lost = False
         self.afterwards: deque[Callable[[], object]] = deque()
-        # Settled in this section, or in those of other threads: whoever pops an entry notifies its owner.
-        self._settled: deque[Entry] = deque()
+        self.settled: deque[Entry] = deque()
         self._unnotified: dict[Entry, None] = {}  # all that is settled, until its owner is notified
         self._closers: list[Signal] = []
         self.measure(self.instances)
@@ -206,7 +206,7 @@ class Node:
             self._release(owner)
         else:
             self._unnotified[entry] = None
-            self._settled.append(entry)
+            self.settled.append(entry)
         if error is not None and isinstance(owner, Caller) and owner.groups:
             self._cancel_group(owner.groups.get(entry, []))
 
@@ -242,11 +242,11 @@ class Node:
     # Notifying.
 
     def notify(self) -> None:
-        """Do what was left for after the section, and notify the owners of what was settled. Without the lock.
+        """Do what was left for after the section, and notify the owners of what was settled.
 
-        Another thread may settle entries meanwhile, under the lock: this thread may notify their owners,
-        too, and the other then finds nothing. Whatever goes wrong with one owner, the others are
-        notified.
+        Without the lock. While this thread notifies, another may settle entries under the lock: either
+        this thread pops them, too, and the other finds nothing to do; or the other does. Whatever goes
+        wrong with one owner, the others are notified.
         """
         errands.attend()
         while self.afterwards:
@@ -255,16 +255,16 @@ class Node:
             except IndexError:  # another thread was quicker
                 break
             action()
-        if self._settled:
+        if self.settled:
             self._notify_owners()
             if self.refusing is not None:
                 with self.lock:
                     self.look_if_quiet()
 
     def _notify_owners(self) -> None:
-        while self._settled:
+        while self.settled:
             try:
-                entry = self._settled.popleft()
+                entry = self.settled.popleft()
             except IndexError:  # another thread was quicker
                 return
             self._notify_one(entry)

@@ -17,7 +17,7 @@ from headrace._scheduling.driving import Driver
 from headrace._scheduling.locks import main_thread, taking
 from headrace._scheduling.node import Node
 from headrace._scheduling.scheduler import Scheduler
-from headrace._scheduling.workers import Caller
+from headrace._scheduling.threads import Caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from headrace._scheduling.batch import Outcome
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.workers import Work
+    from headrace._scheduling.threads import Work
     from headrace.keys import Request
 
-__all__ = ["ProbedScheduler", "Probes"]
 
 _log = logging.getLogger("headrace.probes")
 
@@ -152,9 +151,9 @@ class ProbedNode(Node):
         others: list[Entry] = []
         ended = self.clock()
         try:
-            while self._settled:
+            while self.settled:
                 try:
-                    entry = self._settled.popleft()
+                    entry = self.settled.popleft()
                 except IndexError:  # another thread was quicker
                     break
                 (callers if isinstance(entry.owner, Caller) else others).append(entry)

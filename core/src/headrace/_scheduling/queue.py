@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     Evict = Callable[[Entry, BaseException], None]
     """Fails an entry that waits at a node, if it still waits there."""
 
-__all__ = ["HANDED", "Handed", "NodeQuota", "RequestQueue", "Waits"]
-
 
 class RequestQueue:
     """Entries that wait; every operation costs O(1) per entry, however many wait.

@@ -9,8 +9,8 @@ from pydantic import Field
 from headrace._build.word import Word
 from headrace._options import Options as _Options
 from headrace._scheduling.batch import Filler
-from headrace._scheduling.cycles import entries_running_here
 from headrace._scheduling.named_queues import DEFAULT_MAX
+from headrace._scheduling.threads import entries_running_here
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError
 
 if TYPE_CHECKING:

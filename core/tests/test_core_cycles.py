@@ -1,4 +1,4 @@
-"""Backends that call pipelines: in a circle they are refused, and nobody else is."""
+"""Backends that call pipelines: in a cycle they are refused, and nobody else is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 import headrace
-from headrace._scheduling import cycles
+from headrace._scheduling.threads import waiting as threads_that_wait
 from headrace.errors import ContractError, RequestsFailed
 
 LONG_S = 20
@@ -87,7 +87,7 @@ def go(*places):
     for thread in threads:
         thread.join(LONG_S)
     assert not any(thread.is_alive() for thread in threads)
-    assert not cycles.waiting
+    assert not threads_that_wait
     return outcomes
 
 
@@ -96,7 +96,7 @@ def go(*places):
 )
 @pytest.mark.parametrize("way", CALLS)
 @pytest.mark.parametrize("names", ["ab", "abc"])
-def test_nodes_whose_backends_call_each_other_in_a_circle(calling, monkeypatch, names, way, around):
+def test_nodes_whose_backends_call_each_other_in_a_cycle(calling, monkeypatch, names, way, around):
     monkeypatch.setattr(calling, "way", staticmethod(CALLS[way]))
     monkeypatch.setattr(calling, "barrier", threading.Barrier(len(names)), raising=False)
     config = {
@@ -141,7 +141,7 @@ def test_waiting_for_a_future_of_its_own_pipeline_by_any_means_is_refused(
 
 @pytest.mark.parametrize("around", ["{}", "BackgroundThread[{}]"])
 @pytest.mark.parametrize("way", CALLS)
-def test_calls_without_a_circle_are_never_refused(calling, monkeypatch, way, around):
+def test_calls_without_a_cycle_are_never_refused(calling, monkeypatch, way, around):
     monkeypatch.setattr(calling, "way", staticmethod(CALLS[way]))
     monkeypatch.setattr(calling, "barrier", threading.Barrier(1), raising=False)
     config = {
