@@ -135,6 +135,13 @@ def test_wrong_arguments_give_2():
         assert result.stderr
 
 
+def test_without_the_conformance_kit_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "headrace_testing", None)
+    result = headrace_says("conformance", "Identity")
+    assert result.exit_code == 2
+    assert 'pip install "headrace[testing]"' in result.stderr
+
+
 def test_python_dash_m():
     done = python("-m", "headrace", "--version")
     assert (done.returncode, done.stdout) == (0, f"headrace {headrace.__version__}\n")

@@ -18,7 +18,7 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from headrace_cli.app import app
-from headrace_cli.plugin_commands import OWN_COMMANDS
+from headrace_cli.names import COMMANDS as OWN_COMMANDS
 
 HOOKS = """
 from headrace.hookspecs import hookimpl
@@ -425,5 +425,9 @@ def test_list_calls_both_of_two_plugins_that_offer_one_definition_duplicates(sit
     assert rows["two"]["remedy"].startswith("Write one:Twice or two:Twice, or disable one")
 
 
-def test_the_names_of_our_commands_are_those_of_the_command_line():
-    assert sorted(OWN_COMMANDS) == sorted(typer.main.get_command(app).commands)
+def test_the_help_says_of_each_command_what_the_command_says_first():
+    group = typer.main.get_command(app)
+    context = group.make_context("headrace", [], resilient_parsing=True)
+    for name, line in OWN_COMMANDS.items():
+        first = group.get_command(context, name).help.partition("\n\n")[0]
+        assert line.rstrip(".") in first.replace("\n", " ")

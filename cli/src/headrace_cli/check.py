@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 import headrace
 from headrace.errors import HeadraceError, Problem
+from headrace_cli.arguments import Config, Json, NoImport, Settings
 from headrace_cli.building import building
 from headrace_cli.console import OK, WRONG, counted, say, tell
 from headrace_cli.printing import as_json
@@ -14,40 +17,42 @@ from headrace_cli.reporting import refusal
 from headrace_cli.source import read_as, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace import PipelineConfig
 
 __all__ = ["check", "told_warnings"]
 
 
 def check(
-    what: str, *, json: bool, allow_import: bool, settings: Sequence[str] = (), build: bool = False
+    config: Config,
+    json: Json = False,
+    settings: Settings = None,
+    build: Annotated[
+        bool, typer.Option("--build", help="Build it too, warm it up, and close it again.")
+    ] = False,
+    no_import: NoImport = False,
 ) -> int:
-    """Check a configuration; give the exit status.
+    """Check a configuration without building it.
 
-    Args:
-        what: A file or an expression.
-        json: Whether to print JSON.
-        allow_import: Whether the code under ``import`` may run.
-        settings: What ``--set`` lays over it.
-        build: Whether to build it too, warm it up and close it.
+    No model and no heavy library is loaded, unless --build asks for it. Shows all problems at once,
+    with their places; warnings do not change the exit status. With --json: {"ok": ..., "problems":
+    [...], "warnings": [...]}, and "nodes" when it is right; "built", as `describe()` gives it.
 
-    Raises:
-        HeadraceError: It is wrong, or cannot be built.
-        WrongArgument: A text in ``settings`` is no ``KEY=VALUE``.
-    """
+    \b
+    Examples:
+      headrace check line.toml
+      headrace check line.toml --no-import --json
+      headrace check line.toml --build --set model=new.onnx
+    """  # noqa: D301 - typer keeps the lines after a backspace character
     warnings: list[dict[str, Any]] = []
     try:
-        with read_as(what):
-            config = headrace.PipelineConfig.load(
-                source_of(what, settings), allow_import=allow_import
-            )
-        found = headrace.explain(config)
+        with read_as(config):
+            source = source_of(config, settings or ())
+            loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
+        found = headrace.explain(loaded)
         warnings = told_warnings(found)
         for warning in [] if json else warnings:
             tell(f"warning: {Problem(**warning).render()}")
-        built = _built(config) if build else None
+        built = _built(loaded) if build else None
     except HeadraceError as error:
         if not json:
             raise

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
 
 import headrace
-from headrace.errors import ConfigError, PluginError
+from headrace.errors import ConfigError, MissingDependencyError, PluginError
+from headrace_cli.arguments import Json, names_beginning
 from headrace_cli.console import FAILED, OK, WrongArgument, counted, say, tell, told
 from headrace_cli.names import all_names, backends_named, plugins_named
 from headrace_cli.printing import as_json
-from headrace_testing.conformance import BackendConformance, Certificate, Verdict, certify
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from types import ModuleType
 
     from headrace.plugins import Plugin
+    from headrace_testing.conformance import BackendConformance, Certificate, Verdict
 
 __all__ = ["conformance"]
 
@@ -38,22 +43,51 @@ _MARKS = {
 }
 
 
-def conformance(names: Sequence[str], *, certificate: str | None, json: bool) -> int:
-    """Judge backends by name; give the exit status.
+def conformance(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME",
+            help="A backend (ResizeMat, cv:ResizeMat), or a plugin (cv) or distribution "
+            "(headrace-cv) for all its backends.",
+            show_default=False,
+            autocompletion=names_beginning,
+        ),
+    ],
+    certificate: Annotated[
+        Optional[str],  # noqa: UP045 - older typers read no other spelling
+        typer.Option(
+            "--certificate",
+            metavar="OUT.JSON",
+            help="Write the certificates to this file, as JSON.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Judge backends by the rules of the backend contract, and print a certificate.
 
-    Raises:
-        ConfigError: A name is no backend, plugin or distribution.
-        WrongArgument: The certificate cannot be written where it is asked for.
-    """
+    Every backend is judged through the conformance class that its distribution offers in the
+    entry-point group `headrace.conformance`; one without is reported as not certified, which is
+    exit status 1, as is a rule that is broken. Rules that its author excepts are shown with the
+    reason. With --json the certificates go to stdout.
+
+    \b
+    Examples:
+      headrace conformance ResizeMat
+      headrace conformance headrace-cv headrace-ort --certificate certificate.json
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    kit = _kit()
     wanted = {(plugin.distribution, one): plugin for name in names for one, plugin in _named(name)}
     if certificate is not None and not Path(certificate).absolute().parent.is_dir():
         raise WrongArgument(f"there is no folder for the certificate {certificate!r}")
     classes = _conformance_classes()
-    certificates = []
+    certificates: list[Certificate] = []
     for (distribution, name), plugin in wanted.items():
-        found = _certificate(
-            name, plugin, classes.get((_OFFERED_BY.get(distribution, distribution), name))
-        )
+        path = classes.get((_OFFERED_BY.get(distribution, distribution), name))
+        found = _certificate(kit, name, plugin, path)
+        if isinstance(found, str):
+            found = _none(kit, name, plugin, found)
         certificates.append(found)
         if not json:
             _show(found)
@@ -71,6 +105,17 @@ def conformance(names: Sequence[str], *, certificate: str | None, json: bool) ->
     if failed and not json:
         tell(f"{failed} of {counted(len(certificates), 'backend')} not certified")
     return FAILED if failed else OK
+
+
+def _kit() -> ModuleType:
+    """Give the conformance kit, which is a distribution of its own."""
+    if importlib.util.find_spec("headrace_testing") is None:
+        raise MissingDependencyError(
+            "the conformance kit is a distribution of its own, which is not installed",
+            distribution="headrace-testing",
+            hint='Install it: pip install "headrace[testing]"',
+        )
+    return importlib.import_module("headrace_testing.conformance")
 
 
 def _named(name: str) -> list[tuple[str, Plugin]]:
@@ -91,27 +136,28 @@ def _conformance_classes() -> dict[tuple[str, str], str]:
     return {(point.dist.name, point.name): point.value for point in points if point.dist}
 
 
-def _certificate(name: str, plugin: Plugin, path: str | None) -> Certificate:
-    """Judge one backend; whatever keeps it from being judged is in the certificate."""
+def _certificate(kit: ModuleType, name: str, plugin: Plugin, path: str | None) -> Certificate | str:
+    """Judge one backend, or say what keeps it from being judged."""
     if not plugin.usable:
-        return _none(name, plugin, f"{plugin.distribution} cannot be used: {plugin.reason}")
+        return f"{plugin.distribution} cannot be used: {plugin.reason}"
     if path is None:
-        return _none(name, plugin, _HOW)
+        return _HOW
     try:
         promised = plugin.backend(name)
     except PluginError as error:
-        return _none(name, plugin, error.what)
+        return error.what
     try:
         cls = plugin.load(path)
     except PluginError as error:
         why = told(error.__cause__ or error)
-        return _none(name, plugin, f"its conformance class {path} cannot be imported: {why}")
-    if not isinstance(cls, type) or not issubclass(cls, BackendConformance):
-        return _none(name, plugin, f"{path} is no subclass of headrace_testing.BackendConformance")
+        return f"its conformance class {path} cannot be imported: {why}"
+    if not isinstance(cls, type) or not issubclass(cls, kit.BackendConformance):
+        return f"{path} is no subclass of headrace_testing.BackendConformance"
     try:
-        return certify(_of(name, plugin, cls), promised=promised)
+        found: Certificate = kit.certify(_of(name, plugin, cls), promised=promised)
     except Exception as error:  # noqa: BLE001 - foreign code may raise anything
-        return _none(name, plugin, f"{path} cannot be judged: {type(error).__name__}: {error}")
+        return f"{path} cannot be judged: {told(error)}"
+    return found
 
 
 def _of(name: str, plugin: Plugin, cls: type[BackendConformance]) -> type[BackendConformance]:
@@ -124,10 +170,10 @@ def _of(name: str, plugin: Plugin, cls: type[BackendConformance]) -> type[Backen
     return type(cls.__name__, (cls,), {"expression": f"{plugin.plugin}:{text}"})
 
 
-def _none(name: str, plugin: Plugin, problem: str) -> Certificate:
+def _none(kit: ModuleType, name: str, plugin: Plugin, problem: str) -> Certificate:
     import platform
 
-    return Certificate(
+    found: Certificate = kit.Certificate(
         backend=name,
         distribution=plugin.distribution,
         version=plugin.version,
@@ -138,6 +184,7 @@ def _none(name: str, plugin: Plugin, problem: str) -> Certificate:
         platform=f"{platform.system()} {platform.machine()}",
         problem=problem,
     )
+    return found
 
 
 def _show(found: Certificate) -> None:

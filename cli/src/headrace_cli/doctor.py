@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 from headrace.plugins import Finding, findings, installed
 from headrace_cli.offers import whose, wrong_offers
-from headrace_cli.owners import Owners
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headrace.plugins import Plugin
 
@@ -47,7 +50,7 @@ def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list
         for one in findings()
         if not (one.backend and one.distribution in imported and one.kind == "missing_dependency")
     ]
-    owners = Owners()
+    owners = _Owners()
     for plugin in examined:
         found += [*_overlaps(plugin, owners), *_not_importable(plugin)]
     found += wrong_offers(examined)
@@ -62,7 +65,7 @@ def _with_state(plugin: Plugin, found: Sequence[Finding]) -> Plugin:
     return plugin
 
 
-def _overlaps(plugin: Plugin, owners: Owners) -> Iterator[Finding]:
+def _overlaps(plugin: Plugin, owners: _Owners) -> Iterator[Finding]:
     """Report libraries of which two builds are installed, one written over the other."""
     for package, names in owners.rivals(plugin.requires):
         reason = f"{' and '.join(names)} install {package!r} into one folder"
@@ -83,3 +86,38 @@ def _not_importable(plugin: Plugin) -> Iterator[Finding]:
             if isinstance(error.__cause__, SystemExit):
                 remedy = "Ask its author for a fix: its module ends the program."
             yield Finding("broken", error.what, remedy, *whose(plugin), name)
+
+
+class _Owners:
+    """The distributions of each package that is installed, looked up when they are first needed."""
+
+    def __init__(self) -> None:
+        self._by_package: Mapping[str, list[str]] | None = None
+
+    def rivals(self, requires: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+        """Give each package that something required and others install into one folder, with all names."""
+        if self._by_package is None:
+            from importlib.metadata import packages_distributions
+
+            self._by_package = packages_distributions()
+        wanted = set(map(_name, requires))
+        for package, brought in self._by_package.items():
+            names = sorted({str(canonicalize_name(one)) for one in brought})
+            # Several distributions may share a namespace package, which has no file of its own.
+            if len(names) > 1 and wanted & set(names) and _has_a_file(package):
+                yield package, names
+
+
+def _name(requirement: str) -> str:
+    try:
+        return canonicalize_name(Requirement(requirement).name)
+    except InvalidRequirement:
+        return ""
+
+
+def _has_a_file(package: str) -> bool:
+    try:
+        found = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    return found is not None and found.origin is not None

@@ -3,42 +3,64 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
 
 import headrace
 from headrace.errors import Problem
+from headrace_cli.arguments import Json, NoImport, Settings
 from headrace_cli.console import OK, WrongArgument, counted, say
 from headrace_cli.graph import FORMATS
 from headrace_cli.printing import as_json, escaped, shown
 from headrace_cli.source import is_file, read_as, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.tree import Tree
 
 __all__ = ["explain"]
 
 
 def explain(
-    what: str,
-    *,
-    json: bool,
-    allow_import: bool,
-    graph: str | None = None,
-    settings: Sequence[str] = (),
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG|EXPRESSION",
+            help="A TOML file, or a quoted expression.",
+            show_default=False,
+        ),
+    ],
+    json: Json = False,
+    settings: Settings = None,
+    no_import: NoImport = False,
+    graph: Annotated[
+        Optional[str],  # noqa: UP045 - older typers read no other spelling
+        typer.Option(
+            "--graph",
+            metavar="svg|mermaid|dot",
+            help="Print the graph of the nodes as a picture instead.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> int:
-    """Explain a configuration file, or an expression; give the exit status.
+    """Show what a configuration or expression asks for.
 
-    Raises:
-        ConfigError: It is wrong.
-        WrongArgument: There is no picture of that kind, or none of an expression.
-    """
+    A tree of the backends with their options and where each value comes from, batch ranges,
+    threads, who runs each node, and the distributions needed. Nothing is built and no heavy
+    library is loaded. With --json what `headrace.explain` gives; with --graph too: {"format": ...,
+    "graph": ...}.
+
+    \b
+    Examples:
+      headrace explain line.toml
+      headrace explain "S[DecodeMat,ResizeMat(224,224)]"
+      headrace explain page.toml --graph svg > page.svg
+    """  # noqa: D301 - typer keeps the lines after a backspace character
     if graph is not None and graph not in FORMATS:
         raise WrongArgument(f"--graph: expected one of {', '.join(FORMATS)}, got {graph!r}")
     with read_as(what):
         if is_file(what) or settings:
-            found = headrace.explain(source_of(what, settings), allow_import=allow_import)
+            found = headrace.explain(source_of(what, settings or ()), allow_import=not no_import)
         else:
             found = headrace.explain(headrace.parse(what))
     if graph is not None and "nodes" in found:

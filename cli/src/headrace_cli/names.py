@@ -9,7 +9,18 @@ from headrace import plugins
 if TYPE_CHECKING:
     from headrace.plugins import Plugin
 
-__all__ = ["all_names", "all_plugins", "backends_named", "plugins_named"]
+__all__ = ["COMMANDS", "all_names", "all_plugins", "backends_named", "plugins_named"]
+
+COMMANDS = {
+    "run": "Run inputs through a pipeline and print the results.",
+    "check": "Check a configuration without building it.",
+    "explain": "Show what a configuration or expression asks for.",
+    "conformance": "Judge backends by the rules of the backend contract, and print a certificate.",
+    "schema": "Print the JSON Schema of configurations, for editors.",
+    "plugins": "Show what is installed, what a backend takes, and what is wrong.",
+    "new": "Start a distribution of your own from a template.",
+}
+"""The own commands, each in the module of its name, which plugins cannot replace."""
 
 
 def all_plugins() -> list[Plugin]:

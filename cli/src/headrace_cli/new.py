@@ -6,20 +6,24 @@ import keyword
 import re
 import sys
 from importlib import resources
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from headrace.errors import ConfigError, Problem
 from headrace.plugins import KNOWN_BACKENDS, qualifier
+from headrace_cli.arguments import CONTEXT_SETTINGS, EXITS, Json
 from headrace_cli.console import OK, say, tell
 from headrace_cli.names import all_plugins
 from headrace_cli.printing import as_json
+from headrace_cli.reporting import Command, Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.abc import Traversable
-    from pathlib import Path
 
-__all__ = ["new_backend"]
+__all__ = ["new"]
 
 _CLASS = re.compile(r"[A-Z][A-Za-z0-9]*")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*")
@@ -29,17 +33,54 @@ _TOKEN = re.compile(
 _ROOT = "{{cookiecutter.distribution}}"
 
 
-def new_backend(name: str, folder: Path, *, json: bool) -> int:
-    """Make a distribution with one backend in ``folder``; give the exit status.
+new = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings=CONTEXT_SETTINGS,
+)
 
-    Args:
-        name: The backend, as a class (``GaussBlur``) or in words (``gauss-blur``).
-        folder: Where the folder of the distribution is made; it is made too if need be.
-        json: Whether to print JSON.
 
-    Raises:
-        ConfigError: The name is none, or is taken; or the place is.
-    """
+@new.callback()
+def _new() -> None:
+    """Start a distribution of your own from a template."""
+
+
+@new.command(cls=Command, epilog=EXITS)
+def backend(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The backend, as in a configuration (GaussBlur), or in words (gauss-blur). The "
+            "distribution is then headrace-gauss-blur, its package headrace_gauss_blur.",
+            show_default=False,
+        ),
+    ],
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--dir",
+            metavar="FOLDER",
+            help="Where the folder of the distribution is made.",
+            show_default=". (here)",
+        ),
+    ] = Path(),
+    json: Json = False,
+) -> int:
+    """Make a distribution with one backend.
+
+    Contract, options, functions, tests through the conformance kit, README, CHANGELOG, CI file and
+    entry points, ready to install and to test. Needs no network. Nothing that exists is changed.
+
+    Prints the path of the folder; with --json: {"backend", "distribution", "package", "path",
+    "files"}.
+
+    \b
+    Examples:
+      headrace new backend GaussBlur
+      headrace new backend gauss-blur --dir projects
+    """  # noqa: D301 - typer keeps the lines after a backspace character
     names = _names(name)
     _check_free(names)
     files = {_render(path, names): _render(text, names) for path, text in _template()}

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import ConfigError, MissingDependencyError, PluginError
 from headrace.plugins import PROBE_METHODS, Finding
-from headrace_cli.plugin_commands import OWN_COMMANDS, as_command
+from headrace_cli.names import COMMANDS
+from headrace_cli.plugin_commands import as_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +37,7 @@ def wrong_offers(plugins: Sequence[Plugin]) -> Iterator[Finding]:
     for plugin in plugins:
         for hook in OFFERS:
             for name, path in plugin.hooks[hook].items():
-                if hook == "commands" and name in OWN_COMMANDS:
+                if hook == "commands" and name in COMMANDS:
                     reason = (
                         f"the command {name!r} is never used: headrace itself has one of that name"
                     )

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 import headrace
 from headrace.errors import PluginError
+from headrace_cli.arguments import CONTEXT_SETTINGS
 from headrace_cli.console import FAILED, tell
-from headrace_cli.reporting import Command, Commands, is_usage_error, say_usage_error
+from headrace_cli.reporting import Command, is_usage_error, say_usage_error
 
 if TYPE_CHECKING:
     from headrace.plugins import Plugin
 
-__all__ = ["OWN_COMMANDS", "AllCommands", "as_command"]
+__all__ = ["KNOWN_COMMANDS", "as_command", "command_named", "commands_of_plugins", "made_command"]
 
-OWN_COMMANDS = ("check", "conformance", "explain", "new", "plugins", "run", "schema")
-"""The commands of ``headrace`` itself, which no plugin can replace."""
-
-_KNOWN = {
+KNOWN_COMMANDS = {
     **dict.fromkeys(
         ("bench", "gpus", "report", "simulate", "top", "trace", "tune"), "headrace-observe"
     ),
@@ -30,77 +27,19 @@ _KNOWN = {
 """Commands of well-known distributions, installed or not."""
 
 
-class AllCommands(Commands):
-    """The own commands, which always win, and those of plugins."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Give the names of commands; those of plugins too where a shell completes what is typed."""
-        typed = [shown for shown, _ in self._of_plugins(ctx)] if ctx.resilient_parsing else []
-        return [*super().list_commands(ctx), *typed]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Give a command by name; plugins are asked only for names that core does not have."""
-        own = super().get_command(ctx, cmd_name)
-        if own is not None or cmd_name.startswith("-"):
-            return own
-        return _found(cmd_name)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that was asked for; an unknown one is refused with the nearest name."""
-        name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
-            plugins = headrace.plugins.installed()
-            brings = _KNOWN.get(name)
-            if brings and brings not in {plugin.distribution for plugin in plugins}:
-                ctx.fail(
-                    f"The command {name!r} comes with {brings}, which is not installed. "
-                    f"Install it: pip install {brings}"
-                )
-            known = [*self.list_commands(ctx), *(shown for shown, _ in self._of_plugins(ctx))]
-            close = difflib.get_close_matches(name, known, n=1)
-            meant = [f"Did you mean {close[0]!r}?"] if close else []
-            unusable = [
-                f"{plugin.distribution} cannot be used: {plugin.reason}."
-                for plugin in plugins
-                if not plugin.usable
-            ]
-            ctx.fail(" ".join([f"No such command {name!r}.", *meant, *unusable]))
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands of core, then those of plugins, of which nothing heavy is imported."""
-        super().format_commands(ctx, formatter)
-        found = self._of_plugins(ctx)
-        if found:
-            with formatter.section("Commands of plugins"):
-                formatter.write_dl(
-                    [(name, f"Comes with {plugin.distribution}.") for name, plugin in found]
-                )
-
-    def _of_plugins(self, ctx: Any) -> list[tuple[str, Plugin]]:
-        """Give every command of plugins under the name that calls it, with who brings it."""
-        found = _commands()
-        names = [*super().list_commands(ctx), *(name for name, _ in found)]
-        shown = [
-            (name if names.count(name) == 1 else f"{plugin.plugin}:{name}", plugin)
-            for name, plugin in found
-        ]
-        return sorted(shown, key=lambda item: item[0])
-
-
-def _commands() -> list[tuple[str, Plugin]]:
+def commands_of_plugins() -> list[tuple[str, Plugin]]:
     """Give the name of every command of plugins, with who brings it."""
     return [(name, one) for one in headrace.plugins.installed() for name in one.hooks["commands"]]
 
 
-def _found(name: str) -> _Lazy | None:
+def command_named(name: str) -> _Lazy | None:
     """Find the command of a plugin by its name, perhaps ``plugin:name``.
 
     Raises:
         PluginError: Two plugins offer it.
     """
     qualifier, _, part = name.rpartition(":")
-    found = [p for n, p in _commands() if n == part and qualifier in ("", p.plugin)]
+    found = [p for n, p in commands_of_plugins() if n == part and qualifier in ("", p.plugin)]
     if len(found) > 1:
         raise PluginError(
             f"the command {part!r} is offered by {' and '.join(p.distribution for p in found)}",
@@ -123,10 +62,10 @@ class _Lazy(Command):
         ctx.args = given = list(args)
         return given
 
-    def invoke(self, ctx: Any) -> None:
-        """Import the command and run it."""
+    def invoke(self, ctx: Any) -> int:
+        """Import the command and run it; give the exit status."""
         command = as_command(self._path, self._plugin)
-        raise typer.Exit(_run(command, list(ctx.args), ctx.command_path))
+        return _run(command, list(ctx.args), ctx.command_path)
 
 
 def as_command(path: str, plugin: Plugin) -> Any:
@@ -146,17 +85,24 @@ def as_command(path: str, plugin: Plugin) -> Any:
             hint=hint,
         )
     try:
-        app = found
-        if not isinstance(found, typer.Typer):
-            app = typer.Typer(add_completion=False, rich_markup_mode=None)
-            app.command()(found)
-        return typer.main.get_command(app)
+        return made_command(found)
     except Exception as error:
         raise PluginError(
             f"no command can be made of {path!r}: {type(error).__name__}: {error}",
             distribution=plugin.distribution,
             hint=hint,
         ) from error
+
+
+def made_command(found: Any, **settings: Any) -> Any:
+    """Make a command of a function or of a ``typer.Typer``, as typer reads them."""
+    app = found
+    if not isinstance(found, typer.Typer):
+        app = typer.Typer(
+            add_completion=False, rich_markup_mode=None, context_settings=CONTEXT_SETTINGS
+        )
+        app.command(**settings)(found)
+    return typer.main.get_command(app)
 
 
 def _run(command: Any, args: list[str], path: str) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import ConfigError, PluginError
-from headrace_cli.console import OK, say
+from headrace_cli.console import say
 from headrace_cli.doctor import examined
 from headrace_cli.names import all_names, all_plugins, backends_named, plugins_named
 from headrace_cli.offers import OFFERS
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace import Backend
     from headrace.plugins import Plugin
 
-__all__ = ["info"]
+__all__ = ["show_info"]
 
 _LIMITS = {
     "gt": ">",
@@ -35,8 +35,8 @@ _LIMITS = {
 }
 
 
-def info(name: str, *, json: bool) -> int:
-    """Show a plugin, a distribution or a backend by name; give the exit status.
+def show_info(name: str, *, json: bool) -> None:
+    """Show a plugin, a distribution or a backend by name.
 
     For the name of something else that a plugin offers, that plugin is shown.
 
@@ -56,12 +56,11 @@ def info(name: str, *, json: bool) -> int:
     rows = [plugin.to_dict() for plugin in examined(found)[1]]
     if json:
         say(as_json({"plugins": rows, "backends": backends}))
-        return OK
+        return
     for row in rows:
         _say_plugin(row, backends)
     for backend in [] if found else backends:
         _say_backend(backend)
-    return OK
 
 
 def _offered() -> dict[str, list[Plugin]]:

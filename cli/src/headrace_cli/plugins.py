@@ -5,17 +5,21 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 import headrace
 from headrace.plugins import findings, installed
+from headrace_cli.arguments import CONTEXT_SETTINGS, Json, names_beginning
 from headrace_cli.console import FAILED, OK, counted, say, tell
-from headrace_cli.doctor import HARMLESS, examined
+from headrace_cli.printing import say_json
+from headrace_cli.reporting import Command, Group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["doctor", "list_plugins"]
+__all__ = ["plugins"]
 
 _INSTALL = (
     "No plugin is installed. Install them: pip install headrace-cv headrace-ort, "
@@ -23,15 +27,30 @@ _INSTALL = (
 )
 
 
-def list_plugins(*, json: bool) -> int:
-    """List the installed plugins, of which only hooks are loaded; give the exit status."""
+plugins = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings=CONTEXT_SETTINGS,
+    help="Show what is installed, what a backend takes, and what is wrong.",
+)
+
+
+@plugins.command("list", cls=Command)
+def list_(json: Json = False) -> int:
+    """List the installed plugins.
+
+    Version, the range of headrace that each requires, its backends, its state with the reason.
+    No backend is imported, only the light modules with hooks.
+    """
     found = installed()
     rows = [plugin.to_dict() for plugin in found]
     for slip in findings():
         if slip.kind == "unknown_plugin":
             tell(f"warning: HEADRACE_PLUGINS: {slip.reason}. {slip.remedy}")
     if json:
-        _say_json(rows)
+        say_json(rows)
         return OK
     if not found:
         tell(_INSTALL)
@@ -66,17 +85,49 @@ def _say_row(row: Sequence[str], widths: Sequence[int]) -> None:
     say((start + rest).rstrip())
 
 
-def doctor(*, json: bool) -> int:
-    """Import every plugin, each guarded, and report what is wrong; give the exit status."""
-    found, plugins = examined()
+@plugins.command(cls=Command)
+def info(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A backend (ResizeMat, cv:ResizeMat), a plugin (cv), a distribution (headrace-cv), or "
+            "what hooks of a plugin offer; `headrace` is what comes with the core.",
+            show_default=False,
+            autocompletion=names_beginning,
+        ),
+    ],
+    json: Json = False,
+) -> int:
+    """Show what a plugin brings, or what a backend does and takes.
+
+    \b
+    Examples:
+      headrace plugins info headrace-cv
+      headrace plugins info ResizeMat
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    from headrace_cli.plugin_info import show_info
+
+    show_info(name, json=json)
+    return OK
+
+
+@plugins.command(cls=Command)
+def doctor(json: Json = False) -> int:
+    """Import every plugin and report what is wrong.
+
+    Broken and incompatible plugins, missing libraries, names offered twice, names of core; what their hooks name is imported and checked. Each finding has a reason and a remedy. Exit status 1 when something is wrong.
+    """
+    from headrace_cli.doctor import HARMLESS, examined
+
+    found, known = examined()
     wrong = [finding for finding in found if finding.kind not in HARMLESS]
     if json:
-        _say_json(
+        say_json(
             {
                 "ok": not wrong,
                 "headrace": headrace.__version__,
                 "findings": [finding.to_dict() for finding in found],
-                "plugins": [plugin.to_dict() for plugin in plugins],
+                "plugins": [plugin.to_dict() for plugin in known],
             }
         )
         return FAILED if wrong else OK
@@ -88,19 +139,13 @@ def doctor(*, json: bool) -> int:
         say(f"{about}{name}: {finding.kind}: {finding.reason}")
         if finding.remedy:
             say(f"  {finding.remedy}")
-    backends = sum(len(plugin.backends) for plugin in plugins)
-    brought = f"{counted(len(plugins), 'plugin')} with {counted(backends, 'backend')}"
+    backends = sum(len(plugin.backends) for plugin in known)
+    brought = f"{counted(len(known), 'plugin')} with {counted(backends, 'backend')}"
     looked = f"{brought}, headrace {headrace.__version__}"
-    if not plugins:
+    if not known:
         tell(_INSTALL)
     if wrong:
         tell(f"{len(wrong)} wrong: {looked}")
         return FAILED
     say(f"ok: {looked}")
     return OK
-
-
-def _say_json(value: Any) -> None:
-    from headrace_cli.printing import as_json
-
-    say(as_json(value))

@@ -112,7 +112,9 @@ class Commands(Group):
         from headrace_cli.interrupts import Interrupts
 
         with _reported(bool(ctx.params.get("traceback")), self._given), Interrupts() as ctx.obj:
-            return super().invoke(ctx)
+            status = super().invoke(ctx)
+        if type(status) is int:
+            raise typer.Exit(status)
 
 
 @contextlib.contextmanager

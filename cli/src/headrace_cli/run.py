@@ -6,11 +6,14 @@ import contextlib
 import sys
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
 
 import headrace
 from headrace.errors import ClosedError, InputError, RequestError
 from headrace_cli.answers import Answers
+from headrace_cli.arguments import Config, Json, NoImport, Settings
 from headrace_cli.building import CLOSE_S, showing_setup, telling_warnings
 from headrace_cli.console import (
     BROKEN_PIPE,
@@ -38,33 +41,78 @@ LEAST_WINDOW = 16
 """At least so many requests are under way at a time."""
 
 
-def run(  # noqa: PLR0913 - one per option of the command
-    what: str,
-    arguments: Sequence[str],
-    interrupts: Interrupts,
-    *,
-    settings: Sequence[str] = (),
-    output: str | None = None,
-    json: bool = False,
-    quiet: bool = False,
-    progress: bool = True,
-    allow_import: bool = True,
-    timeout: float | None = None,
-    traceback: bool = False,
+def run(  # noqa: PLR0913, PLR0917 - one per option
+    context: typer.Context,
+    config: Config,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT",
+            help="A file; a folder (all files in it and below, sorted by path, without hidden "
+            "ones); a quoted pattern such as 'photos/**/*.jpg'; or - for standard input.",
+            show_default=False,
+        ),
+    ],
+    json: Json = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")
+    ] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bar.")] = False,
+    settings: Settings = None,
+    output: Annotated[
+        Optional[str],  # noqa: UP045 - older typers read no other spelling
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Write a file per result into this folder, under the name of its input: bytes with "
+            "the suffix of their format, an array as .npy, anything else as .json. The lines on "
+            "stdout then name these files.",
+            show_default=False,
+        ),
+    ] = None,
+    no_import: NoImport = False,
+    timeout: Annotated[
+        Optional[float],  # noqa: UP045 - older typers read no other spelling
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            min=0.0,
+            help="Longest time of one request, waiting in the queue included.",
+            show_default="none",
+        ),
+    ] = None,
 ) -> int:
-    """Send every input through a pipeline; give the exit status."""
-    check_arguments(arguments)
-    source = source_of(what, settings)
-    folder = None if output is None else Output(output, arguments)
+    """Run inputs through a pipeline and print the results.
+
+    Each INPUT file is one request with `data`, its bytes, and `path`. A line per success goes to
+    stdout, in the order of the inputs: the path, a tab, the result. A result that is a dict gives
+    its values, separated by tabs; arrays and bytes are described by type and shape; control
+    characters are escaped. Errors and a summary go to stderr.
+
+    With --json every input gives one line: {"path": ..., "result": ...} or {"path": ..., "error":
+    {"code": ..., "type": ..., "message": ...}}; arrays become lists, bytes base64, NaN null. With
+    --output "output", the path of the file, stands in the place of "result".
+
+    \b
+    Examples:
+      headrace run line.toml photos/
+      headrace run "S[DecodeMat,ResizeMat(64,64),EncodeMat]" photos/ --output small
+      headrace run line.toml photos/ --set max=8 --set instance_num=2
+      headrace run line.toml a.jpg 'scans/*.png' --json | jq .result
+      curl -s https://example.org/a.jpg | headrace run line.toml -
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    check_arguments(inputs)
+    source = source_of(config, settings or ())
+    folder = None if output is None else Output(output, inputs)
+    shown = not quiet and not no_progress
     with telling_warnings():
-        with (
-            showing_setup(progress and not quiet) as bars,
-            read_as(what),
-        ):
-            pipeline = headrace.pipe(source, allow_import=allow_import, progress=bars)
-        answers = Answers(json=json, traceback=traceback, output=folder)
-        work = _Run(pipeline, interrupts, answers, timeout=timeout)
-        status = work.to_the_end(arguments, progress=progress and not quiet)
+        with showing_setup(shown) as bars, read_as(config):
+            pipeline = headrace.pipe(source, allow_import=not no_import, progress=bars)
+        root = context.find_root()
+        answers = Answers(json=json, traceback=bool(root.params["traceback"]), output=folder)
+        work = _Run(pipeline, root.obj, answers, timeout=timeout)
+        status = work.to_the_end(inputs, progress=shown)
         if not quiet and status != BROKEN_PIPE:
             tell(work.summary())
         if work.hangs():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from json import dumps
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from pydantic.errors import PydanticUserError
 
 from headrace import PipelineConfig
 from headrace.errors import PluginError
+from headrace_cli.console import OK, say
 from headrace_cli.names import all_plugins
 
 if TYPE_CHECKING:
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-__all__ = ["json_schema"]
+__all__ = ["json_schema", "schema"]
 
 _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
 """A text with a placeholder may stand for any value."""
@@ -32,6 +35,23 @@ _CLOSED = {
     "else": {"$ref": "#/$defs/known_nodes"},
 }
 _TEXTS = {"type": "array", "items": {"type": "string"}}
+
+
+def schema(
+    json: Annotated[
+        bool, typer.Option("--json", help="Print it in one line, for programs.")
+    ] = False,
+) -> int:
+    """Print the JSON Schema of configurations, for editors.
+
+    It knows the keys of nodes and the options of all installed backends.
+
+    \b
+    Example:
+      headrace schema > headrace.schema.json
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    say(dumps(json_schema(), indent=None if json else 2))
+    return OK
 
 
 def json_schema() -> dict[str, Any]:
