@@ -6,6 +6,7 @@ The planner names no word. It asks the class behind a name, which for a plain ba
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from headrace._backend import Backend
@@ -171,7 +172,12 @@ def core_word(name: str) -> type[PlannedWord]:
     """Give what answers for the word of core that is called ``name``; the default if there is none."""
     plugin, _, part = name.rpartition(":")
     path = CORE_BACKENDS.get(part) if plugin in ("", "headrace") else None
-    return PlannedWord if path is None else planned_word(load(path, "headrace"))
+    return PlannedWord if path is None else _loaded(path)
+
+
+@cache
+def _loaded(path: str) -> type[PlannedWord]:
+    return planned_word(load(path, "headrace"))
 
 
 # Names.
