@@ -9,7 +9,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import enter, interrupted, refuse
-from headrace._scheduling.calls import call_run_here, errand, reentrant
+from headrace._scheduling.calls import call_run_here, errand, reentrant, reset
 from headrace._scheduling.driving import Driver
 from headrace._scheduling.entry import DONE, NEW, RUNNING, Entry, checked_weight
 from headrace._scheduling.helpers import errands, shared_timer
@@ -261,8 +261,9 @@ class SchedulerBase:
     def _give_back(self, entries: Sequence[Entry]) -> None:
         """Give back the instance that stands ready for entries of the main thread, which was interrupted.
 
-        Either this comes first, and what has not entered never does; or the batch was cut first, and
-        is found here. A second time does nothing.
+        This may run before or after the helper thread that lets the entries in. If before, what has not
+        entered is settled here and never enters; if after, the batch that was cut is found here. A
+        second call does nothing.
         """
         node = self._node
         with node.section, node.lock:
@@ -319,16 +320,13 @@ class SchedulerBase:
             interrupt.abandoned = abandoned  # type: ignore[attr-defined]
             raise
         finally:
-            if outer is None:
-                del waiting[me]
-            else:
-                waiting[me] = outer
+            reset(waiting, me, outer)
             node.callers.discard(caller)
             caller.end()
         return None
 
     def _withdraw(self, caller: Caller, entries: Sequence[Entry]) -> bool:
-        """Take back what a caller waits for no more; True if a backend runs on any."""
+        """Take back what a caller has stopped waiting for; True if a backend runs on any of it."""
         node = self._node
         abandoned = False
         with node.section, node.lock:

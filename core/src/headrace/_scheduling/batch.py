@@ -6,6 +6,7 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._scheduling.calls import reset
 from headrace._scheduling.threads import batches_run
 from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError, code_of
 
@@ -73,10 +74,7 @@ def run(work: Work, node: str, *, needs_result: bool) -> Outcome:
             interrupt = error
         outcomes = [wrapped(node, instance, error) for _ in entries]
     finally:
-        if outer is None:
-            del batches_run[me]
-        else:
-            batches_run[me] = outer
+        reset(batches_run, me, outer)
     if timed:
         instance.timed(time.perf_counter() - begun)
     try:

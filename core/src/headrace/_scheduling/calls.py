@@ -69,7 +69,8 @@ def call_run_here() -> Call | None:
 class Call:
     """A function that one thread runs while another waits for it.
 
-    No lock guards it: what happens once is taken out of a list, which is one step.
+    No lock guards it: the thread that pops the only item of a list has the right to run the function, or
+    to give it up, and popping is one step of the interpreter.
 
     Attributes:
         withdraw: Set by the function: takes back what it waits for, and tells whether a backend still
@@ -83,7 +84,7 @@ class Call:
         self._function: Callable[..., Any] | None = function
         self._args = args
         self._caller = get_ident()
-        self._turn = [None]
+        self._unbegun = [None]
         self._signal = Signal()
         self._over = False
         self._result: Any = None
@@ -92,7 +93,7 @@ class Call:
     def run(self) -> None:
         """Call the function, unless it was given up or called before."""
         try:
-            self._turn.pop()
+            self._unbegun.pop()
         except IndexError:
             return
         me = get_ident()
@@ -102,8 +103,8 @@ class Call:
             self._result = self._function(*self._args)  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
             self._error = error
-        _restore(_serving, me, outer_caller)
-        _restore(_calls, me, outer_call)
+        reset(_serving, me, outer_caller)
+        reset(_calls, me, outer_call)
         self._function, self._args = None, ()
         self._over = True
         self._signal.wake()
@@ -147,7 +148,7 @@ class Call:
         """Take the call back; True when a backend goes on without its caller."""
         self.given_up = True
         try:
-            self._turn.pop()
+            self._unbegun.pop()
         except IndexError:
             if self._over:
                 return getattr(self._error, "abandoned", False) is True
@@ -155,7 +156,8 @@ class Call:
             return False
         if self.withdraw is None:
             return not self._over
-        # Whoever sets `withdraw` looks at `given_up` afterwards: one of the two sees the other.
+        # This thread sets `given_up` first and reads `withdraw` then; the thread that runs the function
+        # sets `withdraw` first and reads `given_up` then. Either this one withdraws, or that one does.
         return errand(self.withdraw) is True
 
     def withdrawn_by(self, withdraw: Callable[[], bool]) -> None:
@@ -165,11 +167,12 @@ class Call:
             withdraw()
 
 
-def _restore(table: dict[int, Any], key: int, value: Any) -> None:
-    if value is None:
-        table.pop(key, None)
+def reset(table: dict[int, Any], ident: int, outer: Any) -> None:
+    """Put back what a table of threads held of thread ``ident`` before; None for nothing."""
+    if outer is None:
+        table.pop(ident, None)
     else:
-        table[key] = value
+        table[ident] = outer
 
 
 def errand(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -225,7 +228,8 @@ class _Job(NamedTuple):
 class OwnThread:
     """A daemon thread with an inbox.
 
-    A job that the thread cannot end because something kills it is told so: nobody waits in vain.
+    When something kills the thread, ``lost`` of each job that it has not done is called, so that nobody
+    waits in vain.
     The inbox has no lock that code interrupted by a signal handler could hold.
 
     Attributes:
@@ -277,7 +281,8 @@ class OwnThread:
             return False
         self._jobs.append(_Job(run, lost))
         self._signal.wake()
-        # The thread first ends and then looks for jobs: one of the two sees the other.
+        # This thread gives the job first and looks then whether the other has ended; the other notes its
+        # end first and looks for jobs then. Either that one finds the job, or this one sees the end.
         if self._ended:
             errands.run(self._lose)  # not here: whoever gives a job may hold a lock
         return True
@@ -322,14 +327,14 @@ class OwnThread:
                     del job  # it may hold the last reference to a pipeline
                     jobs.popleft()
                 self._signal.sleep()
-        except BaseException as error:  # noqa: BLE001 - it ends the thread; those who wait are told
+        except BaseException as error:  # noqa: BLE001 - it ends the thread, and the jobs are lost
             self.cause = error
         finally:
             self._ended = True
             self._lose()
 
     def _lose(self) -> None:
-        """Tell the jobs that are left, each once, that nobody runs them."""
+        """Call ``lost`` of the jobs that are left, each once."""
         while True:
             try:
                 job = self._jobs.popleft()

@@ -79,13 +79,13 @@ class Helpers:
         return bool(self._idle) or self._starting_since is not None
 
     def attend(self) -> None:
-        """See to jobs that were given by a thread which could do no more than that."""
+        """Find a thread for jobs that were given with `add` alone: an interrupt came before `watch`."""
         if not self.empty():
             with suppress(RuntimeError):  # no thread can be started; another time, then
                 self.watch()
 
     def watch(self) -> None:
-        """See to it that some thread takes the next job.
+        """Start a thread for the next job if none is idle.
 
         Raises:
             RuntimeError: There is no thread, and none can be started.
@@ -127,7 +127,8 @@ class Helpers:
         try:
             self._idle.add(me)
             self._starting_since = None
-            # Out of the queue and into the name in one step: what hits this thread loses no job.
+            # The job leaves the queue and gets its name in one step of the interpreter: an exception
+            # that another thread raises in this one loses no job.
             (job,) = map(_next, (self._jobs,), (True,), (_STAYS_S,))
             self._idle.discard(me)
             self._follow()
@@ -136,10 +137,12 @@ class Helpers:
             del taken  # it may hold the last reference to a pipeline
             return len(self._idle) < _KEPT
         except Empty:
-            # Whoever gives a job looks for idle threads afterwards: one of the two sees the other.
+            # This thread first leaves the idle ones and then looks for jobs; a thread that gives a job
+            # first puts it into the queue and then looks for idle threads. Either this thread finds the
+            # job, or the other finds no idle thread and starts one.
             self._idle.discard(me)
             return not self._jobs.empty()
-        except BaseException as error:  # noqa: BLE001 - as if it had not come
+        except BaseException as error:  # noqa: BLE001 - the thread goes on
             _log.error("something hit a thread that helps", exc_info=error)
             return True
         finally:
@@ -167,19 +170,19 @@ class Helpers:
 def _run(job: Job) -> None:
     try:
         job[0](*job[1:])
-    except BaseException as error:  # noqa: BLE001 - whatever it raises ends nothing else
+    except BaseException as error:  # noqa: BLE001 - one job ends no other
         _log.error("%r raised", job[0], exc_info=error)
 
 
 errands = Helpers("headrace-errands")
-"""For what the main thread is not to do itself, and for what must not be done where it is asked for."""
+"""They do what takes a lock for the main thread, and what a destructor asks for under a lock."""
 
 callbacks = Helpers("headrace-callbacks")
-"""For the callbacks of users' futures, which may take any time or never end."""
+"""They run the callbacks of users' futures, which may take any time or never end."""
 
 
 class Alarm:
-    """A call that is to come; `cancel` takes it back."""
+    """A function that the timer will call; `cancel` takes it back."""
 
     __slots__ = ("_timer", "action", "at")
 

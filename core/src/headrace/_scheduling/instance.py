@@ -142,7 +142,7 @@ BARGE_S = 0.005
 """A newcomer may take the free instance of a swift backend while others wait only as long as the
 oldest has waited less than this; then the instance goes to the oldest.
 
-Measured: 40 threads that walk four nodes at once fall into a queue before one of them, and stay
+Measured: 40 threads whose requests pass through four nodes fall into a queue before one of them, and stay
 there, with 1 ms; twice as many requests go through with 5 ms, after which CPython hands its lock on
 (`sys.getswitchinterval`), and no more with 20 ms."""
 

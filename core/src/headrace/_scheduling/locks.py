@@ -61,7 +61,7 @@ outermost: dict[int, Any] = {}
 """Per thread the lock that it took last while it held none, or is about to take."""
 
 _kept: list[Any] = []
-"""What `outermost` told of the thread that runs the garbage collector, before it ran it."""
+"""What `outermost` held of the thread in which the garbage collector runs, before it began."""
 
 
 def taking(lock: Any) -> Any:

@@ -222,8 +222,10 @@ class Node:
     def _release(self, caller: Caller) -> None:
         """Wake a caller that sleeps and has all its outcomes."""
         if not caller.pending and caller.parked:
+            # After the wake: an exception between the two leaves a caller that looks once more, and not
+            # one that sleeps for ever. It need not look again otherwise.
             caller.signal.wake()
-            caller.parked = False  # it need not look again; after the wake, so that none is lost
+            caller.parked = False
 
     def settle_waiting(self, error: BaseException, entries: Sequence[Entry]) -> None:
         """Fail entries that wait, each with an error of its own."""

@@ -1,7 +1,7 @@
-"""Probes: a scheduler that tells them of every batch and request. Without probes none is made.
+"""Probes: a scheduler that reports every batch and request to them. Without probes none is made.
 
 A probe hears of a request before its owner has the answer: a caller that is served counts its
-outcome only when it is told, as the owner of a future does. No probe is called under a lock.
+outcome only when it is notified, as the owner of a future is. No probe is called under a lock.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Probes:
         ended: float,
         errors: Sequence[BaseException | None],
     ) -> None:
-        """Tell of one batch."""
+        """Report one batch."""
         if not self._closed:
             for guarded, method in self._batch:
                 guarded.call(method, node, instance, len(errors), started, ended, list(errors))
@@ -94,7 +94,7 @@ class Probes:
     def request_done(
         self, node: str, request: Any, started: float, ended: float, error: BaseException | None
     ) -> None:
-        """Tell of one request at one node."""
+        """Report one request at one node."""
         if not self._closed:
             for guarded, method in self._request:
                 guarded.call(method, node, request, started, ended, error)
@@ -127,7 +127,7 @@ class ProbedNode(Node):
 
     Attributes:
         probes: The probes.
-        telling: The threads that are inside a probe; changed by each for itself.
+        reporting: The threads that are inside a probe; changed by each for itself.
         returning: What has its outcome, and whose dict is yet to be given back.
     """
 
@@ -136,7 +136,7 @@ class ProbedNode(Node):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.telling: dict[int, int] = {}
+        self.reporting: dict[int, int] = {}
         self.returning: dict[Entry, None] = {}
 
     def settle(self, entry: Entry, error: BaseException | None, at: Instance | None = None) -> None:
@@ -173,15 +173,15 @@ class ProbedNode(Node):
             raise interrupt
 
     def hear(self, request: Any, started: float, ended: float, error: BaseException | None) -> None:
-        """Tell the probes of one request."""
+        """Report one request to the probes."""
         me = get_ident()
-        self.telling[me] = self.telling.get(me, 0) + 1
+        self.reporting[me] = self.reporting.get(me, 0) + 1
         try:
             self.probes.request_done(self.name, request, started, ended, error)
         finally:
-            self.telling[me] -= 1
-            if not self.telling[me]:
-                del self.telling[me]
+            self.reporting[me] -= 1
+            if not self.reporting[me]:
+                del self.reporting[me]
 
     def _answer(self, entries: Sequence[Entry]) -> None:
         """Let callers that wait count their outcomes."""
@@ -200,7 +200,7 @@ class ProbedNode(Node):
 
 
 class ProbedDriver(Driver):
-    """A driver that tells the probes of every batch it has run, while it still holds the instance."""
+    """A driver that reports every batch it has run to the probes, while it still holds the instance."""
 
     _node: ProbedNode
 
@@ -274,7 +274,7 @@ class ProbedScheduler(Scheduler):
     def abandon(self, entry: Entry) -> bool:
         """Forget an entry whose owner was freed; True when its dict may still be changed."""
         running = super().abandon(entry)
-        if running and entry.error is None:  # else its outcome has been told
+        if running and entry.error is None:  # else it has an outcome that the probes hear of
             self._cancelled(entry)
         return running or entry in self._node.returning
 
@@ -283,5 +283,5 @@ class ProbedScheduler(Scheduler):
 
     def held_by_this_thread(self) -> bool:
         """Tell whether the calling thread runs a batch of this node, or is inside a probe of it."""
-        telling = not served_by(get_ident()).isdisjoint(self._node.telling)
-        return telling or super().held_by_this_thread()
+        reporting = not served_by(get_ident()).isdisjoint(self._node.reporting)
+        return reporting or super().held_by_this_thread()

@@ -1,4 +1,4 @@
-"""Threads and whom they wait for: callers that wait, the runners of a node, and cycles of them.
+"""Threads that run batches, and whom they wait for: callers, the runners of a node, cycles of them.
 
 A backend that calls its own pipeline waits while it holds an instance. One thread that waits for what
 it holds itself is refused on entry (`admission.held_here`). With two threads it takes a search: thread
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace._scheduling.calls import served_by, serves, serving
+from headrace._scheduling.calls import reset, served_by, serves, serving
 from headrace._scheduling.locks import Signal
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
 
-    Place: TypeAlias = tuple["Station", object]
+    Place: TypeAlias = tuple["NodeView", object]
     """A node, and the entry or the owner of entries that waits or runs there; None for neither yet."""
     from collections.abc import Iterator, Sequence
 
 
-class Station(Protocol):
+class NodeView(Protocol):
     """A node, as far as `headrace._scheduling.threads` looks at it.
 
     Attributes:
@@ -94,7 +94,7 @@ class Caller:
     nudged: bool = False
     work: Work | None = None
     wake_at: float | None = None
-    node: Station | None = None
+    node: NodeView | None = None
     foreign_until: float | None = None
     signal: Signal = field(default_factory=_signal_of_this_thread)
     groups: dict[Entry, list[Entry]] | None = None
@@ -277,17 +277,14 @@ waiting: dict[int, Waiter] = {}
 
 @contextmanager
 def noted(waiter: Waiter) -> Iterator[None]:
-    """Take note that the calling thread waits."""
+    """Note that the calling thread waits, so that other threads find it in their search."""
     me = get_ident()
     outer = waiting.get(me)
     waiting[me] = waiter
     try:
         yield
     finally:
-        if outer is None:
-            del waiting[me]
-        else:
-            waiting[me] = outer
+        reset(waiting, me, outer)
 
 
 def cycle_of(waiter: Waiter) -> str | None:
@@ -318,7 +315,7 @@ class _Search:
         self._mine = mine
         self._stuck: dict[int, bool] = {}
 
-    def blocked(self, node: Station, what: object) -> bool:
+    def blocked(self, node: NodeView, what: object) -> bool:
         """Tell whether something that waits or runs at a node can never end there."""
         running = [one for one in node.every if what is not None and _runs(one, what)]
         if running:
