@@ -9,6 +9,7 @@ import pydantic
 import pytest
 
 import headrace
+from headrace._build.door import Door
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -538,8 +539,9 @@ def test_where_nobody_registers_nothing_is_put_around():
         observer, background, forward = (step.child for step in main.backend._steps[1:])
         assert "forward" not in vars(observer)
         assert "forward" not in vars(background)
-        door = pipe._core.blueprint.change.args[1].commons.registered["node.x"]
-        assert forward.forward == door.forward
+        door = forward.forward.__self__
+        assert type(door) is Door
+        assert door.scheduler is pipe._core._nodes["x"].scheduler
 
 
 # An instance that is lost.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import CancelledError
-from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from headrace._arguments import check_seconds, deadline_after, raise_failed
@@ -14,11 +13,9 @@ from headrace._engine.futures import (
     RequestFuture,
     forget_result,
     give_up_all,
-    take_back,
 )
 from headrace._engine.reload import Reloader
 from headrace._graph.caller import is_cheap, run_in_caller
-from headrace._graph.request import GraphRequest
 from headrace._graph.waiting import may_wait, run_and_wait
 from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.calls import call_run_here, reentrant
@@ -32,9 +29,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from headrace._engine.blueprint import Blueprint
+    from headrace._graph.route import Route
     from headrace._pipeline_config import PipelineConfig
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
+
+    Admitted = tuple[Entry, Route | None]
+    """A request on entry, and its way through the graph; None without one, or where it is done."""
 
 __all__ = ["Pipeline"]
 
@@ -66,7 +67,7 @@ class Pipeline:
         core.start(self)
         self._only: Scheduler | None = core.only
         self._call = None if self._only is None else self._only.call
-        self._graph = core.graph
+        self._graph: Any = core.graph  # there is one where there is no `_call`
 
     @overload
     def __call__(
@@ -95,19 +96,19 @@ class Pipeline:
         if timeout is None and priority == 0 and type(data) is dict:
             if self._call is not None:
                 self._call(data)
-            else:
-                self._traverse(data)
-            return data
+                return data
+            graph = self._graph
+            only = graph.only
+            if only is not None and "data" in data and "node_name" not in data and is_cheap(only):
+                run_in_caller(graph, only, data)
+                return data
         if isinstance(data, list):
             self._core.check_open()
-            entries = self._entries(data, timeout, priority)
-            self._run(entries)
-            raise_failed(entries)
+            admitted = self._admitted(data, timeout, priority)
+            self._run(admitted)
+            raise_failed([entry for entry, _ in admitted])
             return data
-        (entry,) = self._entries([data], timeout, priority)
-        self._run([entry])
-        if entry.error is not None:
-            raise entry.take_error()  # type: ignore[misc]
+        self._run_one(data, timeout, priority)
         return data
 
     @overload
@@ -134,30 +135,25 @@ class Pipeline:
         """
         self._core.check_open()
         single = not isinstance(data, list)
-        entries = self._entries([data] if single else data, timeout, priority)
-        futures = [RequestFuture() for _ in entries]
-        self._submit(entries, futures)
+        admitted = self._admitted([data] if single else data, timeout, priority)
+        futures = [RequestFuture() for _ in admitted]
+        self._submit(admitted, futures)
         return futures[0] if single else futures
 
     @reentrant()
-    def _submit(self, entries: list[Entry], futures: list[RequestFuture]) -> None:
+    def _submit(self, admitted: list[Admitted], futures: list[RequestFuture]) -> None:
         call = call_run_here()
         if call is not None:
             call.withdrawn_by(lambda: sum([future.cancel() for future in futures]) < len(futures))
-        for entry, future in zip(entries, futures, strict=True):
+        for (entry, route), future in zip(admitted, futures, strict=True):
             if call is not None and call.given_up:
                 entry.refuse(CancelledError())
-            entry.owner = future
-            route = None if self._only or entry.state == DONE else self._core.route_of(entry)
             if entry.state == DONE:
                 future.finished(entry)
-            elif route is not None:
-                request = GraphRequest(self._core.linked, route, entry, future)
-                future.attach(request, request)
-                request.start(waits_for_room=True)
-            elif self._only is not None:
-                future.attach(self._only, entry)
-                self._only.submit(entry, waits_for_room=self._only.held_by_this_thread)
+                continue
+            pending = self._core.pending(entry, route, future)
+            future.attach(pending)
+            pending.start(waits_for_room=True)
 
     @overload
     async def call_async(
@@ -188,10 +184,11 @@ class Pipeline:
         self._core.check_open()
         single = not isinstance(data, list)
         loop = asyncio.get_running_loop()
-        entries = self._entries([data] if single else data, timeout, priority)
+        admitted = self._admitted([data] if single else data, timeout, priority)
+        entries = [entry for entry, _ in admitted]
         waiting: list[tuple[AsyncOwner, Callable[[], bool]]] = []
         try:
-            self._begin(loop, entries, waiting)
+            self._begin(loop, admitted, waiting)
             for owner, _ in waiting:
                 await owner.future
         except BaseException as error:
@@ -215,33 +212,27 @@ class Pipeline:
     def _begin(
         self,
         loop: asyncio.AbstractEventLoop,
-        entries: list[Entry],
+        admitted: list[Admitted],
         waiting: list[tuple[AsyncOwner, Callable[[], bool]]],
     ) -> None:
         """Let the requests of a coroutine run, and note how each is waited for and given up."""
-        for entry in entries:
-            if entry.state == DONE:
+        for entry, route in admitted:
+            if entry.state == DONE or (route is not None and not may_wait(route, entry)):
                 continue
-            entry.owner = owner = AsyncOwner(loop)
-            if self._only is not None:
-                waiting.append((owner, partial(take_back, self._only, entry)))
-                self._only.submit(entry, waits=True)
-                continue
-            route = self._core.route_of(entry)
-            if route is not None and may_wait(route, entry):
-                request = GraphRequest(self._core.linked, route, entry, owner)
-                waiting.append((owner, request.give_up))
-                request.start()
+            owner = AsyncOwner(loop)
+            pending = self._core.pending(entry, route, owner)
+            waiting.append((owner, pending.give_up))
+            pending.start()
 
-    def _entries(self, items: list[Any], timeout: float | None, priority: int) -> list[Entry]:
+    def _admitted(self, items: list[Any], timeout: float | None, priority: int) -> list[Admitted]:
         """Make an entry per item; those that are no requests are done, with their error."""
         deadline = deadline_after(timeout)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise TypeError(f"priority is an int, got {priority!r}")
-        entries: list[Entry] = []
+        admitted: list[Admitted] = []
         seen: set[int] = set()
         for item in items:
-            entry = Entry(item, deadline=deadline, priority=priority)
+            entry, route = Entry(item, deadline=deadline, priority=priority), None
             if id(item) in seen:
                 error = InputError(
                     "this dict stands in the list a second time",
@@ -250,36 +241,28 @@ class Pipeline:
                 self._core.refuse(entry, error)
             else:
                 seen.add(id(item))
-                self._core.admit(entry)
-            entries.append(entry)
-        return entries
+                route = self._core.admit(entry)
+            admitted.append((entry, route))
+        return admitted
 
-    def _run(self, entries: list[Entry]) -> None:
+    def _run(self, admitted: list[Admitted]) -> None:
+        """Run requests and wait for all; their outcomes are in the entries."""
         if self._only is not None:
-            self._only.call_many(entries)
+            self._only.call_many([entry for entry, _ in admitted])
         else:
-            self._traverse_all(entries)
+            self._run_in_graph([(route, entry) for entry, route in admitted if route is not None])
 
     @reentrant(later=_refuse_inside)
-    def _traverse_all(self, entries: list[Entry]) -> None:
-        routes = [None if e.state == DONE else self._core.route_of(e) for e in entries]
-        found = [(route, entry) for route, entry in zip(routes, entries, strict=True) if route]
-        run_and_wait(self._core.linked, found)
+    def _run_in_graph(self, admitted: list[tuple[Route, Entry]]) -> None:
+        run_and_wait(self._core.linked, admitted)
 
-    def _traverse(self, request: Request) -> None:
-        """Take one request through the graph in this thread, or let others where that is faster."""
-        graph = self._graph or self._core.linked
-        only = graph.only
-        if only is not None and "data" in request and "node_name" not in request and is_cheap(only):
-            run_in_caller(graph, only, request)
+    def _run_one(self, data: Any, timeout: float | None, priority: int) -> None:
+        ((entry, route),) = admitted = self._admitted([data], timeout, priority)
+        may_run = route is not None and timeout is None and priority == 0 and type(data) is dict
+        if route is not None and may_run and "data" in data and is_cheap(route):
+            run_in_caller(self._core.linked, route, data)
             return
-        (entry,) = self._entries([request], None, 0)
-        route = None if entry.state == DONE else self._core.route_of(entry)
-        if route is not None and "data" in request and is_cheap(route):
-            run_in_caller(graph, route, request)
-            return
-        if route is not None:
-            self._run([entry])
+        self._run(admitted)
         if entry.error is not None:
             raise entry.take_error()  # type: ignore[misc]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._build.batch_end import Ended, Standing
-from headrace._graph.each import Elements
+from headrace._graph.entries import Elements
 from headrace._scheduling.entry import Entry
 from headrace._scheduling.queue import HANDED
 from headrace._scheduling.threads import entries_running_here

@@ -5,19 +5,21 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from headrace._engine.retirement import Retirement
+from headrace._engine.futures import NodeRequest
 from headrace._engine.starting import build_node, start
-from headrace._engine.teardown import Teardown
-from headrace._graph.each import needed_with_each
+from headrace._engine.teardown import Retirement, Teardown
+from headrace._graph.entries import needed_with_each
 from headrace._graph.graph import Graph
+from headrace._graph.request import GraphRequest
 from headrace._graph.waiting import run_from_front
 from headrace._process import close_at_exit
 from headrace._scheduling.calls import reentrant
-from headrace._scheduling.entry import unreadable
+from headrace._scheduling.entry import DONE, unreadable
 from headrace._scheduling.helpers import errands
 from headrace._scheduling.locks import Signal, taking
 from headrace.errors import ClosedError, DeadlineExceededError, InputError, SetupError
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from headrace._engine.starting import Started
     from headrace._engine.teardown import Closing
     from headrace._graph.route import Route
-    from headrace._scheduling.entry import Entry
+    from headrace._scheduling.entry import Entry, Owner
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.scheduler import Scheduler
 
@@ -94,39 +96,53 @@ class Engine:
         if self._closing is not None:
             raise ClosedError(self._closing.args[0])
 
-    def admit(self, entry: Entry) -> None:
-        """Check a request on entry; one that is wrong is done, with its error."""
+    def admit(self, entry: Entry) -> Route | None:
+        """Check a request on entry; one that is wrong is done, with its error.
+
+        Returns:
+            Its way through the graph; None where there is no graph, or it is done.
+        """
+        request, route = entry.request, None
         try:
-            scheduler, needs = self._entry_of(entry.request)
-            entry.weight = scheduler.checked(entry.request, needs)
-            entry.request.pop("result", None)
+            if self.only is not None or not isinstance(request, dict):
+                entry.weight = self.any_scheduler.checked(request)
+            else:
+                route = self._route_of(entry)
+                if route is None:
+                    return None
+                needs = needed_with_each(route.first.needs, route.entry.links.levels)
+                entry.weight = route.first.checked(request, needs)
+            request.pop("result", None)
         except InputError as error:
             entry.refuse(error)
         except Exception as error:  # noqa: BLE001 - anybody's dict: its request alone may suffer
             self.refuse(entry, unreadable(error))
+        return None if entry.state == DONE else route
+
+    def _route_of(self, entry: Entry) -> Route | None:
+        try:
+            return self.linked.route_of(entry.request)
+        except InputError as error:
+            self.refuse(entry, error)
+            return None
 
     def refuse(self, entry: Entry, error: InputError) -> None:
         """Refuse a request before it enters, and count it."""
         entry.refuse(error)
-        try:
-            scheduler, _ = self._entry_of(entry.request)
-        except Exception:  # noqa: BLE001 - anybody's dict
-            scheduler = self._schedulers[0]
+        scheduler = self.any_scheduler
+        if self.only is None:
+            with suppress(Exception):  # anybody's dict, or it names no node
+                scheduler = self.linked.route_of(entry.request).first
         scheduler.count_refused(entry.request, error)
 
-    def _entry_of(self, request: Any) -> tuple[Scheduler, tuple[str, ...]]:
-        """Give the scheduler that answers for a request before it has entered, and the keys it needs."""
-        if self.only is not None:
-            return self.only, tuple(self.only.needs)
-        name = request.get("node_name") if isinstance(request, dict) else None
-        roots = self.linked.roots
-        if name is None and len(roots) == 1:
-            (name,) = roots
-        if not isinstance(name, str) or name not in self._nodes:
-            return self._schedulers[0], ()  # which node is meant is asked next
-        scheduler = self._nodes[name].scheduler
-        levels = self.blueprint.nodes[name].links.levels
-        return scheduler, needed_with_each(scheduler.needs, levels)
+    def pending(
+        self, entry: Entry, route: Route | None, owner: Owner
+    ) -> NodeRequest | GraphRequest:
+        """Give what stands for an admitted request until ``owner`` has its outcome; `start` follows."""
+        entry.owner = owner
+        if route is None:
+            return NodeRequest(self.any_scheduler, entry)
+        return GraphRequest(self.linked, route, entry, owner)
 
     @property
     def linked(self) -> Graph:
@@ -134,19 +150,9 @@ class Engine:
         assert self.graph is not None  # noqa: S101 - all that has no graph has one scheduler
         return self.graph
 
-    def route_of(self, entry: Entry) -> Route | None:
-        """Give the way of an entry through the graph; None when it is refused."""
-        try:
-            return self.linked.route_of(entry.request)
-        except InputError as error:
-            self.refuse(entry, error)
-        except Exception as error:  # noqa: BLE001 - anybody's dict: its request alone may suffer
-            self.refuse(entry, unreadable(error))
-        return None
-
     @property
     def any_scheduler(self) -> Scheduler:
-        """A scheduler that speaks for the pipeline."""
+        """A scheduler that speaks for the pipeline: the only one, or the first of a graph."""
         return self.only or self._schedulers[0]
 
     # Looking.

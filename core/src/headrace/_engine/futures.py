@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["AsyncOwner", "RequestFuture", "forget_result", "give_up_all", "take_back"]
+__all__ = ["AsyncOwner", "NodeRequest", "RequestFuture", "forget_result", "give_up_all"]
 
 _log = logging.getLogger("headrace.callbacks")
 
@@ -75,6 +75,42 @@ class _Waiters(list[Any]):
                 waiter.add_result(future)
 
 
+class NodeRequest:
+    """A request of a pipeline with one scheduler, until it has its outcome; see `GraphRequest`."""
+
+    __slots__ = ("_entry", "_scheduler")
+
+    def __init__(self, scheduler: Scheduler, entry: Entry) -> None:
+        self._scheduler, self._entry = scheduler, entry
+
+    def start(self, *, waits_for_room: bool = False) -> None:
+        """Let the request enter; ``waits_for_room`` when this thread waits while the queue is full."""
+        scheduler = self._scheduler
+        stuck = scheduler.held_by_this_thread if waits_for_room else None
+        scheduler.submit(self._entry, waits_for_room=stuck, waits=not waits_for_room)
+
+    @property
+    def state(self) -> str:
+        """That of the entry."""
+        return self._entry.state
+
+    def check_wait(self) -> None:
+        """Refuse to let this thread wait for the request while it holds what that needs."""
+        self._scheduler.check_wait(self._entry)
+
+    def places(self) -> Sequence[tuple[Node, object]]:
+        """Give the node at which it is."""
+        return (self._scheduler.place(self._entry),)
+
+    def cancel(self) -> bool:
+        """Take the request back where it waits; False while a backend runs on it, or it is done."""
+        return self._scheduler.cancel(self._entry)
+
+    def give_up(self) -> bool:
+        """Cancel what waits; tell whether a backend still runs on it."""
+        return not self.cancel() and self._scheduler.abandon(self._entry)
+
+
 class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     """The answer to one submitted request: its dict, or its error.
 
@@ -86,8 +122,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
     _state: str
     _exception: BaseException | None
-    _scheduler: Scheduler | GraphRequest | None = None
-    _entry: Entry | GraphRequest | None = None
+    _pending: NodeRequest | GraphRequest | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,9 +131,9 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         self._sleepers: deque[Signal] = deque()
         self._calls: deque[Callable[[Any], object]] = deque()
 
-    def attach(self, scheduler: Scheduler | GraphRequest, entry: Entry | GraphRequest) -> None:
-        """Say where the request waits: a request in a graph stands for all places on its way."""
-        self._scheduler, self._entry = scheduler, entry
+    def attach(self, pending: NodeRequest | GraphRequest) -> None:
+        """Say what stands for the request while it has no outcome."""
+        self._pending = pending
 
     # Asking.
 
@@ -112,7 +147,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
     def running(self) -> bool:
         """Tell whether a backend runs on the request."""
-        return self._entry is not None and self._entry.state == RUNNING and not self.done()
+        return self._pending is not None and self._pending.state == RUNNING and not self.done()
 
     def cancel(self) -> bool:
         """Take the request back; False when it runs or is done.
@@ -129,10 +164,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
     @reentrant(later=_take_back_later)
     def _take_back(self) -> bool:
-        if self._scheduler is None or self._entry is None:
-            return False
-        taken: bool = self._scheduler.cancel(self._entry)  # type: ignore[arg-type]
-        return taken and self._decide(_CANCELLED)
+        return self._pending is not None and self._pending.cancel() and self._decide(_CANCELLED)
 
     def result(self, timeout: float | None = None) -> Request:
         """Wait for the dict.
@@ -186,19 +218,15 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         Raises:
             ContractError: It would wait for ever.
         """
-        if self._scheduler is not None and self._entry is not None and not self.done():
-            self._scheduler.check_wait(self._entry)  # type: ignore[arg-type]
+        if self._pending is not None and not self.done():
+            self._pending.check_wait()
             node = cycle_of(self)
             if node is not None:
                 raise inside(node)
 
     def places(self) -> Sequence[tuple[Node, object]]:
         """Give what it needs; see `headrace._scheduling.threads`."""
-        if self.done() or self._scheduler is None:
-            return ()
-        if isinstance(self._entry, Entry):
-            return (self._scheduler.place(self._entry),)  # type: ignore[union-attr]
-        return self._scheduler.places()  # type: ignore[union-attr]
+        return () if self.done() or self._pending is None else self._pending.places()
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
         """Call ``fn(self)`` when there is an outcome: in another thread, or at once if there is one."""
@@ -286,8 +314,3 @@ def forget_result(data: Any, *, abandoned: bool) -> None:
 def give_up_all(waiting: Sequence[tuple[object, Callable[[], bool]]]) -> bool:
     """Take back what waits; tell whether a backend still runs on anything."""
     return sum([give_up() for _, give_up in waiting]) > 0
-
-
-def take_back(scheduler: Scheduler, entry: Entry) -> bool:
-    """Take an entry back; tell whether a backend still runs on it."""
-    return not scheduler.cancel(entry) and scheduler.abandon(entry)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace._engine.engine import Engine
-    from headrace._engine.retirement import Retirement
+    from headrace._engine.teardown import Retirement
 
 __all__ = ["Reloader"]
 

@@ -25,7 +25,7 @@ from headrace.errors import HeadraceError, OverloadedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._graph.each import Elements
+    from headrace._graph.entries import Elements
     from headrace._graph.graph import Graph
     from headrace._graph.route import Route
     from headrace._graph.traversal import Visit
@@ -271,11 +271,8 @@ class GraphRequest:
         states = {entry.state for _, entry in list(self._open.values())}
         return QUEUED if states and states.issubset(WAITING) else RUNNING
 
-    def check_wait(self, entry: object = None) -> None:
+    def check_wait(self) -> None:
         """Refuse to let this thread wait for the request while it holds what that needs.
-
-        Args:
-            entry: Not used, as in `cancel`.
 
         Raises:
             ContractError: It would wait for ever.
@@ -299,12 +296,8 @@ class GraphRequest:
         found = [scheduler.place(entry) for scheduler, entry in list(self._open.values())]
         return found + [step.scheduler.place(None) for step in self._traversal.unvisited()]
 
-    def cancel(self, entry: object = None) -> bool:
-        """Take the request back where it waits; False while a backend runs on it, or it is done.
-
-        Args:
-            entry: Not used; a request in a graph is cancelled as an entry is.
-        """
+    def cancel(self) -> bool:
+        """Take the request back where it waits; False while a backend runs on it, or it is done."""
         if not self._turn.take():
             return False  # between two nodes
         with self._turn.had():
