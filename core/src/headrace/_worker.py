@@ -15,9 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from headrace._build.at import At, BuildSettings
+from headrace._build.at import At, BuildSettings, Commons
 from headrace._build.batch_end import BatchEnd
-from headrace._build.commons import Commons
 from headrace._build.elements import ElementBuilder
 from headrace._build.parcels import CLOSE_S, Changes, changes, receive, send, unpacked
 from headrace._build.parts import Parts

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._build.batch_end import BatchEnd
 from headrace._context import Shared
+from headrace._scheduling.named_queues import Queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import Backend
     from headrace._build.parts import Parts
+    from headrace._engine.blueprint import Dispatcher
     from headrace._scheduling.calls import OwnThread
     from headrace._scheduling.scheduler import Scheduler
 
-__all__ = ["LOOK_S", "At", "BuildSettings", "logger_of"]
+__all__ = ["LOOK_S", "At", "BuildSettings", "Commons", "logger_of"]
 
 LOOK_S = 0.25
 """How often a thread that waits while something is built, or closed again, looks for an interrupt."""
@@ -72,6 +74,23 @@ class BuildSettings(NamedTuple):
     threads: int
     cancelled: Callable[[], bool]
     schedule: Callable[[list[Backend]], Scheduler]
+
+
+@dataclass
+class Commons:
+    """What belongs to all nodes of a pipeline.
+
+    Attributes:
+        queues: Its queues, by name.
+        dispatchers: The backends that wait for the graph, to run requests through it.
+        registered: The registered instances that are in service, by name. It is one and the same
+            dict for ever: whoever can still build something looks into it, so a dict of its own
+            would keep instances alive that a reload has retired.
+    """
+
+    queues: Queues = field(default_factory=Queues)
+    dispatchers: list[Dispatcher] = field(default_factory=list)
+    registered: dict[str, Backend] = field(default_factory=dict)
 
 
 @cache

@@ -6,9 +6,8 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace._build.at import At, BuildSettings
+from headrace._build.at import At, BuildSettings, Commons
 from headrace._build.batch_end import BatchEnd
-from headrace._build.commons import Commons
 from headrace._build.door import Door, FrontDoor
 from headrace._build.elements import ElementBuilder, reached_by_name
 from headrace._build.instances import FRONT_WIDTH, instances_of

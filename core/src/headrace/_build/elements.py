@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import Backend
-    from headrace._build.at import BuildSettings
-    from headrace._build.commons import Commons
+    from headrace._build.at import BuildSettings, Commons
     from headrace._build.parts import Parts
     from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
 

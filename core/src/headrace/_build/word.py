@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import Backend
-    from headrace._build.at import At
-    from headrace._build.commons import Commons
+    from headrace._build.at import At, Commons
     from headrace._build.door import InThread
     from headrace._build.parts import Parts
     from headrace._plan.element import Element, NodePlan, PipelinePlan

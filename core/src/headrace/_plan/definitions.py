@@ -10,7 +10,7 @@ from headrace._config.nesting import MAX_DEPTH
 from headrace._config.problems import key_place
 from headrace._expression import read_expression
 from headrace._expression.words import PLAIN_NAME
-from headrace._plan.layer import Layer
+from headrace._plan.scope import Layer
 from headrace._registry import registry
 from headrace._registry.hooks import definitions
 from headrace.errors import ConfigError

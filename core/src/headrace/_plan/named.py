@@ -10,9 +10,8 @@ from headrace._config.problems import key_place
 from headrace._expression import Call
 from headrace._options import Options
 from headrace._plan.element import PolicyPlan, ProbePlan
-from headrace._plan.layer import Layer
 from headrace._plan.options import OptionsReader
-from headrace._plan.scope import Scope
+from headrace._plan.scope import Layer, Scope
 from headrace._problem import nearest
 from headrace._registry.hooks import unusable_hooks
 from headrace._registry.named import BATCH_POLICY, DISPATCH_POLICY, PROBE, find_named, names_of

@@ -11,11 +11,10 @@ from headrace._config.problems import key_place
 from headrace._expression import read_expression
 from headrace._plan.element import Element, Named, NodePlan
 from headrace._plan.keys import check_keys
-from headrace._plan.layer import Layer
 from headrace._plan.named import plan_policies
 from headrace._plan.parameters import Parameters
 from headrace._plan.ranges import narrowed
-from headrace._plan.scope import Scope
+from headrace._plan.scope import Layer, Scope
 from headrace._plan.word import called, check_used, core_word, give_threads, planned_word
 from headrace._registry.hooks import node_entrypoint
 from headrace.errors import ConfigError, PluginError

@@ -17,7 +17,7 @@ from headrace._config.nodekeys import (
 )
 from headrace._config.problems import key_place
 from headrace._config.shape import misspelt_table
-from headrace._plan.layer import Layer
+from headrace._plan.scope import Layer
 from headrace._plan.values import replaced
 from headrace.errors import ConfigError
 

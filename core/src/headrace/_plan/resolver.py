@@ -12,11 +12,10 @@ from headrace._expression import read_expression
 from headrace._plan import brackets
 from headrace._plan.definitions import MAX_ELEMENTS
 from headrace._plan.element import Element
-from headrace._plan.layer import Layer, ScopedArgs
 from headrace._plan.options import OptionsReader
 from headrace._plan.planning import Planning
 from headrace._plan.ranges import depending_range, static_range
-from headrace._plan.scope import Graft, Scope, bracket_of
+from headrace._plan.scope import Graft, Layer, Scope, ScopedArgs, bracket_of
 from headrace._plan.values import plain_value
 from headrace._plan.word import planned_word, why_not_callable
 from headrace._registry import registry

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from headrace._build.door import NotCallable
 from headrace._build.word import Word
 from headrace._context import Shared
 from headrace._plan.element import Named
 from headrace._plan.word import check_callable, check_used, planned_word
-from headrace.words._wiring import Wiring
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
@@ -21,6 +21,24 @@ if TYPE_CHECKING:
     from headrace._plan.scope import Bracket, Scope
 
 __all__ = ["DI", "Aspect", "IoC", "With"]
+
+
+class Wiring(Word):
+    """A word that stands for the last thing in its bracket, once that is built."""
+
+    _wiring = True
+    _needs_of = -1
+
+    @classmethod
+    def _through(cls, element: Element, place: int) -> Element | None:
+        """Give what it stands for."""
+        return element.children[-1]
+
+    @classmethod
+    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+        """Build what stands in it, in order; what it stands for is called in its place."""
+        built = [building.element(child, at) for child in element.children]
+        return NotCallable(element.name) if cls._why_not_callable else built[-1]
 
 
 class IoC(Wiring):

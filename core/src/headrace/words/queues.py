@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import InitContext
-    from headrace._build.at import At
-    from headrace._build.commons import Commons
+    from headrace._build.at import At, Commons
     from headrace._build.word import Building
     from headrace._plan.element import Element
     from headrace._scheduling.named_queues import NamedQueue, Queues

@@ -9,15 +9,14 @@ from headrace._config.nodekeys import NODE_KEYS
 from headrace._plan.scope import Bracket
 from headrace._plan.word import check_callable, name_in, needs_thread
 from headrace._problem import nearest
-from headrace.words._wiring import Wiring
+from headrace.words.ioc import Wiring
 
 if TYPE_CHECKING:
     from headrace._config.document import Written
     from headrace._expression import Call
     from headrace._plan.element import Element
-    from headrace._plan.layer import Layer
     from headrace._plan.planning import Planning
-    from headrace._plan.scope import Scope
+    from headrace._plan.scope import Layer, Scope
 
 __all__ = ["Reflect"]
 

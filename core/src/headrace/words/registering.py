@@ -12,7 +12,7 @@ from headrace._options import Options as _Options
 from headrace._plan.element import Named
 from headrace._plan.word import check_callable
 from headrace.errors import SetupError
-from headrace.words._wiring import Wiring
+from headrace.words.ioc import Wiring
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
