@@ -17,6 +17,8 @@ from onnx import TensorProto as T
 import headrace
 from headrace.errors import BackendError, SetupError
 from headrace_trt import BuildCancelledError, BuildSettings, build_engine, build_plan
+from headrace_trt.tactics import read_tactics
+from headrace_trt.tools.tactic_tools import exclude_tactics
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu_cache")]
 
@@ -186,13 +188,48 @@ def test_two_processes_one_cache(small_net, tmp_path):
     assert len(list(Path(tmp_path / "cache").glob("*.plan"))) == 1
 
 
-def test_tactics_are_recorded_and_replayed(rtx_or_full, small_net, tmp_path):
+def test_tactics_are_recorded_replayed_and_excluded(rtx_or_full, small_net, tmp_path):
     path = tmp_path / "tactics.json"
-    settings = BuildSettings(model=small_net, profiles=(PROFILE,), tactics=path, **QUICK)
-    first = build_plan(settings)
+    shapes = ("x:1x3x16x16", "x:4x3x16x16", "x:8x3x16x16")
+    profile = dict(zip(("min", "opt", "max"), shapes, strict=True))
+    settings = BuildSettings(model=small_net, profiles=(profile,), tactics=path, tf32=False)
+
+    def kernels(built):
+        # Inside a fused block (Myelin) the library chooses by itself, and asks nobody.
+        return {layer.name: layer.tactic for layer in built.layers if "_myl" not in layer.name}
+
+    first = kernels(build_plan(settings))
     assert path.stat().st_size > 20
-    again = build_plan(settings)
-    assert [layer.tactic for layer in again.layers] == [layer.tactic for layer in first.layers]
+    assert kernels(build_plan(settings)) == first
+    with pytest.raises(SetupError, match="first kernel that runs"):
+        build_plan(settings.with_(optimization_level=0))
+    if not rtx_or_full.has("IAlgorithmSelector"):
+        return
+    chosen = read_tactics(path).chosen
+    layer = next(name for name in sorted(chosen) if "conv_0" in name)
+    exclude_tactics(path, [layer])
+    try:
+        build_plan(settings)
+    except SetupError as error:  # there is no other kernel for it on this device
+        assert layer in str(error) or "10.8" in str(error)
+    else:
+        assert read_tactics(path).chosen.get(layer) != chosen[layer]
+
+
+def test_tactics_of_a_range_of_heights_and_widths(rtx_or_full, small_net, tmp_path):
+    """They are recorded and replayed, or the error says where they can be."""
+    path = tmp_path / "tactics.json"
+    settings = BuildSettings(model=small_net, profiles=(PROFILE,), tactics=path, tf32=False)
+    try:
+        build_plan(settings)
+    except SetupError as error:
+        assert rtx_or_full.has("IAlgorithmSelector")
+        assert "TensorRT 10.8 and newer" in str(error)
+        assert not path.exists()
+    else:
+        recorded = path.read_bytes()
+        build_plan(settings)
+        assert path.read_bytes() == recorded
 
 
 def test_the_timing_cache_makes_the_second_build_no_slower_and_is_shared(

@@ -221,9 +221,17 @@ class _Selector:
         pass
 
 
-def _choice(implementation, tactic):
+def _choice(implementation, tactic, vectorized=-1):
     variant = SimpleNamespace(implementation=implementation, tactic=tactic)
-    return SimpleNamespace(algorithm_variant=variant)
+    float32 = SimpleNamespace(name="FLOAT")
+    info = SimpleNamespace(
+        dtype=float32, strides=(9, 1), vectorized_dim=vectorized, components_per_element=1
+    )
+    return SimpleNamespace(algorithm_variant=variant, get_algorithm_io_info=[info, info].__getitem__)
+
+
+def _context(name):
+    return SimpleNamespace(name=name, num_inputs=1, num_outputs=1)
 
 
 class _WithSelector:
@@ -239,12 +247,12 @@ class _WithSelector:
 
     def build(self, config):
         choices = [_choice(1, 1), _choice(2, -1), _choice(3, 3)]
-        contexts = [SimpleNamespace(name="conv"), SimpleNamespace(name="fc")]
+        contexts = [_context("conv"), _context("fc")]
         taken = []
         for context in contexts:
             allowed = config.algorithm_selector.select_algorithms(context, choices)
             if not allowed:
-                raise SetupError("the builder found no tactic")
+                raise SetupError("Could not find any implementation for node conv.")
             taken.append(choices[allowed[-1]])
         config.algorithm_selector.report_algorithms(contexts, taken)
         return [choice.algorithm_variant.implementation for choice in taken]
@@ -273,6 +281,57 @@ def test_tactics_are_recorded_replayed_and_excluded(tmp_path):
         build()
 
 
+def test_profiles_and_formats_are_told_apart(tmp_path):
+    """Every profile chooses for every layer, and a tactic is offered once per format."""
+
+    class TwoProfiles(_WithSelector):
+        takes = ((0, 1), (2, 0))
+
+        def build(self, config):
+            selector, taken = config.algorithm_selector, []
+            for profile in (0, 1):
+                choices = [_choice(1, 1), _choice(2, 2), _choice(2, 2, vectorized=1)]
+                contexts = [_context("conv"), _context("fc")]
+                found = []
+                for context, wish in zip(contexts, self.takes[profile], strict=True):
+                    allowed = selector.select_algorithms(context, choices)
+                    found.append(wish if wish in allowed else allowed[0])
+                selector.report_algorithms(contexts, [choices[i] for i in found])
+                taken.append(tuple(found))
+            return tuple(taken)
+
+    library, path = TwoProfiles(), tmp_path / "tactics.json"
+
+    def build():
+        config = SimpleNamespace()
+        with using_tactics(library, config, path):
+            return library.build(config)
+
+    assert build() == ((0, 1), (2, 0))
+    assert read_tactics(path).chosen["conv [profile 1]"] == "0x2:0x2"
+    library.takes = ((2, 2), (0, 1))
+    assert build() == ((0, 1), (2, 0)), "what was recorded is built, whatever is liked now"
+    held = read_tactics(path)
+    TacticFile(held.library, held.chosen).write(path)  # written before formats were
+    assert build() == ((0, 2), (1, 0))
+
+
+def test_a_choice_needs_a_builder_that_compares(tmp_path):
+    path = tmp_path / "tactics.json"
+    with (
+        pytest.raises(SetupError, match="first kernel that runs"),
+        using_tactics(_WithSelector(), SimpleNamespace(), path, optimization_level=0),
+    ):
+        pass
+    with (
+        pytest.raises(SetupError, match=r"with a choice of tactics .*Could not find any") as caught,
+        using_tactics(_WithSelector(), SimpleNamespace(), path, optimization_level=1),
+    ):
+        raise SetupError("it could not build: Could not find any implementation for node conv")
+    assert "TensorRT 10.8" in str(caught.value)
+    assert not path.exists()
+
+
 def test_layers_without_a_choice_are_the_library_s_and_excluded_choices_an_error(tmp_path):
     """TensorRT offers nothing to choose from for some layers, and then takes what it wants."""
 
@@ -280,7 +339,7 @@ def test_layers_without_a_choice_are_the_library_s_and_excluded_choices_an_error
         taken = 3
 
         def build(self, config):
-            selector, conv = config.algorithm_selector, SimpleNamespace(name="conv")
+            selector, conv = config.algorithm_selector, _context("conv")
             assert selector.select_algorithms(conv, []) == []
             selector.report_algorithms([conv], [_choice(self.taken, 3)])
 

@@ -168,7 +168,11 @@ def _build(
         with (
             using_timing_cache(library, config, settings.timing_cache),
             using_tactics(
-                library, config, settings.tactics, timed=settings.timing_cache is not None
+                library,
+                config,
+                settings.tactics,
+                timed=settings.timing_cache is not None,
+                optimization_level=settings.optimization_level,
             ),
         ):
             plan = _serialized(library, network, config, settings, shown, collected)

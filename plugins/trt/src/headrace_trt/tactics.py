@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import SetupError
 from headrace_trt.timing import write_atomically
@@ -23,6 +23,9 @@ _log = logging.getLogger("headrace.trt")
 
 FORMAT = "headrace tactics 1"
 
+_NO_KERNEL: Final = "could not find any implementation"
+"""What TensorRT says where a layer has no tactic left."""
+
 
 @dataclass
 class TacticFile:
@@ -30,7 +33,9 @@ class TacticFile:
 
     Attributes:
         library: Name and version that recorded it.
-        chosen: Per layer, the implementation and the tactic that were chosen, as one text.
+        chosen: Per layer, the implementation and the tactic that were chosen, as one text. Layers of
+            further optimization profiles have the number of the profile behind their name.
+        formats: Per layer, types and strides of the tensors that were chosen with it.
         excluded: Choices (``"implementation:tactic"``, or ``"layer@implementation:tactic"`` for one
             layer) that a build must not make.
     """
@@ -38,6 +43,7 @@ class TacticFile:
     library: str = ""
     chosen: dict[str, str] = field(default_factory=dict)
     excluded: list[str] = field(default_factory=list)
+    formats: dict[str, str] = field(default_factory=dict)
 
     def allows(self, layer: str, choice: str) -> bool:
         """Tell whether a choice is not excluded."""
@@ -77,7 +83,12 @@ def _unreadable(path: Path, why: str) -> SetupError:
 
 @contextlib.contextmanager
 def using_tactics(
-    library: Library, config: Any, path: Path | None, *, timed: bool = False
+    library: Library,
+    config: Any,
+    path: Path | None,
+    *,
+    timed: bool = False,
+    optimization_level: int | None = None,
 ) -> Iterator[None]:
     """Record the choice of tactics in ``path``, or replay what is there.
 
@@ -89,14 +100,24 @@ def using_tactics(
         config: The builder's configuration.
         path: The file; None: the choice is free.
         timed: Whether the configuration has a timing cache of its own.
+        optimization_level: The builder's, which must not be 0: there TensorRT takes the first kernel
+            that runs, compares none and respects no timing cache, so that nothing is chosen.
 
     Raises:
-        SetupError: The library has neither, the file was recorded by another version, it is itself
-            a timing cache and ``timed`` is true, or what was built is not what the file says.
+        SetupError: The library has neither, the level is 0, the file was recorded by another version,
+            it is itself a timing cache and ``timed`` is true, or what was built is not what the file
+            says.
     """
     if path is None:
         yield
-    elif library.has("IAlgorithmSelector"):
+        return
+    if optimization_level == 0:
+        raise SetupError(
+            "`tactics` is set with optimization_level = 0, at which TensorRT takes the first kernel"
+            " that runs instead of choosing one",
+            hint="Set optimization_level to 1 or more, or leave `tactics` out.",
+        )
+    if library.has("IAlgorithmSelector"):
         with _selecting(library, config, path, timed=timed):
             yield
     elif library.has("BuilderFlag.EDITABLE_TIMING_CACHE") and not library.is_rtx:
@@ -135,9 +156,15 @@ def _selecting(library: Library, config: Any, path: Path, *, timed: bool) -> Ite
     try:
         yield
     except SetupError as error:
+        if _NO_KERNEL not in error.what.lower():
+            raise
         if selector.missed:
             raise _not_followed(path, next(iter(selector.missed.values()))) from error
-        raise
+        raise SetupError(
+            f"with a choice of tactics (`tactics`) {error.what}",
+            hint="Without `tactics` it may build: TensorRT 10.8 and newer fix them by an editable"
+            f" timing cache, {library.text} by an algorithm selector, which not every network takes.",
+        ) from error
     wrong = _wrong_choice(held, selector.chosen, selector.missed, replay=replay)
     if wrong is not None:
         raise _not_followed(path, wrong)
@@ -145,7 +172,7 @@ def _selecting(library: Library, config: Any, path: Path, *, timed: bool) -> Ite
         if not selector.chosen:
             _log.warning("%s told of no choice of tactics: %s fixes nothing", library.text, path)
         held.library = library.text
-        held.chosen = dict(selector.chosen)
+        held.chosen, held.formats = dict(selector.chosen), dict(selector.formats)
         held.write(path)
 
 
@@ -183,24 +210,37 @@ def _make_selector(library: Library, held: TacticFile, *, replay: bool) -> Any:
         def __init__(self) -> None:
             base.__init__(self)
             self.chosen: dict[str, str] = {}
+            self.formats: dict[str, str] = {}
             self.missed: dict[str, str] = {}
+            self._profile = 0
 
         def select_algorithms(self, context: Any, choices: Any) -> list[int]:
             """Give the places of the choices that may be taken."""
+            layer = self._layer(context)
             names = [choice_of(choice) for choice in choices]
-            wanted = held.chosen.get(context.name) if replay else None
+            wanted = held.chosen.get(layer) if replay else None
+            allowed = [i for i, name in enumerate(names) if held.allows(layer, name)]
             if wanted is not None:
-                names = [name if name == wanted else "" for name in names]
-            allowed = [i for i, n in enumerate(names) if n and held.allows(context.name, n)]
+                allowed = [i for i in allowed if names[i] == wanted]
+                # One tactic is offered once per format of its tensors.
+                formats = held.formats.get(layer)
+                same = [i for i in allowed if formats_of(context, choices[i]) == formats]
+                allowed = same or allowed
             if names and not allowed:
                 what = f"needs {wanted}" if wanted else "has every choice excluded"
-                self.missed[context.name] = f"layer {context.name!r} {what}"
+                self.missed[layer] = f"layer {layer!r} {what}"
             return allowed
 
         def report_algorithms(self, contexts: Any, choices: Any) -> None:
-            """Note what was taken."""
+            """Note what was taken for one profile; those of the next are asked for after this."""
             for context, choice in zip(contexts, choices, strict=False):
-                self.chosen[context.name] = choice_of(choice)
+                layer = self._layer(context)
+                self.chosen[layer] = choice_of(choice)
+                self.formats[layer] = formats_of(context, choice)
+            self._profile += 1
+
+        def _layer(self, context: Any) -> str:
+            return f"{context.name} [profile {self._profile}]" if self._profile else context.name
 
     return Selector()
 
@@ -209,6 +249,16 @@ def choice_of(choice: Any) -> str:
     """Give implementation and tactic of an ``IAlgorithm`` as ``"implementation:tactic"``."""
     variant = choice.algorithm_variant
     return f"{variant.implementation:#x}:{variant.tactic & (2**64 - 1):#x}"
+
+
+def formats_of(context: Any, choice: Any) -> str:
+    """Give type, strides and vectorized axis of every tensor of an ``IAlgorithm``, as one text."""
+    infos = map(choice.get_algorithm_io_info, range(context.num_inputs + context.num_outputs))
+    return " ".join(
+        f"{info.dtype.name}({','.join(map(str, info.strides))})"
+        f"/{info.vectorized_dim}x{info.components_per_element}"
+        for info in infos
+    )
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ def exclude_tactics(path: Path, choices: Sequence[str]) -> dict[str, Any]:
     found.excluded = list(dict.fromkeys(found.excluded))
     # A build replays all or records all: a file with a hole is recorded anew.
     if any(not found.allows(layer, choice) for layer, choice in found.chosen.items()):
-        found.chosen = {}
+        found.chosen, found.formats = {}, {}
     found.write(path)
     return show_tactics(path)
 
@@ -83,7 +83,8 @@ def bisect_tactics(
 
     def mixed(bad_layers: Sequence[str]) -> TacticFile:
         chosen = {**good.chosen, **{name: bad.chosen[name] for name in bad_layers}}
-        return TacticFile(bad.library, chosen)
+        formats = {**good.formats, **{n: bad.formats[n] for n in bad_layers if n in bad.formats}}
+        return TacticFile(bad.library, chosen, formats=formats)
 
     if not is_wrong(mixed(layers)):
         raise SetupError("with all choices of the bad file the answers are right")
