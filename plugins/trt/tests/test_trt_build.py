@@ -1,6 +1,7 @@
 """Plans built for real by TensorRT for RTX, on a machine without a GPU."""
 
 import contextlib
+import importlib
 import logging
 import os
 import signal
@@ -133,6 +134,29 @@ def test_external_data(rtx, save):
 def test_what_the_library_does_not_have_is_refused(rtx, small_net, settings, text):
     with pytest.raises(SetupError, match=text):
         build(rtx, small_net, **settings)
+
+
+def test_the_lean_runtime_is_looked_for_and_missed_with_what_to_install(tmp_path, monkeypatch):
+    import pydantic_core
+
+    from headrace_trt.building import _hint
+    from headrace_trt.lean_runtime import load_lean_runtime
+
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    library = Library(None, "tensorrt", "99.6.0.post1")
+    assert load_lean_runtime(library) is None
+    missing = "Unable to load library: libnvinfer_lean.so.99: cannot open shared object file"
+    assert 'pip install "tensorrt_lean==99.6.0"' in _hint(library, missing)
+    assert "libnvinfer-lean99" in _hint(library, missing)
+    package = tmp_path / "tensorrt_libs"
+    package.mkdir()
+    lean = package / "libnvinfer_lean.so.99"
+    lean.write_bytes(b"no library")
+    importlib.invalidate_caches()
+    assert load_lean_runtime(library) is None
+    lean.unlink()
+    lean.write_bytes(Path(pydantic_core._pydantic_core.__file__).read_bytes())
+    assert load_lean_runtime(library) == str(lean)
 
 
 def test_a_network_made_with_the_api(rtx, tmp_path, monkeypatch):

@@ -17,6 +17,8 @@ from onnx import TensorProto as T
 import headrace
 from headrace.errors import BackendError, SetupError
 from headrace_trt import BuildCancelledError, BuildSettings, build_engine, build_plan
+from headrace_trt.lean_runtime import load_lean_runtime
+from headrace_trt.library import find_library
 from headrace_trt.tactics import read_tactics
 from headrace_trt.tools.tactic_tools import exclude_tactics
 
@@ -103,6 +105,10 @@ def test_a_plan_that_holds_code_must_be_trusted(pipe, small_net, tmp_path):
     try:
         build_engine(settings, engine=engine)
     except SetupError as error:
+        if load_lean_runtime(find_library()) is not None:
+            raise
+        if 'pip install "tensorrt_lean==' not in error.hint:
+            raise
         pytest.skip(f"the lean runtime is not here: {error.what[:80]}")
     with pytest.raises(SetupError, match="cannot be run"):
         pipe(backend=LOADED, model=str(engine), max=4)
@@ -211,7 +217,8 @@ def test_tactics_are_recorded_replayed_and_excluded(rtx_or_full, small_net, tmp_
     try:
         build_plan(settings)
     except SetupError as error:  # there is no other kernel for it on this device
-        assert layer in str(error) or "10.8" in str(error)
+        if layer not in str(error) and "TensorRT 10.8" not in str(error):
+            raise
     else:
         assert read_tactics(path).chosen.get(layer) != chosen[layer]
 
@@ -223,8 +230,9 @@ def test_tactics_of_a_range_of_heights_and_widths(rtx_or_full, small_net, tmp_pa
     try:
         build_plan(settings)
     except SetupError as error:
+        if "TensorRT 10.8 and newer" not in str(error):
+            raise
         assert rtx_or_full.has("IAlgorithmSelector")
-        assert "TensorRT 10.8 and newer" in str(error)
         assert not path.exists()
     else:
         recorded = path.read_bytes()

@@ -227,7 +227,9 @@ def _choice(implementation, tactic, vectorized=-1):
     info = SimpleNamespace(
         dtype=float32, strides=(9, 1), vectorized_dim=vectorized, components_per_element=1
     )
-    return SimpleNamespace(algorithm_variant=variant, get_algorithm_io_info=[info, info].__getitem__)
+    return SimpleNamespace(
+        algorithm_variant=variant, get_algorithm_io_info=[info, info].__getitem__
+    )
 
 
 def _context(name):

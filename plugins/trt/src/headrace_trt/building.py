@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import SetupError
 from headrace_trt.config import add_profiles, make_config
 from headrace_trt.layers import Layer, count_types, layers_from_log, verify_precision
+from headrace_trt.lean_runtime import install_lean_runtime, lean_runtime_name, load_lean_runtime
 from headrace_trt.library import Library, find_library
 from headrace_trt.logs import Collected, collecting, logger_for
 from headrace_trt.network import Network, make_network
@@ -160,6 +161,8 @@ def _build(
             raise _given_up(settings)
         config = make_config(library, network, settings)
         profiles = add_profiles(library, network, config, settings)
+        if settings.version_compatible and not library.is_rtx:
+            load_lean_runtime(library)
         _serialize_plugins(library, config, settings)
         monitor = make_monitor(library, shown)
         config.progress_monitor = monitor
@@ -203,7 +206,7 @@ def _serialized(
             raise _given_up(settings)
         raise SetupError(
             f"{library.text} could not build {settings.label}: {collected.text()}",
-            hint=_hint(collected.text()),
+            hint=_hint(library, collected.text()),
         )
     return bytes(memoryview(found))
 
@@ -220,8 +223,10 @@ def _serialize_plugins(library: Library, config: Any, settings: BuildSettings) -
         config.plugins_to_serialize = libraries
 
 
-def _hint(text: str) -> str | None:
+def _hint(library: Library, text: str) -> str | None:
     lower = text.lower()
+    if lean_runtime_name(library).lower() in lower:
+        return install_lean_runtime(library)
     if "out of memory" in lower or "outofmemory" in lower:
         return "Lower `workspace_bytes`, the `max` of the profiles, or free memory of the device."
     if "cuda" in lower and ("driver" in lower or "device" in lower):

@@ -111,6 +111,13 @@ def using_tactics(
     if path is None:
         yield
         return
+    editable = library.has("BuilderFlag.EDITABLE_TIMING_CACHE") and not library.is_rtx
+    if not library.has("IAlgorithmSelector") and not editable:
+        raise SetupError(
+            f"`tactics` is set, and {library.text} does not let them be chosen",
+            hint="Leave `tactics` out: it has neither an algorithm selector nor an editable"
+            " timing cache that it uses.",
+        )
     if optimization_level == 0:
         raise SetupError(
             "`tactics` is set with optimization_level = 0, at which TensorRT takes the first kernel"
@@ -120,21 +127,15 @@ def using_tactics(
     if library.has("IAlgorithmSelector"):
         with _selecting(library, config, path, timed=timed):
             yield
-    elif library.has("BuilderFlag.EDITABLE_TIMING_CACHE") and not library.is_rtx:
-        if timed:
-            raise SetupError(
-                f"`tactics` and `timing_cache` are set, and with {library.text} both are a timing"
-                " cache: a build has one",
-                hint="Leave `timing_cache` out.",
-            )
-        with _caching(library, config, path):
-            yield
-    else:
+        return
+    if timed:
         raise SetupError(
-            f"`tactics` is set, and {library.text} does not let them be chosen",
-            hint="Leave `tactics` out: it has neither an algorithm selector nor an editable"
-            " timing cache that it uses.",
+            f"`tactics` and `timing_cache` are set, and with {library.text} both are a timing"
+            " cache: a build has one",
+            hint="Leave `timing_cache` out.",
         )
+    with _caching(library, config, path):
+        yield
 
 
 @contextlib.contextmanager
