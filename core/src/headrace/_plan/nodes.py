@@ -10,8 +10,8 @@ from headrace._config.nodekeys import NODE_KEYS, NodeKeys
 from headrace._config.problems import key_place
 from headrace._expression import read_expression
 from headrace._plan.element import Element, Named, NodePlan
-from headrace._plan.keys import check_keys
 from headrace._plan.named import plan_policies
+from headrace._plan.options import check_keys
 from headrace._plan.parameters import Parameters
 from headrace._plan.ranges import narrowed
 from headrace._plan.scope import Layer, Scope

@@ -1,17 +1,19 @@
-"""Checking the options of one element, with the origin of every value."""
+"""Checking options of elements and keys of nodes against their models, with the origin of each value."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from headrace._config.nodekeys import KEYS_ELSEWHERE, NODE_KEYS
+from headrace._config.nodekeys import EXPRESSION_KEYS, KEYS_ELSEWHERE, NODE_KEYS
 from headrace._config.problems import shown_value
 from headrace._options import Options
-from headrace._plan.parameters import argument
-from headrace._plan.values import nearest_choice, plain_value
+from headrace._plan.parameters import argument, written_key
+from headrace._plan.scope import plain_value
 from headrace._portable import told
+from headrace._problem import nearest
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,12 +21,15 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
+    from headrace._config.document import Written
     from headrace._config.problems import Problems
     from headrace._expression import Call
     from headrace._plan.parameters import Found, Parameters
     from headrace._plan.scope import Scope
 
-__all__ = ["OptionsReader"]
+__all__ = ["OptionsReader", "check_keys"]
+
+K = TypeVar("K", bound="Options")
 
 
 class OptionsReader:
@@ -178,7 +183,7 @@ class OptionsReader:
         what = f"{key}{inner}: {message}{got}" if key else message
         found = self._found.get(key or "")
         place = self.scope.layer.place(self.call) if found is None else found.place()
-        more = {**place, "suggestion": nearest_choice(detail)}
+        more = {**place, "suggestion": _nearest_choice(detail)}
         self._add("option", f"{self.call.name}: {what}", **more)
 
     def _report_missing(self, key: str) -> None:
@@ -205,3 +210,75 @@ def _of_the_node(key: str) -> str | None:
 
 def _known(keys: Mapping[str, str]) -> str:
     return f"It has {', '.join(keys)}." if keys else "It has none."
+
+
+def _nearest_choice(detail: ErrorDetails) -> str | None:
+    """Give the choice most like a text that is none of those an option has, or None."""
+    got, expected = detail["input"], detail.get("ctx", {}).get("expected")
+    if detail["type"] not in ("literal_error", "enum") or not isinstance(got, str):
+        return None
+    return nearest(got, re.findall(r"'([^']*)'", str(expected)))
+
+
+# Keys of nodes.
+
+
+def check_keys(
+    model: type[K],
+    table: Mapping[str, Written],
+    shared: Mapping[str, Written],
+    name: str,
+    problems: Problems,
+) -> tuple[K, dict[str, str]]:
+    """Read the keys of ``model`` from ``table``, else from ``shared``.
+
+    Returns:
+        The checked keys, with the default in place of a value that is wrong, so that the rest can
+        be checked with them; and per key where its value came from.
+    """
+    values: dict[str, Any] = {}
+    places: dict[str, dict[str, Any]] = {}
+    origins = dict.fromkeys(model.model_fields, "default")
+    for key in model.model_fields:
+        found = written_key(key, name, table, shared)
+        if found is None:
+            continue
+        places[key], origins[key] = found.place(), found.origin
+        if key in EXPRESSION_KEYS:
+            if isinstance(found.written.value, str):  # else it is reported where it is parsed
+                values[key] = found.written.value
+            continue
+        try:
+            values[key] = found.value(problems)
+        except ConfigError:
+            continue
+    return _checked(model, values, places, name, problems), origins
+
+
+def _checked(
+    model: type[K],
+    values: dict[str, Any],
+    places: dict[str, dict[str, Any]],
+    name: str,
+    problems: Problems,
+) -> K:
+    """Check values; those that are wrong are reported and left out."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        wrong: set[str] = set()
+        for detail in error.errors(include_url=False):
+            message = detail["msg"].removeprefix("Value error, ")
+            if not detail["loc"]:
+                among = [key for key in places if f"{key} = " in message or key == "batch_sizes"]
+                wrong.update(among)
+                problems.add("key", message, **places[among[-1]] if among else {"path": name})
+                continue
+            key = str(detail["loc"][0])
+            if key not in wrong:  # one is enough of the alternatives of a type
+                got = shown_value(detail["input"])
+                near = _nearest_choice(detail)
+                problems.add("key", f"{key}: {message}, got {got}", suggestion=near, **places[key])
+            wrong.add(key)
+    kept = {key: value for key, value in values.items() if key not in wrong}
+    return _checked(model, kept, places, name, problems) if len(kept) < len(values) else model()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,9 @@ from headrace._config.nodekeys import (
 )
 from headrace._config.problems import key_place
 from headrace._config.shape import misspelt_table
+from headrace._expression import substitute_text
+from headrace._options import TextWithBase
 from headrace._plan.scope import Layer
-from headrace._plan.values import replaced
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,10 +71,26 @@ class Found:
         if self.call is not None:
             return self.written.value  # the placeholders of an expression are replaced already
         try:
-            return replaced(self.written.value)
+            return _replaced(self.written.value)
         except ConfigError as error:
             problems.extend(error.problems, file=self.written.file, path=self.layer.path)
             raise
+
+
+def _replaced(value: Any) -> Any:
+    """Replace ``${NAME}`` in all texts of a value of the configuration; everything else stays.
+
+    Raises:
+        ConfigError: Placeholders that are wrong or have no value.
+    """
+    if isinstance(value, str):
+        text = substitute_text(value, os.environ)
+        return TextWithBase(text, value.base) if isinstance(value, TextWithBase) else text
+    if isinstance(value, list):
+        return [_replaced(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _replaced(part) for key, part in value.items()}
+    return value
 
 
 def argument(layer: Layer, call: Call, which: int | str, value: Any) -> Found:

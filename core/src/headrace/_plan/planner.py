@@ -12,11 +12,11 @@ from headrace._config.shape import Shape
 from headrace._expression import read_expression
 from headrace._plan.doubts import report_overruled
 from headrace._plan.element import PipelinePlan
-from headrace._plan.keys import check_keys
 from headrace._plan.links import check_links, read_links
 from headrace._plan.named import plan_probes
 from headrace._plan.needs import check_keys_read
 from headrace._plan.nodes import NodePlanner
+from headrace._plan.options import check_keys
 from headrace._plan.parameters import Parameters, report_unknown_globals, written_key
 from headrace._plan.reposts import check_front, check_reposts, with_calls
 from headrace._plan.resolver import Resolver

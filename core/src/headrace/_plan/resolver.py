@@ -15,8 +15,7 @@ from headrace._plan.element import Element
 from headrace._plan.options import OptionsReader
 from headrace._plan.planning import Planning
 from headrace._plan.ranges import depending_range, static_range
-from headrace._plan.scope import Graft, Layer, Scope, ScopedArgs, bracket_of
-from headrace._plan.values import plain_value
+from headrace._plan.scope import Graft, Layer, Scope, ScopedArgs, bracket_of, plain_value
 from headrace._plan.word import planned_word, why_not_callable
 from headrace._registry import registry
 from headrace.errors import ConfigError, PluginError

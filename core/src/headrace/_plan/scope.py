@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._plan.values import plain_value
+from headrace._expression import Call
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._config.document import Written
-    from headrace._expression import Args, Call
+    from headrace._expression import Args
     from headrace._plan.element import Named, Prefix
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Scope",
     "ScopedArgs",
     "bracket_of",
+    "plain_value",
     "prefix_values",
 ]
 
@@ -200,3 +201,12 @@ def prefix_values(prefix: Args | None) -> Prefix:
         return (), {}
     positional = tuple(plain_value(value) for value in prefix.positional)
     return positional, {key: plain_value(value) for key, value in prefix.named}
+
+
+def plain_value(value: Any) -> Any:
+    """Give a value of an expression as options read it: an expression is its text."""
+    if isinstance(value, Call):
+        return str(value)
+    if isinstance(value, tuple):
+        return [plain_value(part) for part in value]
+    return value
