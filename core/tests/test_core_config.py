@@ -951,3 +951,45 @@ def test_an_empty_table_is_reported_with_its_file(tmp_path):
 def test_slips_in_toml_are_told(line, hint, tmp_path):
     (found,) = problems(write(tmp_path / "c.toml", f'backend = "Show"\n{line}\n'))
     assert (found.code, found.hint) == ("toml", hint)
+
+
+LINES = """\
+# comment = 1
+extends = "base.toml"
+"Nope::x" = 1
+text = '''
+many = 1
+'''
+[one]
+  backend = "S[Show,Shoe]"
+next = 'two,three'
+
+[ "two" ]  # the second
+backend.x = 1
+backend = "Show"
+"""
+
+
+def test_what_is_wrong_has_the_line_and_column_of_its_file(tmp_path):
+    write(tmp_path / "base.toml", '[global]\nmax = true\n[define]\nZ = "A[B"\n')
+    file = write(tmp_path / "c.toml", LINES.replace("backend.x = 1\n", ""))
+    found = {p.path: (p.file.rpartition("/")[2], p.line, p.column) for p in problems(file)}
+    assert found == {
+        "global.max": ("base.toml", 2, 7),
+        "define.Z": ("base.toml", 4, 7),
+        "global.Nope::x": ("c.toml", 3, 1),
+        "one.backend": ("c.toml", 8, 21),
+        "one.next": ("c.toml", 9, 1),
+    }
+
+
+def test_the_line_is_that_of_the_table_where_a_key_is_missing(tmp_path):
+    file = write(tmp_path / "c.toml", "max = 1\n\n[n]\nmax = 2\n")
+    (found,) = problems(file)
+    assert (found.path, found.line, found.column) == ("n", 3, 1)
+    assert str(found.render()).startswith(f"{file}:3:1: n: ")
+
+
+def test_a_dict_has_no_lines():
+    (found,) = problems({"backend": "Shoe"})
+    assert (found.file, found.line, found.column) == (None, None, None)

@@ -138,6 +138,8 @@ def test_a_problem_is_plain_data():
         "suggestion": None,
         "text": None,
         "hint": None,
+        "line": None,
+        "column": None,
     }
 
 

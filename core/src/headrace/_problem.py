@@ -26,6 +26,7 @@ class Problem:
         suggestion: The nearest known name, or None.
         text: The text that ``span`` points into, usually an expression.
         hint: What to do about it, or None.
+        line, column: Where ``file`` has it, both from 1, or None.
     """
 
     code: str
@@ -36,6 +37,8 @@ class Problem:
     suggestion: str | None = None
     text: str | None = None
     hint: str | None = None
+    line: int | None = None
+    column: int | None = None
 
     def __post_init__(self) -> None:
         """Shorten what no one can read: a name may have a million characters."""
@@ -48,7 +51,8 @@ class Problem:
 
     def render(self) -> str:
         """Give the text for people: place, message, the expression with a caret, suggestion."""
-        place = _shortened(": ".join(part for part in (self.file, self.path) if part))
+        file = self.file if self.line is None else f"{self.file}:{self.line}:{self.column}"
+        place = _shortened(": ".join(part for part in (file, self.path) if part))
         lines = [f"{place}: {self.message}" if place else self.message]
         if self.text is not None and self.span is not None:
             lines += _caret(self.text, *self.span)

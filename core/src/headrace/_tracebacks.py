@@ -7,7 +7,7 @@ from typing import TypeVar
 
 __all__ = ["without_inner_frames"]
 
-_INNER = ("headrace._", "contextlib")
+_INNER = ("headrace._", "headrace.words.", "contextlib")
 """How the names of modules begin whose frames say nothing to a user."""
 
 E = TypeVar("E", bound=BaseException)

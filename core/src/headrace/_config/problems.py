@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from headrace._config.lines import with_lines
 from headrace._problem import nearest
 from headrace.errors import ConfigError, Problem, SetupError
 
@@ -85,10 +86,11 @@ class Problems:
             SetupError: Nothing is written wrong, and what it names cannot be built on this machine.
             ConfigError: Anything else.
         """
-        if self._found and all(problem.code == UNBUILDABLE for problem in self):
-            raise SetupError("\n".join(problem.render() for problem in self))
-        if self._found:
-            raise ConfigError(tuple(self))
+        found = with_lines(self)
+        if found and all(problem.code == UNBUILDABLE for problem in found):
+            raise SetupError("\n".join(problem.render() for problem in found))
+        if found:
+            raise ConfigError(found)
 
 
 def key_place(

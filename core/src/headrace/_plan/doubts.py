@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace._config.lines import with_lines
 from headrace._config.problems import Problems, key_place
 from headrace._plan.ranges import narrowed
 from headrace._plan.word import planned_word
@@ -61,7 +62,7 @@ def doubts_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
         about.devices()
         about.work_before_own_thread()
         about.idle_cores(plan.total_instances)
-    return list(doubts)
+    return list(with_lines(doubts))
 
 
 class _About:
