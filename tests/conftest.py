@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[1]
-DISTRIBUTIONS = {
-    "core": "headrace",
-    "cli": "headrace_cli",
-    "testing": "headrace_testing",
-    "plugins/cv": "headrace_cv",
-    "plugins/ort": "headrace_ort",
-    "plugins/torch": "headrace_torch",
+PIP = {
+    "PIP_RETRIES": "10",
+    "PIP_TIMEOUT": "60",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_COMPILE": "1",  # what is not imported need not be compiled
 }
-PIP = {"PIP_RETRIES": "10", "PIP_TIMEOUT": "60", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -45,28 +44,53 @@ def succeed(*command: object, **options) -> str:
     return done.stdout
 
 
+def shared(tmp_path_factory, name: str, make: Callable[[Path], None]) -> Path:
+    """Give a folder that is made once in a run of the tests, however many processes share that."""
+    top = tmp_path_factory.getbasetemp()
+    folder = (top.parent if "PYTEST_XDIST_WORKER" in os.environ else top) / name
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            try:
+                make(folder)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+    return folder
+
+
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory) -> dict[str, Path]:
-    """One wheel per distribution, built as a release is, in one folder; by name of the package."""
-    out = tmp_path_factory.mktemp("wheels")
-    built = {}
-    for folder, package in DISTRIBUTIONS.items():
-        command = ("-m", "build", "--wheel", "--no-isolation", "-o", out, ROOT / folder)
-        succeed(sys.executable, *command)
-        (built[package],) = out.glob(f"{package}-*.whl")
-    return built
+    """One wheel per distribution, built by ``./dev wheels`` in one folder; by name of the package."""
+
+    def make(folder: Path) -> None:
+        # What builds them is in this environment; an empty one per wheel would need the index.
+        environ = {**os.environ, "HEADRACE_ENV": sys.prefix, "PIP_NO_BUILD_ISOLATION": "0"}
+        succeed(ROOT / "dev", "wheels", folder, env=environ)
+
+    folder = shared(tmp_path_factory, "wheels", make)
+    return {wheel.name.partition("-")[0]: wheel for wheel in folder.glob("*.whl")}
 
 
 @pytest.fixture(scope="session")
 def environment(wheels, tmp_path_factory) -> Path:
     """An environment of its own with the wheels of a CPU pipeline and what they ask for."""
-    folder = tmp_path_factory.mktemp("environment")
-    succeed(sys.executable, "-m", "venv", folder)
-    own = [wheels[name] for name in ("headrace", "headrace_cli", "headrace_cv", "headrace_ort")]
-    python = folder / "bin" / "python"
-    # What is not imported need not be compiled.
-    succeed(python, "-m", "pip", "install", "--no-compile", "--quiet", *own)
-    return folder
+
+    def make(folder: Path) -> None:
+        succeed(sys.executable, "-m", "venv", folder)
+        own = [wheels[name] for name in ("headrace", "headrace_cli", "headrace_cv", "headrace_ort")]
+        succeed(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *own)
+
+    return shared(tmp_path_factory, "environment", make)
+
+
+@pytest.fixture(scope="session")
+def ocr_made(tmp_path_factory) -> Path:
+    """What ``examples/ocr/prepare.py`` makes: pictures and models."""
+
+    def make(folder: Path) -> None:
+        succeed(sys.executable, ROOT / "examples" / "ocr" / "prepare.py", "--into", folder)
+
+    return shared(tmp_path_factory, "ocr-made", make)
 
 
 def steps(page: Path) -> list[tuple[str, str]]:

@@ -16,13 +16,12 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "ocr"
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory) -> Path:
+def example(ocr_made, tmp_path_factory) -> Path:
     """A copy of the example, prepared: its configuration is used as it is."""
     folder = tmp_path_factory.mktemp("ocr")
-    for name in ("line.toml", "ctc.py", "prepare.py"):
+    for name in ("line.toml", "ctc.py"):
         shutil.copyfile(EXAMPLE / name, folder / name)
-    command = [sys.executable, str(folder / "prepare.py")]
-    subprocess.run(command, check=True, capture_output=True)
+    shutil.copytree(ocr_made, folder / "made")
     return folder
 
 

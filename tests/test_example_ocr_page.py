@@ -19,13 +19,12 @@ PAGES = ("letter.png", "form-tilted.webp", "strip.png", "label.png", "german.png
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory) -> Path:
+def example(ocr_made, tmp_path_factory) -> Path:
     """A copy of the example, prepared: its configuration is used as it is."""
     folder = tmp_path_factory.mktemp("ocr")
     for name in FILES:
         shutil.copyfile(EXAMPLE / name, folder / name)
-    command = [sys.executable, str(folder / "prepare.py")]
-    subprocess.run(command, check=True, capture_output=True)
+    shutil.copytree(ocr_made, folder / "made")
     return folder
 
 
@@ -120,9 +119,9 @@ def test_pages_that_were_turned_are_read_as_well(pipe, example):
 
 def test_threads_agree_with_one_by_one(pipe, pages, results):
     with ThreadPoolExecutor(2) as threads:
-        answers = list(threads.map(lambda page: pipe({"data": page}), [*pages.values()] * 2))
+        answers = list(threads.map(lambda page: pipe({"data": page}), pages.values()))
     texts = [answer["result"]["text"] for answer in answers]
-    assert texts == [result["text"] for result in results.values()] * 2
+    assert texts == [result["text"] for result in results.values()]
 
 
 def test_a_cut_off_page_fails_alone(pipe, pages, results):

@@ -50,13 +50,13 @@ def site(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory) -> Path:
+def example(ocr_made, tmp_path_factory) -> Path:
     """A copy of the configuration and of the example it extends, prepared."""
     folder = tmp_path_factory.mktemp("examples")
     shutil.copytree(ROOT / "examples" / "ocr", folder / "ocr", ignore=lambda *_: {"made"})
+    shutil.copytree(ocr_made, folder / "ocr" / "made")
     (folder / "third_party").mkdir()
     shutil.copyfile(FOLDER / "line.toml", folder / "third_party" / "line.toml")
-    subprocess.run([sys.executable, folder / "ocr" / "prepare.py"], check=True, capture_output=True)
     return folder
 
 
