@@ -125,7 +125,7 @@ def test_where_a_walk_may_go_on_is_a_dashed_arrow(reposting):
     text = FORMATS["mermaid"](reposting)
     assert re.findall(r'(n\d) -. "Repost" .-> (n\d)', text) == [("n0", "n1"), ("n1", "n0")]
     text = FORMATS["dot"](reposting)
-    assert '"check" -> "repair" [label=Repost, style=dashed];' in text
+    assert '"check" -> "repair" [label="Repost", style=dashed];' in text
     root = ET.fromstring(FORMATS["svg"](reposting))
     paths = [p for p in root.iter("{http://www.w3.org/2000/svg}path") if p.get("marker-end")]
     assert [p.get("stroke-dasharray") for p in paths] == [None, "4 3", "4 3"]

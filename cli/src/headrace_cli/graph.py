@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
@@ -10,8 +10,17 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS"]
 
-Edge = tuple[str, str, str]
-"""From, to, and what the edge says."""
+Box = tuple[int, int, int, int]
+"""Left, top, width and height, in pixels."""
+
+
+class Edge(NamedTuple):
+    """An arrow from one node to another, with what stands at it; those of `Repost` are dashed."""
+
+    source: str
+    target: str
+    label: str
+    dashed: bool = False
 
 
 def _nodes(found: dict[str, Any]) -> dict[str, str]:
@@ -34,23 +43,22 @@ def _short(node: dict[str, Any]) -> str:
 
 
 def _edges(found: dict[str, Any]) -> list[Edge]:
-    """Give the edges of ``next``, and those of a ``map`` that reach further back."""
-    edges: list[tuple[str, str]] = []
-    for name, node in found["nodes"].items():
-        edges += [(name, following) for following in node["next"]]
+    """Give the edges of ``next``, those of a ``map`` that reach further back, and those of `Repost`."""
+    nodes = found["nodes"]
+    edges: list[Edge] = []
+    for name, node in nodes.items():
+        edges += [Edge(name, to, _label(nodes[to], name)) for to in node["next"]]
         sources = node["links"].get("map", {})
-        edges += [(s, name) for s in sources if name not in found["nodes"][s]["next"]]
-    return [(source, target, _says(found, target, source)) for source, target in edges]
+        edges += [Edge(s, name, _label(node, s)) for s in sources if name not in nodes[s]["next"]]
+    reposts = [
+        (name, to) for name, node in nodes.items() for to in node["links"].get("reposts", ())
+    ]
+    return edges + [Edge(name, to, "Repost", dashed=True) for name, to in reposts]
 
 
-def _reposts(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """Give from which node to which a walk may go on by `Repost`."""
-    nodes = found["nodes"].items()
-    return [(name, to) for name, node in nodes for to in node["links"].get("reposts", ())]
-
-
-def _says(found: dict[str, Any], node: str, source: str) -> str:
-    pairs = found["nodes"][node]["links"].get("map", {}).get(source, {})
+def _label(node: dict[str, Any], source: str) -> str:
+    """Give what ``map`` takes from a node: ``result:data,color:color``."""
+    pairs = node["links"].get("map", {}).get(source, {})
     targets = {key: to if isinstance(to, list) else [to] for key, to in pairs.items()}
     return ", ".join(f"{key}:{target}" for key, to in targets.items() for target in to)
 
@@ -61,15 +69,13 @@ def mermaid(found: dict[str, Any]) -> str:
     def quoted(text: str) -> str:
         return '"' + escape(text, {'"': "&quot;"}).replace("\n", "<br/>") + '"'
 
-    lines = ["flowchart LR"]
     names = {name: f"n{index}" for index, name in enumerate(found["nodes"])}
-    for name, label in _nodes(found).items():
-        lines.append(f"  {names[name]}[{quoted(label)}]")
-    for source, target, says in _edges(found):
-        arrow = f"-- {quoted(says)} -->" if says else "-->"
+    lines = ["flowchart LR"]
+    lines += [f"  {names[name]}[{quoted(label)}]" for name, label in _nodes(found).items()]
+    for source, target, label, dashed in _edges(found):
+        arrow = f"-- {quoted(label)} -->" if label else "-->"
+        arrow = f"-. {quoted(label)} .->" if dashed else arrow
         lines.append(f"  {names[source]} {arrow} {names[target]}")
-    for source, target in _reposts(found):
-        lines.append(f'  {names[source]} -. "Repost" .-> {names[target]}')
     return "\n".join(lines)
 
 
@@ -81,13 +87,10 @@ def dot(found: dict[str, Any]) -> str:
         return f'"{escaped}"'
 
     lines = ["digraph pipeline {", "  rankdir=LR;", "  node [shape=box];"]
-    for name, label in _nodes(found).items():
-        lines.append(f"  {quoted(name)} [label={quoted(label)}];")
-    for source, target, says in _edges(found):
-        label = f" [label={quoted(says)}]" if says else ""
-        lines.append(f"  {quoted(source)} -> {quoted(target)}{label};")
-    for source, target in _reposts(found):
-        lines.append(f"  {quoted(source)} -> {quoted(target)} [label=Repost, style=dashed];")
+    lines += [f"  {quoted(n)} [label={quoted(label)}];" for n, label in _nodes(found).items()]
+    for source, target, label, dashed in _edges(found):
+        marks = f" [label={quoted(label)}{', style=dashed' if dashed else ''}]" if label else ""
+        lines.append(f"  {quoted(source)} -> {quoted(target)}{marks};")
     return "\n".join([*lines, "}"])
 
 
@@ -98,8 +101,9 @@ _CHARACTER, _LINE, _GAP_X, _GAP_Y, _PAD = 7, 16, 130, 26, 10
 def svg(found: dict[str, Any]) -> str:
     """Draw the nodes in columns by their distance from a root, with an arrow per edge."""
     labels, edges = _nodes(found), _edges(found)
-    columns = _columns(list(labels), edges)
-    boxes: dict[str, tuple[int, int, int, int]] = {}
+    columns = _columns(list(labels), [edge for edge in edges if not edge.dashed])
+    column_of = {name: index for index, column in enumerate(columns) for name in column}
+    boxes: dict[str, Box] = {}
     x = _PAD
     height = 2 * _LINE + _PAD
     for column in columns:
@@ -110,18 +114,13 @@ def svg(found: dict[str, Any]) -> str:
         x += width + _GAP_X
     right = max(bx + bw for bx, _, bw, _ in boxes.values()) + _PAD
     bottom = max(by + bh for _, by, _, bh in boxes.values()) + _PAD
-    depth = {name: index for index, column in enumerate(columns) for name in column}
     arrows = []
-    for source, target, says in edges:
+    for edge in edges:
         dip = 0
-        if depth[target] - depth[source] > 1:  # below what stands between
-            bottom += _GAP_Y
-            dip = (bottom - boxes[source][1]) * 4 // 3 - _GAP_Y
-        arrows.append(_arrow(boxes[source], boxes[target], says, dip))
-    for source, target in _reposts(found):
-        bottom += _GAP_Y
-        dip = (bottom - boxes[source][1]) * 4 // 3 - _GAP_Y
-        arrows.append(_arrow(boxes[source], boxes[target], "Repost", dip, dashed=True))
+        if edge.dashed or column_of[edge.target] - column_of[edge.source] > 1:
+            bottom += _GAP_Y  # below what stands between
+            dip = (bottom - boxes[edge.source][1]) * 4 // 3 - _GAP_Y
+        arrows.append(_arrow(boxes[edge.source], boxes[edge.target], edge, dip))
     bottom += _PAD
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{right}" height="{bottom}"',
@@ -137,17 +136,17 @@ def svg(found: dict[str, Any]) -> str:
 
 def _columns(names: list[str], edges: list[Edge]) -> list[list[str]]:
     """Put each node one column right of the last that comes before it."""
-    depth = dict.fromkeys(names, 0)
+    column_of = dict.fromkeys(names, 0)
     for _ in names:
-        for source, target, _says_what in edges:
-            depth[target] = max(depth[target], depth[source] + 1)
-    columns: list[list[str]] = [[] for _ in range(max(depth.values()) + 1)]
+        for edge in edges:
+            column_of[edge.target] = max(column_of[edge.target], column_of[edge.source] + 1)
+    columns: list[list[str]] = [[] for _ in range(max(column_of.values()) + 1)]
     for name in names:
-        columns[depth[name]].append(name)
+        columns[column_of[name]].append(name)
     return columns
 
 
-def _box(box: tuple[int, int, int, int], label: str) -> str:
+def _box(box: Box, label: str) -> str:
     x, y, width, height = box
     first, second = label.split("\n")
     return (
@@ -158,28 +157,22 @@ def _box(box: tuple[int, int, int, int], label: str) -> str:
     )
 
 
-def _arrow(
-    source: tuple[int, int, int, int],
-    target: tuple[int, int, int, int],
-    says: str,
-    dip: int,
-    *,
-    dashed: bool = False,
-) -> str:
+def _arrow(source: Box, target: Box, edge: Edge, dip: int) -> str:
+    """Draw an edge; its middle hangs ``dip * 3 / 4`` pixels below the line between the boxes."""
     x1, y1 = source[0] + source[2], source[1] + source[3] // 2
     x2, y2 = target[0], target[1] + target[3] // 2
     middle = (x1 + x2) // 2
     bend = _GAP_X if dip else middle - x1
-    dashes = ' stroke-dasharray="4 3"' if dashed else ""
+    dashes = ' stroke-dasharray="4 3"' if edge.dashed else ""
     path = (
         f'<path d="M{x1} {y1} C{x1 + bend} {y1 + dip} {x2 - bend} {y2 + dip} {x2} {y2}" '
         f'fill="none" stroke="#555"{dashes} marker-end="url(#end)"/>'
     )
-    if not says:
+    if not edge.label:
         return path
     # A cubic curve comes three quarters of the way to its control points.
     place = f'x="{middle}" y="{(y1 + y2) // 2 + dip * 3 // 4 - 4}"'
-    return f'{path}<text {place} text-anchor="middle" fill="#666">{escape(says)}</text>'
+    return f'{path}<text {place} text-anchor="middle" fill="#666">{escape(edge.label)}</text>'
 
 
 FORMATS: dict[str, Callable[[dict[str, Any]], str]] = {"svg": svg, "mermaid": mermaid, "dot": dot}

@@ -51,7 +51,17 @@ class Finding:
 
 def findings() -> list[Finding]:
     """Report what is wrong with installed plugins, as far as that is seen without importing a backend."""
+    global _found
     records = registry.plugins()
+    if _found[0] is not records:  # other metadata were read since
+        _found = records, _find(records)
+    return list(_found[1])
+
+
+_found: tuple[list[PluginRecord], list[Finding]] = ([], [])
+
+
+def _find(records: list[PluginRecord]) -> list[Finding]:
     for hook in HOOK_KINDS:
         call_hook(hook)  # a plugin whose hooks fail becomes broken
     lookup = Lookup()
