@@ -82,9 +82,9 @@ def test_json_for_an_output_that_is_not_utf_8():
 def test_lines_above_a_progress_bar_are_written_as_they_are(capsys):
     from headrace_cli.progress import progress_bar
 
-    with progress_bar(2) as (advance, complain):
+    with progress_bar(2) as (advance, print_error):
         advance()
-        complain("[red]" + "long " * 50)
+        print_error("[red]" + "long " * 50)
         advance()
     out, err = capsys.readouterr()
     assert out == ""

@@ -19,7 +19,7 @@ pytest.importorskip("typer")
 
 from typer.testing import CliRunner
 
-from headrace_cli import answers as answers_module
+from headrace_cli import results as results_module
 from headrace_cli import run as run_module
 from headrace_cli.app import app
 from headrace_cli.console import WrongArgument
@@ -292,7 +292,7 @@ def test_only_a_window_of_requests_is_in_memory(files, tmp_path, monkeypatch):
     headrace.register("CliBlocking", Blocking, replace=True)
     Blocking.reset()
     window, counts = run_module.LEAST_WINDOW, {"read": 0, "printed": 0}
-    read, say = Input.read, answers_module.say
+    read, print_data = Input.read, results_module.print_data
 
     def counted_read(self):
         counts["read"] += 1
@@ -301,13 +301,13 @@ def test_only_a_window_of_requests_is_in_memory(files, tmp_path, monkeypatch):
             Blocking.leave.release()
         return read(self)
 
-    def counted_say(text):
+    def counted_print(text):
         counts["printed"] += 1
         Blocking.leave.release()
-        say(text)
+        print_data(text)
 
     monkeypatch.setattr(Input, "read", counted_read)
-    monkeypatch.setattr(answers_module, "say", counted_say)
+    monkeypatch.setattr(results_module, "print_data", counted_print)
     config = tmp_path / "pipeline.toml"
     config.write_text('backend = "CliBlocking"\n', encoding="utf-8")
     result = run(config, files(**{f"f{i:03}": b"x" for i in range(100)}))

@@ -10,7 +10,7 @@ import typer
 
 import headrace
 from headrace_cli.arguments import CONTEXT_SETTINGS, EXITS
-from headrace_cli.console import say
+from headrace_cli.console import print_data
 from headrace_cli.names import COMMANDS
 from headrace_cli.plugin_commands import (
     KNOWN_COMMANDS,
@@ -96,7 +96,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        say(f"headrace {headrace.__version__}")
+        print_data(f"headrace {headrace.__version__}")
         raise typer.Exit
 
 

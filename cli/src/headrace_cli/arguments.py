@@ -1,4 +1,4 @@
-"""The arguments that several commands have, and what all of them say."""
+"""The arguments that several commands share, and the last lines of their help."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import headrace
-from headrace_cli.console import tell, told
+from headrace_cli.console import error_text, print_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from headrace import Pipeline, PipelineConfig
     from headrace_cli.progress import ProgressFactory
 
-__all__ = ["CLOSE_S", "building", "showing_setup", "telling_warnings"]
+__all__ = ["CLOSE_S", "building", "printing_warnings", "showing_progress"]
 
 CLOSE_S = 2.0
-"""How long the end waits for backends that still run on requests nobody waits for any more."""
+"""Seconds that ``close`` waits at the end of a command for backends that still run."""
 
 
 @contextlib.contextmanager
 def building(config: PipelineConfig) -> Iterator[Pipeline]:
     """Build a configuration and give the warm pipeline, which is closed at the end."""
-    with telling_warnings():
-        with showing_setup() as bars:
+    with printing_warnings():
+        with showing_progress() as bars:
             pipeline = headrace.pipe(config, progress=bars)
         try:
             yield pipeline
@@ -34,31 +34,31 @@ def building(config: PipelineConfig) -> Iterator[Pipeline]:
             pipeline.close(timeout=CLOSE_S)
 
 
-class _Teller(logging.Handler):
+class _WarningPrinter(logging.Handler):
     """Writes a line to stderr for each record."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record; of an error its text."""
         error = record.exc_info[1] if record.exc_info else None
-        about = "" if error is None else f": {told(error)}"
-        tell(f"warning: {record.getMessage()}{about}")
+        about = "" if error is None else f": {error_text(error)}"
+        print_message(f"warning: {record.getMessage()}{about}")
 
 
 @contextlib.contextmanager
-def telling_warnings() -> Iterator[None]:
+def printing_warnings() -> Iterator[None]:
     """Show people what is logged as a warning, as that a backend could not be closed."""
-    teller = _Teller(logging.WARNING)
+    printer = _WarningPrinter(logging.WARNING)
     logger = logging.getLogger("headrace")
-    logger.addHandler(teller)
+    logger.addHandler(printer)
     try:
         yield
     finally:
-        logger.removeHandler(teller)
+        logger.removeHandler(printer)
 
 
 @contextlib.contextmanager
-def showing_setup(wanted: bool = True) -> Iterator[ProgressFactory]:
-    """Show what backends say of long work while they are built, if it is wanted and somebody sees it."""
+def showing_progress(wanted: bool = True) -> Iterator[ProgressFactory]:
+    """Give what `headrace.pipe` takes as ``progress``: bars on stderr if it is a terminal, else silence."""
     if not wanted or not sys.stderr.isatty():
         yield lambda _total, _unit: contextlib.nullcontext(_nothing)
         return

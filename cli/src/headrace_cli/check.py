@@ -11,15 +11,15 @@ import headrace
 from headrace.errors import HeadraceError, Problem
 from headrace_cli.arguments import Config, Json, NoImport, Settings
 from headrace_cli.building import building
-from headrace_cli.console import OK, WRONG, counted, say, tell
+from headrace_cli.console import OK, WRONG, counted, print_data, print_message
 from headrace_cli.printing import as_json
-from headrace_cli.reporting import refusal
-from headrace_cli.source import read_as, source_of
+from headrace_cli.reporting import error_as_dict
+from headrace_cli.source import hinting_at_a_file, source_of
 
 if TYPE_CHECKING:
     from headrace import PipelineConfig
 
-__all__ = ["check", "told_warnings"]
+__all__ = ["all_warnings", "check"]
 
 
 def check(
@@ -45,22 +45,22 @@ def check(
     """  # noqa: D301 - typer keeps the lines after a backspace character
     warnings: list[dict[str, Any]] = []
     try:
-        with read_as(config):
+        with hinting_at_a_file(config):
             source = source_of(config, settings or ())
             loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
         found = headrace.explain(loaded)
-        warnings = told_warnings(found)
+        warnings = all_warnings(found)
         for warning in [] if json else warnings:
-            tell(f"warning: {Problem(**warning).render()}")
+            print_message(f"warning: {Problem(**warning).render()}")
         built = _built(loaded) if build else None
     except HeadraceError as error:
         if not json:
             raise
-        say(as_json({**refusal(error), "warnings": warnings}))
+        print_data(as_json({**error_as_dict(error), "warnings": warnings}))
         return WRONG
     if json:
-        told = {"ok": True, "problems": [], "warnings": warnings, "nodes": list(found["nodes"])}
-        say(as_json(told if built is None else {**told, "built": built}))
+        report = {"ok": True, "problems": [], "warnings": warnings, "nodes": list(found["nodes"])}
+        print_data(as_json(report if built is None else {**report, "built": built}))
         return OK
     own = [node for node in found["nodes"].values() if node["door_to"] is None]
     instances = sum(node["instance_num"] for node in own)
@@ -68,11 +68,11 @@ def check(
     text = f"ok: {counted(len(found['nodes']), 'node')}, {counted(instances, 'instance')}"
     if built is not None:
         text += f", built and warm in {built['seconds']:.2f} s"
-    say(f"{text}; asks for {needs}")
+    print_data(f"{text}; asks for {needs}")
     return OK
 
 
-def told_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
+def all_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Give the warnings about what ``explain`` has found, and about libraries that are not there."""
     asked = {one["distribution"] for one in found["asks_for"]}
     lacking = [

@@ -14,7 +14,15 @@ import typer
 import headrace
 from headrace.errors import ConfigError, MissingDependencyError, PluginError
 from headrace_cli.arguments import Json, names_beginning
-from headrace_cli.console import FAILED, OK, WrongArgument, counted, say, tell, told
+from headrace_cli.console import (
+    FAILED,
+    OK,
+    WrongArgument,
+    counted,
+    error_text,
+    print_data,
+    print_message,
+)
 from headrace_cli.names import all_names, backends_named, plugins_named
 from headrace_cli.printing import as_json
 
@@ -100,10 +108,10 @@ def conformance(
     if certificate is not None:
         Path(certificate).write_text(text + "\n", encoding="utf-8")
     if json:
-        say(text)
+        print_data(text)
     failed = sum(not one.certified for one in certificates)
     if failed and not json:
-        tell(f"{failed} of {counted(len(certificates), 'backend')} not certified")
+        print_message(f"{failed} of {counted(len(certificates), 'backend')} not certified")
     return FAILED if failed else OK
 
 
@@ -149,14 +157,14 @@ def _certificate(kit: ModuleType, name: str, plugin: Plugin, path: str | None) -
     try:
         cls = plugin.load(path)
     except PluginError as error:
-        why = told(error.__cause__ or error)
+        why = error_text(error.__cause__ or error)
         return f"its conformance class {path} cannot be imported: {why}"
     if not isinstance(cls, type) or not issubclass(cls, kit.BackendConformance):
         return f"{path} is no subclass of headrace_testing.BackendConformance"
     try:
         found: Certificate = kit.certify(_of(name, plugin, cls), promised=promised)
     except Exception as error:  # noqa: BLE001 - foreign code may raise anything
-        return f"{path} cannot be judged: {told(error)}"
+        return f"{path} cannot be judged: {error_text(error)}"
     return found
 
 
@@ -198,7 +206,7 @@ def _show(found: Certificate) -> None:
     if found.unavailable is not None:
         title += f", {found.unavailable}"
     if found.problem is not None:
-        say(f"{title}\n  {found.problem}\n")
+        print_data(f"{title}\n  {found.problem}\n")
         return
     table = Table(
         title=Text(title),
@@ -214,7 +222,7 @@ def _show(found: Certificate) -> None:
         table.add_row(verdict.id, _MARKS[verdict.outcome], Text(_detail(verdict)), style=style)
     terminal = sys.stdout.isatty()
     Console(file=sys.stdout, width=None if terminal else 120, highlight=False).print(table)
-    say("")
+    print_data("")
 
 
 def _detail(verdict: Verdict) -> str:
@@ -231,7 +239,7 @@ def _caption(found: Certificate) -> str:
     bad = [verdict.outcome for verdict in found.rules if not verdict.good]
     blocked, unjudged = bad.count("blocked"), bad.count("not_judged")
     failed = len(bad) - blocked - unjudged
-    told = [counted_rules, f"{failed} failed", f"{blocked} blocked"]
-    told += [f"{unjudged} not judged", f"{excepted} excepted"]
+    counts = [counted_rules, f"{failed} failed", f"{blocked} blocked"]
+    counts += [f"{unjudged} not judged", f"{excepted} excepted"]
     ran = f"headrace {found.headrace}, Python {found.python}, {found.platform}"
-    return f"{found.expression}: {', '.join(told)}; {ran}"
+    return f"{found.expression}: {', '.join(counts)}; {ran}"

@@ -20,10 +20,10 @@ __all__ = [
     "WrongArgument",
     "counted",
     "discard_stdout",
-    "leave_now",
-    "say",
-    "tell",
-    "told",
+    "error_text",
+    "exit_now",
+    "print_data",
+    "print_message",
 ]
 
 OK = 0
@@ -46,17 +46,17 @@ class UsageError(Exception):
     code = "usage"
 
 
-def say(text: str) -> None:
+def print_data(text: str) -> None:
     """Write one line of data to stdout."""
     sys.stdout.write(text + "\n")
 
 
-def tell(text: str) -> None:
+def print_message(text: str) -> None:
     """Write one line for people to stderr."""
     sys.stderr.write(text + "\n")
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Give type and text of an error."""
     return f"{type(error).__name__}: {error}"
 
@@ -74,7 +74,7 @@ def discard_stdout() -> None:
         os.close(nowhere)
 
 
-def leave_now(status: int) -> NoReturn:
+def exit_now(status: int) -> NoReturn:
     """End the process at once, while a thread may still be inside native code."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["HARMLESS", "examined"]
 
 HARMLESS = ("disabled", "unknown_plugin")
-"""Kinds of findings that are as somebody wanted them, or may be: they are told, and not wrong."""
+"""Kinds of findings that the user may have wanted: they are printed, and the exit status stays 0."""
 
 _LAST = ("duplicate", "unknown_plugin")
 """Kinds of findings that come after all others: a plugin that is broken has that as its state."""
@@ -44,7 +44,7 @@ def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list
         if plugin.state not in ("disabled", "incompatible") and plugin.distribution != "headrace"
     ]
     imported = {plugin.distribution for plugin in examined}
-    # What a backend lacks its import tells better than its source.
+    # The import of a backend shows what it lacks more exactly than its source.
     found = [
         one
         for one in findings()

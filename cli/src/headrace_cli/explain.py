@@ -10,10 +10,10 @@ import typer
 import headrace
 from headrace.errors import Problem
 from headrace_cli.arguments import Json, NoImport, Settings
-from headrace_cli.console import OK, WrongArgument, counted, say
+from headrace_cli.console import OK, WrongArgument, counted, print_data
 from headrace_cli.graph import FORMATS
 from headrace_cli.printing import as_json, escaped, shown
-from headrace_cli.source import is_file, read_as, source_of
+from headrace_cli.source import hinting_at_a_file, is_file, source_of
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -58,19 +58,19 @@ def explain(
     """  # noqa: D301 - typer keeps the lines after a backspace character
     if graph is not None and graph not in FORMATS:
         raise WrongArgument(f"--graph: expected one of {', '.join(FORMATS)}, got {graph!r}")
-    with read_as(what):
+    with hinting_at_a_file(what):
         if is_file(what) or settings:
             found = headrace.explain(source_of(what, settings or ()), allow_import=not no_import)
         else:
             found = headrace.explain(headrace.parse(what))
     if graph is not None and "nodes" in found:
         picture = FORMATS[graph](found)
-        say(as_json({"format": graph, "graph": picture}) if json else picture)
+        print_data(as_json({"format": graph, "graph": picture}) if json else picture)
     elif graph is not None:
         message = "an expression by itself is no graph of nodes; name a configuration file"
         raise WrongArgument(f"--graph: {message}")
     elif json:
-        say(as_json(found))
+        print_data(as_json(found))
     elif "nodes" in found:
         _draw(_pipeline(what, found))
     else:
@@ -104,9 +104,9 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
     _add_needs(tree, found)
     for warning in found["warnings"]:
         first, *rest = Problem(**{**warning, "file": None, "text": None}).render().splitlines()
-        told = tree.add(_text(("warning ", "bold yellow"), first))
+        shown_warning = tree.add(_text(("warning ", "bold yellow"), first))
         for line in rest:
-            told.add(_text(line.strip()))
+            shown_warning.add(_text(line.strip()))
     return tree
 
 

@@ -93,7 +93,7 @@ def _expanded(argument: str) -> Iterator[Input]:
     if argument == STDIN:
         yield Input(STDIN)
     elif is_folder(argument):
-        yield from _walk(argument, argument)
+        yield from _files_below(argument, argument)
     elif os.path.lexists(argument):
         yield Input(argument)
     elif glob.has_magic(argument):
@@ -102,7 +102,7 @@ def _expanded(argument: str) -> Iterator[Input]:
             if not is_folder(path):
                 yield Input(path, root=root)
             elif "**" not in argument:
-                yield from _walk(path, root)
+                yield from _files_below(path, root)
 
 
 def _fixed_part(pattern: str) -> str:
@@ -117,7 +117,7 @@ def is_folder(path: str) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - false for what is no path at all
 
 
-def _walk(folder: str, root: str) -> Iterator[Input]:
+def _files_below(folder: str, root: str) -> Iterator[Input]:
     """Walk a folder of any depth; in memory are the names along one way down."""
     levels: list[Iterator[os.DirEntry[str] | Input]] = [_entries(folder)]
     while levels:

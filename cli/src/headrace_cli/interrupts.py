@@ -1,4 +1,4 @@
-"""Ctrl-C while code runs that does not listen."""
+"""Ctrl-C while the main thread is inside native code, which no signal handler interrupts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ __all__ = ["Interrupts"]
 class Interrupts:
     """Inside this, a first Ctrl-C raises KeyboardInterrupt and a second one ends the process.
 
-    The first reaches the main thread only between two steps of Python code, never while it is
-    `held`, and not if it comes just as the main thread begins to wait for a lock. A thread sees
-    both: at the first it sets `came` and calls `on_first`, which lets end what the main thread
-    waits for; at the second it ends the process, also while the main thread is inside a library.
-    Outside the main thread, and where Ctrl-C is ignored or means something else, this does nothing.
+    Python runs a signal handler in the main thread, between two steps of Python code. The first
+    Ctrl-C therefore waits while that thread is inside a library, and while it waits for a lock. A
+    second thread, which the interpreter notifies through a socket, sees each signal at once: at the
+    first it sets `came` and calls `on_first`, which makes whatever the main thread waits for end; at
+    the second it ends the process. Outside the main thread, and where Ctrl-C is ignored or has another
+    handler, this does nothing.
 
     Attributes:
         came: Whether there was an interrupt.
@@ -44,9 +45,9 @@ class Interrupts:
             and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         )
         if self._active:
-            self._seen, self._told = socket.socketpair()
-            self._told.setblocking(False)
-            self._before = signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
+            self._reader, self._writer = socket.socketpair()
+            self._writer.setblocking(False)
+            self._before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
             signal.signal(signal.SIGINT, self._on_interrupt)
             threading.Thread(target=self._watch, name="headrace-interrupts", daemon=True).start()
         return self
@@ -60,11 +61,11 @@ class Interrupts:
         if self._active:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.set_wakeup_fd(self._before)
-            self._told.close()
+            self._writer.close()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Let what is inside, which must not block, end before KeyboardInterrupt is raised."""
+        """Delay KeyboardInterrupt to the end of the block, which must not block itself."""
         self._held = True
         try:
             yield
@@ -81,11 +82,11 @@ class Interrupts:
     def _watch(self) -> None:
         """Count what arrives until the other end is closed."""
         before = 0
-        with self._seen:
-            while numbers := self._seen.recv(64):
+        with self._reader:
+            while numbers := self._reader.recv(64):
                 now = before + numbers.count(signal.SIGINT)
                 if now > 1:
-                    os._exit(INTERRUPTED)  # no flush: the main thread may hang in just that
+                    os._exit(INTERRUPTED)  # no flush: the main thread may be blocked in one
                 if now > before:
                     self.came = True
                     if self.on_first is not None:

@@ -14,7 +14,7 @@ import typer
 from headrace.errors import ConfigError, Problem
 from headrace.plugins import KNOWN_BACKENDS, qualifier
 from headrace_cli.arguments import CONTEXT_SETTINGS, EXITS, Json
-from headrace_cli.console import OK, say, tell
+from headrace_cli.console import OK, print_data, print_message
 from headrace_cli.names import all_plugins
 from headrace_cli.printing import as_json
 from headrace_cli.reporting import Command, Group
@@ -87,14 +87,14 @@ def backend(
     made = folder / names["distribution"]
     _write(made, files)
     if json:
-        say(as_json({**names, "path": str(made), "files": sorted(files)}))
+        print_data(as_json({**names, "path": str(made), "files": sorted(files)}))
         return OK
-    say(str(made))
+    print_data(str(made))
     where = f'"{made}[test]"' if made.is_absolute() else f'"./{made.as_posix()}[test]"'
-    tell(f"made {names['backend']} in {made}; next:")
-    tell(f"  pip install -e {where}")
-    tell(f"  pytest {_quoted(str(made))}")
-    tell(f"  headrace conformance {names['backend']}")
+    print_message(f"made {names['backend']} in {made}; next:")
+    print_message(f"  pip install -e {where}")
+    print_message(f"  pytest {_quoted(str(made))}")
+    print_message(f"  headrace conformance {names['backend']}")
     return OK
 
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from headrace.plugins import Plugin
 
-__all__ = ["OFFERS", "whose", "wrong_offers"]
+__all__ = ["HOOK_NOUNS", "whose", "wrong_offers"]
 
-OFFERS = {
+HOOK_NOUNS = {
     "definitions": "definition",
     "batch_policies": "batch policy",
     "dispatch_policies": "dispatch policy",
@@ -32,10 +32,10 @@ _FIX = "Ask its author for a fix."
 def wrong_offers(plugins: Sequence[Plugin]) -> Iterator[Finding]:
     """Import what the hooks of plugins name, and report what is wrong with it."""
     core = headrace.plugins.core()
-    taken: dict[str, set[str]] = {hook: set(core.hooks[hook]) for hook in OFFERS}
+    taken: dict[str, set[str]] = {hook: set(core.hooks[hook]) for hook in HOOK_NOUNS}
     taken["definitions"] |= set(core.backends)
     for plugin in plugins:
-        for hook in OFFERS:
+        for hook in HOOK_NOUNS:
             for name, path in plugin.hooks[hook].items():
                 if hook == "commands" and name in COMMANDS:
                     reason = (
@@ -50,7 +50,7 @@ def wrong_offers(plugins: Sequence[Plugin]) -> Iterator[Finding]:
 def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]:
     """Import what one offer names and check that it is what the hook is for."""
     again = f"Install it again: pip install --force-reinstall {plugin.distribution}"
-    named = f"the {OFFERS[hook]} {name!r}"
+    named = f"the {HOOK_NOUNS[hook]} {name!r}"
     try:
         if hook == "definitions":
             headrace.explain(headrace.parse(f"{plugin.plugin}:{name}"))
@@ -87,5 +87,5 @@ def _check_class(hook: str, found: Any) -> None:
 
 
 def whose(plugin: Plugin) -> tuple[str, str, str]:
-    """Give what a finding says of the plugin that it is about."""
+    """Give the fields of a `Finding` that identify its plugin."""
     return plugin.plugin, plugin.distribution, plugin.version

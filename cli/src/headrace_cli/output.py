@@ -92,7 +92,7 @@ class Output:
         part = path.with_name(f"{path.name}.part")
         try:
             part.write_bytes(content)
-            part.replace(path)  # nobody finds half a file
+            part.replace(path)  # another program never sees half a file
         finally:
             part.unlink(missing_ok=True)
         return path
@@ -137,7 +137,7 @@ def _npy(array: Any) -> bytes:
         array = step() if callable(step) else array
     numpy: Any = importlib.import_module(
         "numpy"
-    )  # whoever has arrays has it; core does not need it
+    )  # no dependency: arrays come from plugins that have it
     file = io.BytesIO()
     numpy.save(file, numpy.asarray(array), allow_pickle=False)
     return file.getvalue()

@@ -9,8 +9,8 @@ import typer
 import headrace
 from headrace.errors import PluginError
 from headrace_cli.arguments import CONTEXT_SETTINGS
-from headrace_cli.console import FAILED, tell
-from headrace_cli.reporting import Command, is_usage_error, say_usage_error
+from headrace_cli.console import FAILED, print_message
+from headrace_cli.reporting import Command, is_usage_error, print_usage_error
 
 if TYPE_CHECKING:
     from headrace.plugins import Plugin
@@ -113,13 +113,13 @@ def _run(command: Any, args: list[str], path: str) -> int:
         # Typer may bring a click of its own, so that their classes are not those of the plugin.
         if is_usage_error(error):
             shown: Any = error
-            say_usage_error(shown, args)
+            print_usage_error(shown, args)
             shown.show()
             return int(shown.exit_code)
         if type(error).__name__ != "Abort":
             raise
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
-        tell("aborted")
+        print_message("aborted")
         return FAILED
     return result if type(result) is int else 0

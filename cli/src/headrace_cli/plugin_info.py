@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import ConfigError, PluginError
-from headrace_cli.console import say
+from headrace_cli.console import print_data
 from headrace_cli.doctor import examined
 from headrace_cli.names import all_names, all_plugins, backends_named, plugins_named
-from headrace_cli.offers import OFFERS
+from headrace_cli.offers import HOOK_NOUNS
 from headrace_cli.printing import as_json, shown
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ def show_info(name: str, *, json: bool) -> None:
     backends = [_backend(one, plugin) for one, plugin in pairs]
     rows = [plugin.to_dict() for plugin in examined(found)[1]]
     if json:
-        say(as_json({"plugins": rows, "backends": backends}))
+        print_data(as_json({"plugins": rows, "backends": backends}))
         return
     for row in rows:
-        _say_plugin(row, backends)
+        _print_plugin(row, backends)
     for backend in [] if found else backends:
-        _say_backend(backend)
+        _print_backend(backend)
 
 
 def _offered() -> dict[str, list[Plugin]]:
@@ -121,13 +121,13 @@ def _options(cls: type[Backend]) -> list[dict[str, Any]]:
 
 
 def _limits(field: FieldInfo) -> str:
-    told = [
+    limits = [
         f"{words} {getattr(one, key)}"
         for one in field.metadata
         for key, words in _LIMITS.items()
         if getattr(one, key, None) is not None
     ]
-    return f" ({', '.join(told)})" if told else ""
+    return f" ({', '.join(limits)})" if limits else ""
 
 
 def _type_text(annotation: Any) -> str:
@@ -148,44 +148,48 @@ def _type_text(annotation: Any) -> str:
     return {"str": "text", "Path": "path", "Any": "anything"}.get(name, name)
 
 
-def _say_plugin(row: dict[str, Any], backends: list[dict[str, Any]]) -> None:
+def _print_plugin(row: dict[str, Any], backends: list[dict[str, Any]]) -> None:
     requires = f", requires headrace {row['range']}" if row["range"] else ""
-    say(f"{row['distribution']} {row['version']}: {row['state']}{requires}")
+    print_data(f"{row['distribution']} {row['version']}: {row['state']}{requires}")
     for text in (row["reason"], row["remedy"]):
         if text is not None:
-            say(f"  {text}")
+            print_data(f"  {text}")
     own = [b for b in backends if b["distribution"] == row["distribution"]]
     width = max((len(b["name"]) for b in own), default=0)
     for backend in own:
         first = backend["error"] or next(iter(backend["doc"].splitlines()), "")
-        say(f"  {backend['name'].ljust(width)}  {first.splitlines()[0] if first else ''}".rstrip())
-    for hook, kind in OFFERS.items():
+        print_data(
+            f"  {backend['name'].ljust(width)}  {first.splitlines()[0] if first else ''}".rstrip()
+        )
+    for hook, kind in HOOK_NOUNS.items():
         for name, path in sorted(row["hooks"][hook].items()):
-            say(f"  {kind} {name}: {path}")
+            print_data(f"  {kind} {name}: {path}")
     if row["hooks"]["node_entrypoint"] is not None:
-        say(f"  expression of a node: {row['hooks']['node_entrypoint']}")
+        print_data(f"  expression of a node: {row['hooks']['node_entrypoint']}")
 
 
-def _say_backend(backend: dict[str, Any]) -> None:
-    say(f"{backend['name']}: {backend['distribution']} {backend['version']}".rstrip())
+def _print_backend(backend: dict[str, Any]) -> None:
+    print_data(f"{backend['name']}: {backend['distribution']} {backend['version']}".rstrip())
     if backend["error"] is not None:
-        say(textwrap.indent(backend["error"], "  "))
+        print_data(textwrap.indent(backend["error"], "  "))
         return
     least, most = backend["range"]
-    say(f"  range   {least} to {'unbounded' if most is None else most}, before the node's keys")
-    say(f"  reads   {', '.join(backend['reads']) or '-'}")
-    say(f"  writes  {', '.join(backend['writes']) or '-'}")
+    print_data(
+        f"  range   {least} to {'unbounded' if most is None else most}, before the node's keys"
+    )
+    print_data(f"  reads   {', '.join(backend['reads']) or '-'}")
+    print_data(f"  writes  {', '.join(backend['writes']) or '-'}")
     if backend["owns_thread"]:
-        say("  runs in a thread of its own")
+        print_data("  runs in a thread of its own")
     if backend["doc"]:
-        say("\n" + textwrap.indent(backend["doc"], "  "))
+        print_data("\n" + textwrap.indent(backend["doc"], "  "))
     if backend["options"]:
-        say("\n  Options:")
+        print_data("\n  Options:")
     for option in backend["options"]:
         default = "required" if option["required"] else f"default {_default(option['default'])}"
-        say(f"    {option['name']}: {option['type']}, {default}")
+        print_data(f"    {option['name']}: {option['type']}, {default}")
         if option["description"]:
-            say(f"        {option['description']}")
+            print_data(f"        {option['description']}")
 
 
 def _default(value: Any) -> str:

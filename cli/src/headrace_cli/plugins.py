@@ -12,8 +12,8 @@ import typer
 import headrace
 from headrace.plugins import findings, installed
 from headrace_cli.arguments import CONTEXT_SETTINGS, Json, names_beginning
-from headrace_cli.console import FAILED, OK, counted, say, tell
-from headrace_cli.printing import say_json
+from headrace_cli.console import FAILED, OK, counted, print_data, print_message
+from headrace_cli.printing import print_json
 from headrace_cli.reporting import Command, Group
 
 if TYPE_CHECKING:
@@ -48,12 +48,12 @@ def list_(json: Json = False) -> int:
     rows = [plugin.to_dict() for plugin in found]
     for slip in findings():
         if slip.kind == "unknown_plugin":
-            tell(f"warning: HEADRACE_PLUGINS: {slip.reason}. {slip.remedy}")
+            print_message(f"warning: HEADRACE_PLUGINS: {slip.reason}. {slip.remedy}")
     if json:
-        say_json(rows)
+        print_json(rows)
         return OK
     if not found:
-        tell(_INSTALL)
+        print_message(_INSTALL)
         return OK
     table = [("DISTRIBUTION", "VERSION", "RANGE", "STATE", "BACKENDS")]
     table += [
@@ -67,22 +67,22 @@ def list_(json: Json = False) -> int:
         for r in rows
     ]
     widths = [max(len(cells[i]) for cells in table) for i in range(4)]
-    _say_row(table[0], widths)
+    _print_row(table[0], widths)
     for cells, row in zip(table[1:], rows, strict=True):
-        _say_row(cells, widths)
+        _print_row(cells, widths)
         for text in (row["reason"], row["remedy"]):
             if text is not None:
-                say(f"    {text}")
+                print_data(f"    {text}")
     return OK
 
 
-def _say_row(row: Sequence[str], widths: Sequence[int]) -> None:
+def _print_row(row: Sequence[str], widths: Sequence[int]) -> None:
     start = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) + "  "
     rest = row[len(widths)]
     if sys.stdout.isatty():
         room = max(20, shutil.get_terminal_size().columns - len(start))
         rest = ("\n" + " " * len(start)).join(textwrap.wrap(rest, room))
-    say((start + rest).rstrip())
+    print_data((start + rest).rstrip())
 
 
 @plugins.command(cls=Command)
@@ -122,7 +122,7 @@ def doctor(json: Json = False) -> int:
     found, known = examined()
     wrong = [finding for finding in found if finding.kind not in HARMLESS]
     if json:
-        say_json(
+        print_json(
             {
                 "ok": not wrong,
                 "headrace": headrace.__version__,
@@ -136,16 +136,16 @@ def doctor(json: Json = False) -> int:
         if finding.distribution is None:
             about = "HEADRACE_PLUGINS"
         name = f": {finding.backend}" if finding.backend else ""
-        say(f"{about}{name}: {finding.kind}: {finding.reason}")
+        print_data(f"{about}{name}: {finding.kind}: {finding.reason}")
         if finding.remedy:
-            say(f"  {finding.remedy}")
+            print_data(f"  {finding.remedy}")
     backends = sum(len(plugin.backends) for plugin in known)
     brought = f"{counted(len(known), 'plugin')} with {counted(backends, 'backend')}"
     looked = f"{brought}, headrace {headrace.__version__}"
     if not known:
-        tell(_INSTALL)
+        print_message(_INSTALL)
     if wrong:
-        tell(f"{len(wrong)} wrong: {looked}")
+        print_message(f"{len(wrong)} wrong: {looked}")
         return FAILED
-    say(f"ok: {looked}")
+    print_data(f"ok: {looked}")
     return OK

@@ -7,12 +7,12 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from headrace_cli.console import say
+from headrace_cli.console import print_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["as_json", "as_line", "escaped", "say_json", "shown"]
+__all__ = ["as_json", "as_line", "escaped", "print_json", "shown"]
 
 _DEEPEST = 250
 """Deepest nesting that is written, in levels."""
@@ -96,9 +96,9 @@ def as_json(value: Any, *, ascii_only: bool = False) -> str:
         return json.dumps(_complete(value), ensure_ascii=ascii_only, allow_nan=False)
 
 
-def say_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     """Write a value to stdout as one line of JSON."""
-    say(as_json(value))
+    print_data(as_json(value))
 
 
 def _of_other_types(value: Any) -> Any:

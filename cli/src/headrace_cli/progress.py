@@ -29,7 +29,7 @@ def progress_bar(total: int) -> Iterator[tuple[Callable[[], None], Callable[[str
         TimeRemainingColumn(),
     )
 
-    def complain(text: str) -> None:
+    def print_error(text: str) -> None:
         console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     with Progress(*columns, console=console, transient=True, redirect_stdout=False) as progress:
@@ -41,7 +41,7 @@ def progress_bar(total: int) -> Iterator[tuple[Callable[[], None], Callable[[str
             if speed:
                 progress.update(task, rate=f"{speed:.1f}/s")
 
-        yield advance, complain
+        yield advance, print_error
 
 
 @contextlib.contextmanager

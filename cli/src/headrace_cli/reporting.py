@@ -17,18 +17,18 @@ from headrace_cli.console import (
     UsageError,
     WrongArgument,
     discard_stdout,
-    say,
-    tell,
+    print_data,
+    print_message,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-__all__ = ["Command", "Commands", "Group", "is_usage_error", "refusal", "say_usage_error"]
+__all__ = ["Command", "Commands", "Group", "error_as_dict", "is_usage_error", "print_usage_error"]
 
 
-def refusal(error: Any) -> dict[str, Any]:
+def error_as_dict(error: Any) -> dict[str, Any]:
     """Give an error that ends a command as plain data, what ``--json`` prints of it."""
     from headrace.errors import ConfigError, Problem
 
@@ -56,17 +56,17 @@ def is_usage_error(error: BaseException) -> bool:
     return callable(getattr(error, "show", None)) and hasattr(error, "exit_code")
 
 
-def say_usage_error(error: Any, args: Sequence[str]) -> None:
+def print_usage_error(error: Any, args: Sequence[str]) -> None:
     """Write an error of usage to stdout as JSON, if the arguments ask for JSON."""
     message = error.format_message() if "--json" in args else ""
     if message:  # there is none for help that is shown in the place of an error
-        _say_refusal(UsageError(message))
+        _print_error(UsageError(message))
 
 
-def _say_refusal(error: Exception) -> None:
+def _print_error(error: Exception) -> None:
     from headrace_cli.printing import as_json
 
-    say(as_json(refusal(error)))
+    print_data(as_json(error_as_dict(error)))
 
 
 class Command(TyperCommand):
@@ -104,7 +104,7 @@ class Commands(Group):
             return super().make_context(info_name, args, *rest, **extra)
         except Exception as error:
             if is_usage_error(error):
-                say_usage_error(error, self._given)
+                print_usage_error(error, self._given)
             raise
 
     def invoke(self, ctx: Any) -> Any:
@@ -126,10 +126,10 @@ def _reported(traceback: bool, args: Sequence[str]) -> Iterator[None]:
         sys.stdout.flush()
     except (HeadraceError, WrongArgument) as error:
         if "--json" in args:
-            _say_refusal(error)
+            _print_error(error)
         if traceback:
             _show_traceback(error)
-        tell(f"error: {error}")
+        print_message(f"error: {error}")
         raise typer.Exit(WRONG) from None
     except BrokenPipeError:
         discard_stdout()
@@ -140,14 +140,14 @@ def _reported(traceback: bool, args: Sequence[str]) -> Iterator[None]:
         if traceback:
             _show_traceback(error)
         about = "" if error.filename is None else f": {error.filename}"
-        tell(f"error: reading or writing failed: {error.strerror or error}{about}")
+        print_message(f"error: reading or writing failed: {error.strerror or error}{about}")
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
-        tell("interrupted")
+        print_message("interrupted")
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
         if is_usage_error(error):
-            say_usage_error(error, args)
+            print_usage_error(error, args)
         raise
 
 

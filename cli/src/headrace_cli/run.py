@@ -1,4 +1,4 @@
-"""``headrace run``: every input is one request; answers come out in the order of the inputs."""
+"""``headrace run``: every input is one request; results come out in the order of the inputs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import typer
 
 import headrace
 from headrace.errors import ClosedError, InputError, RequestError
-from headrace_cli.answers import Answers
 from headrace_cli.arguments import Config, Json, NoImport, Settings
-from headrace_cli.building import CLOSE_S, showing_setup, telling_warnings
+from headrace_cli.building import CLOSE_S, printing_warnings, showing_progress
 from headrace_cli.console import (
     BROKEN_PIPE,
     FAILED,
@@ -22,12 +21,13 @@ from headrace_cli.console import (
     OK,
     counted,
     discard_stdout,
-    leave_now,
-    tell,
+    exit_now,
+    print_message,
 )
 from headrace_cli.inputs import Input, check_arguments, expand
 from headrace_cli.output import Output
-from headrace_cli.source import read_as, source_of
+from headrace_cli.results import ResultPrinter
+from headrace_cli.source import hinting_at_a_file, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -106,18 +106,18 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
     source = source_of(config, settings or ())
     folder = None if output is None else Output(output, inputs)
     shown = not quiet and not no_progress
-    with telling_warnings():
-        with showing_setup(shown) as bars, read_as(config):
+    with printing_warnings():
+        with showing_progress(shown) as bars, hinting_at_a_file(config):
             pipeline = headrace.pipe(source, allow_import=not no_import, progress=bars)
         root = context.find_root()
-        answers = Answers(json=json, traceback=bool(root.params["traceback"]), output=folder)
-        work = _Run(pipeline, root.obj, answers, timeout=timeout)
+        printer = ResultPrinter(json=json, traceback=bool(root.params["traceback"]), output=folder)
+        work = _Run(pipeline, root.obj, printer, timeout=timeout)
         status = work.to_the_end(inputs, progress=shown)
         if not quiet and status != BROKEN_PIPE:
-            tell(work.summary())
+            print_message(work.summary())
         if work.hangs():
             # The interpreter would wait for a backend that hangs, and forget the status.
-            leave_now(status)
+            exit_now(status)
     return status
 
 
@@ -128,14 +128,14 @@ class _Run:
         self,
         pipeline: headrace.Pipeline,
         interrupts: Interrupts,
-        answers: Answers,
+        printer: ResultPrinter,
         *,
         timeout: float | None,
     ) -> None:
         self.pipeline = pipeline
         self.interrupts = interrupts
         interrupts.on_first = self._close
-        self.answers = answers
+        self.printer = printer
         self.timeout = timeout
         self.ok = self.failed = self.begun = 0
         self.seconds = 0.0
@@ -163,7 +163,7 @@ class _Run:
             try:
                 self._close(drain=drain)
             except KeyboardInterrupt:
-                leave_now(INTERRUPTED)
+                exit_now(INTERRUPTED)
         return status
 
     def _close(self, *, drain: bool = False) -> None:
@@ -211,19 +211,19 @@ class _Run:
         self._open.popleft()
         if error is None and not isinstance(outcome, InputError):
             try:
-                self.answers.result(one, outcome.result().get("result"))
+                self.printer.result(one, outcome.result().get("result"))
             except RequestError as unwritten:
                 error = unwritten
         if error is None:
             self.ok += 1
         else:
             self.failed += 1
-            self.answers.error(one, error)
+            self.printer.error(one, error)
         self._advance()
 
     @contextlib.contextmanager
     def _bar(self, arguments: Sequence[str]) -> Iterator[None]:
-        """Show a progress bar, if somebody sees it and it is not torn by what is printed."""
+        """Show a progress bar if stderr is a terminal and stdout is not: lines printed there would tear it."""
         total = 0
         if sys.stderr.isatty() and not sys.stdout.isatty():
             total = sum(1 for _ in expand(arguments))
@@ -232,7 +232,7 @@ class _Run:
             return
         from headrace_cli.progress import progress_bar
 
-        with progress_bar(total) as (self._advance, self.answers.complain):
+        with progress_bar(total) as (self._advance, self.printer.print_error):
             yield
 
     def summary(self) -> str:

@@ -10,7 +10,7 @@ from pydantic.errors import PydanticUserError
 
 from headrace import PipelineConfig
 from headrace.errors import PluginError
-from headrace_cli.console import OK, say
+from headrace_cli.console import OK, print_data
 from headrace_cli.names import all_plugins
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def schema(
     Example:
       headrace schema > headrace.schema.json
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    say(dumps(json_schema(), indent=None if json else 2))
+    print_data(dumps(json_schema(), indent=None if json else 2))
     return OK
 
 

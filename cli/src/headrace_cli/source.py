@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError
-from headrace_cli.console import WrongArgument, tell
+from headrace_cli.console import WrongArgument, print_message
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -19,7 +19,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["is_file", "read_as", "source_of"]
+__all__ = ["hinting_at_a_file", "is_file", "source_of"]
 
 
 def is_file(what: str) -> bool:
@@ -53,13 +53,13 @@ def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
 
 
 @contextlib.contextmanager
-def read_as(what: str) -> Iterator[None]:
-    """Say with an error that no such file was found, where an expression was hardly meant."""
+def hinting_at_a_file(what: str) -> Iterator[None]:
+    """Add to a ConfigError the message that CONFIG is no file, where it does not look like an expression."""
     try:
         yield
     except ConfigError:
         if not is_file(what) and not set(what) & set("[]()"):
-            tell(f"{what!r} is no file, so it was read as an expression")
+            print_message(f"{what!r} is no file, so it was read as an expression")
         raise
 
 

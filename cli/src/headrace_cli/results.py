@@ -1,4 +1,4 @@
-"""What ``headrace run`` tells of each input: a line on stdout, a file, or an error."""
+"""What ``headrace run`` prints for each input: a line on stdout, the path of a file, or an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import RequestError, code_of
-from headrace_cli.console import say, tell, told
+from headrace_cli.console import error_text, print_data, print_message
 from headrace_cli.printing import as_json, as_line, escaped
 
 if TYPE_CHECKING:
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from headrace_cli.inputs import Input
     from headrace_cli.output import Output
 
-__all__ = ["Answers"]
+__all__ = ["ResultPrinter"]
 
 
-class Answers:
-    """Tells the answers, in the order in which it is given them.
+class ResultPrinter:
+    """Prints the results and errors of inputs, in the order of the calls.
 
     Args:
         json: Whether every input gives a line of JSON.
@@ -27,11 +27,11 @@ class Answers:
         output: Where results are written, None for stdout.
 
     Attributes:
-        complain: Writes one line of an error for people.
+        print_error: Writes one line of an error for people.
     """
 
     def __init__(self, *, json: bool, traceback: bool, output: Output | None) -> None:
-        self.complain: Callable[[str], None] = tell
+        self.print_error: Callable[[str], None] = print_message
         self._json = json
         self._traceback = traceback
         self._output = output
@@ -42,11 +42,11 @@ class Answers:
         self._ascii_only = encoding not in ("utf-8", "utf8")
 
     def result(self, one: Input, result: Any) -> None:
-        """Tell the result of an input.
+        """Print the result of an input, or write it to a file and print its path.
 
         Raises:
             OSError: It cannot be written.
-            RequestError: It cannot be made what is written.
+            RequestError: It cannot be converted to what the file would hold.
         """
         found = {"path": one.path, "result": result}
         if self._output is not None:
@@ -55,22 +55,22 @@ class Answers:
             except OSError:
                 raise
             except Exception as error:
-                raise RequestError(f"its result cannot be written: {told(error)}") from error
+                raise RequestError(f"its result cannot be written: {error_text(error)}") from error
             found = {"path": one.path, "output": path}
         if self._json:
-            say(as_json(found, ascii_only=self._ascii_only))
+            print_data(as_json(found, ascii_only=self._ascii_only))
         else:
-            say(as_line(one.path, found.get("output", result)))
+            print_data(as_line(one.path, found.get("output", result)))
 
     def error(self, one: Input, error: BaseException) -> None:
-        """Tell why an input has no result."""
+        """Print why an input has no result."""
         kind = {"code": code_of(error), "type": type(error).__name__, "message": str(error)}
         if self._json:
-            say(as_json({"path": one.path, "error": kind}, ascii_only=self._ascii_only))
+            print_data(as_json({"path": one.path, "error": kind}, ascii_only=self._ascii_only))
         else:
-            self.complain(f"{escaped(one.path)}: error: {kind['code']}: {kind['message']}")
+            self.print_error(f"{escaped(one.path)}: error: {kind['code']}: {kind['message']}")
         if self._traceback:
             import traceback
 
             lines = traceback.format_exception(type(error), error, error.__traceback__)
-            self.complain("".join(lines).rstrip())
+            self.print_error("".join(lines).rstrip())
