@@ -11,7 +11,6 @@ import headrace
 from headrace import errors
 from headrace._build.word import Word
 from headrace._plan.element import Named
-from headrace._plan.word import check_callable, name_in
 
 SOURCE = Path(headrace.__file__).parent
 
@@ -27,21 +26,18 @@ class Twice(Word):
     _wiring = True
 
     @classmethod
-    def _plan(cls, planning, element, bracket, scope):
-        name, inside = bracket.children
-        key = name_in(planning, element, name, bracket)
+    def _plan(cls, use):
+        name, inside = use.bracket.children
+        key = use.name(name)
         if key is None or key.startswith("no"):
-            planning.add("twice", f"{key!r} is no name for this", name, bracket.scope)
+            use.add("twice", f"{key!r} is no name for this", name)
             return None
-        child = planning.plan(inside, bracket.within(inside))
-        if child is None or not check_callable(planning, child, element, bracket.scope):
+        child = use.child(inside)
+        if child is None:
             return None
-        frames = (*bracket.scope.frames, {key: Named(key, child)})
-        again = planning.plan(
-            name.replace(name=key), bracket.scope.within(frames=frames, named=False)
-        )
-        element.phases = [[child, again]]
-        return element
+        frames = (*use.bracket.scope.frames, {key: Named(key, child)})
+        use.element.phases = [[child, use.plan(name, frames=frames)]]
+        return use.element
 
     @classmethod
     def combine_ranges(cls, children):

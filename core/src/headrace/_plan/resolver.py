@@ -16,7 +16,7 @@ from headrace._plan.options import OptionsReader
 from headrace._plan.planning import Planning
 from headrace._plan.ranges import depending_range, static_range
 from headrace._plan.scope import Graft, Layer, Scope, ScopedArgs, bracket_of, plain_value
-from headrace._plan.word import planned_word, why_not_callable
+from headrace._plan.word import Use, planned_word, why_not_callable
 from headrace._registry import registry
 from headrace.errors import ConfigError, PluginError
 
@@ -188,7 +188,8 @@ class Resolver(Planning):
             element.range = depending_range(target.cls, child.range)
         if len(self.problems) > before:
             return None
-        return element if planned_word(target.cls)._check(self, element, scope) else None
+        use = Use(self, element, bracket, scope)
+        return element if planned_word(target.cls)._check(use) else None
 
     # A definition.
 
@@ -278,7 +279,8 @@ class Resolver(Planning):
                 self.spoil(self.node, 0 if self.keys is None else self.keys.instance_num)
             self.plan_all(bracket, names=word._names, is_slot=True)
             return None
-        planned = word._plan(self, element, bracket, scope) if bracket.phases else element
+        use = Use(self, element, bracket, scope)
+        planned = word._plan(use) if bracket.phases else element
         if planned is not element or wrong:
             return None if wrong else planned
         try:
@@ -286,7 +288,7 @@ class Resolver(Planning):
         except ValueError as error:
             self.add("range", f"{element.name}: {error}", element.call, scope)
             return None
-        return element if word._check(self, element, scope) else None
+        return element if word._check(use) else None
 
     # The class behind a name.
 

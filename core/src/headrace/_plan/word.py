@@ -6,12 +6,13 @@ The planner names no word. It asks the class behind a name, which for a plain ba
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace._backend import Backend
 from headrace._plan.declared import OPTIONAL, keys_named
-from headrace._plan.scope import prefix_values
+from headrace._plan.scope import Bracket, prefix_values
 from headrace._registry.catalogue import CORE_BACKENDS
 from headrace._registry.loading import load
 from headrace.keys import DATA
@@ -23,16 +24,15 @@ if TYPE_CHECKING:
     from headrace._plan.declared import Needs
     from headrace._plan.element import Element, Named
     from headrace._plan.planning import Planning
-    from headrace._plan.scope import Bracket, Scope
+    from headrace._plan.scope import Scope
 
 __all__ = [
     "PlannedWord",
+    "Use",
     "called",
-    "check_callable",
     "check_used",
     "core_word",
     "give_threads",
-    "name_in",
     "needs_thread",
     "planned_word",
     "why_not_callable",
@@ -83,32 +83,22 @@ class PlannedWord(Backend):
     # What it means.
 
     @classmethod
-    def _plan(
-        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
-    ) -> Element | None:
+    def _plan(cls, use: Use) -> Element | None:
         """Plan what stands in its bracket, which is not empty; None when something is wrong.
 
         The default plans each child as a backend that is called. All are looked at, so that all
         errors are found.
 
-        Args:
-            planning: The planner.
-            element: The word, with its options; it is given its ``phases`` here.
-            bracket: What stands in its bracket, as many phases and children as it takes.
-            scope: Where the word stands.
-
         Returns:
-            ``element``, or another one that it only stands for.
+            ``use.element``, which is given its ``phases``, or another one that it only stands for.
         """
-        good = True
-        for phase in bracket.phases:
+        element, good = use.element, True
+        wraps = use.scope.wraps and not cls._threaded
+        for phase in use.bracket.phases:
             row = []
             for call in phase:
-                below = bracket.within(
-                    call, parent=element.cls, wraps=scope.wraps and not cls._threaded
-                )
-                child = planning.plan(call, below)
-                if child is None or not check_callable(planning, child, element, bracket.scope):
+                child = use.child(call, parent=element.cls, wraps=wraps)
+                if child is None:
                     good = False
                     continue
                 row.append(child)
@@ -124,12 +114,12 @@ class PlannedWord(Backend):
         return None
 
     @classmethod
-    def _check(cls, planning: Planning, element: Element, scope: Scope) -> bool:
+    def _check(cls, use: Use) -> bool:
         """Check where an element stands, or a name for one, once it is planned; report it if wrong."""
         return True
 
     @classmethod
-    def _check_unused(cls, planning: Planning, named: Named, scope: Scope) -> None:
+    def _check_unused(cls, use: Use, name: str) -> None:
         """Report an instance that has a name and is named nowhere, where that is wrong."""
 
     # How a batch goes through it.
@@ -180,26 +170,63 @@ def _loaded(path: str) -> type[PlannedWord]:
     return planned_word(load(path, "headrace"))
 
 
-# Names.
+# What it is asked with.
 
 
-def name_in(planning: Planning, element: Element, child: Call, bracket: Bracket) -> str | None:
-    """Give a child that is a name and no backend; None when it has args or a bracket."""
-    scope = bracket.scope
-    if len(child.args) or child.phases:
-        message = f"{element.name} takes a name here, without ( ) and [ ]"
-        planning.add("word", message, child, scope)
-        return None
-    if scope.graft is not None and child in element.call.children[-1:]:
-        graft = scope.graft
-        planning.add(
-            "arity",
-            f"{graft.call.name}[...] goes to {child.name}, which takes nothing in brackets",
-            graft.call,
-            graft.scope,
-        )
-        return None
-    return child.name
+@dataclass(frozen=True, eq=False)
+class Use:
+    """One use of a word in an expression: what its class sees of it while it is planned.
+
+    Attributes:
+        planning: The planner.
+        element: The word, with its options.
+        bracket: What stands in its bracket.
+        scope: Where the word stands.
+    """
+
+    planning: Planning
+    element: Element
+    bracket: Bracket
+    scope: Scope
+
+    def add(self, code: str, message: str, child: Call | None = None, **more: Any) -> None:
+        """Report a problem at the word, or at something in its bracket."""
+        if child is None:
+            self.planning.add(code, message, self.element.call, self.scope, **more)
+        else:
+            self.planning.add(code, message, child, self.bracket.scope, **more)
+
+    def plan(self, child: Call, **changes: Any) -> Element | None:
+        """Plan a child; ``changes`` are those of its scope."""
+        return self.planning.plan(child, self.bracket.within(child, **changes))
+
+    def child(self, child: Call, **changes: Any) -> Element | None:
+        """Plan a child that is going to be called."""
+        planned = self.plan(child, **changes)
+        return planned if planned is not None and self.may_call(planned) else None
+
+    def may_call(self, child: Element, scope: Scope | None = None) -> bool:
+        """Check that an element that is going to be called can be, also one of another scope."""
+        why = why_not_callable(child)
+        if why is not None:
+            message = f"{child.name} {why}: {self.element.name} cannot call it"
+            hint = planned_word(child.cls)._not_callable_hint
+            scope = scope or self.bracket.scope
+            self.planning.add("not_callable", message, child.call, scope, hint=hint)
+        return why is None
+
+    def name(self, child: Call) -> str | None:
+        """Give a child that is a name and no backend; None when it has args or a bracket."""
+        graft = self.bracket.scope.graft
+        if len(child.args) or child.phases:
+            self.add("word", f"{self.element.name} takes a name here, without ( ) and [ ]", child)
+            return None
+        if graft is not None and child in self.element.call.children[-1:]:
+            goes = f"{graft.call.name}[...] goes to {child.name}"
+            message = f"{goes}, which takes nothing in brackets"
+            self.planning.add("arity", message, graft.call, graft.scope)
+            return None
+        return child.name
 
 
 def check_used(planning: Planning, names: Iterable[Named], scope: Scope) -> None:
@@ -208,10 +235,8 @@ def check_used(planning: Planning, names: Iterable[Named], scope: Scope) -> None
         element = named.element
         if element is None or named.used or element.named is not None or element.children:
             continue
-        planned_word(element.cls)._check_unused(planning, named, scope)
-
-
-# What is called.
+        use = Use(planning, element, Bracket((), scope), scope)
+        planned_word(element.cls)._check_unused(use, named.name)
 
 
 def called(element: Element) -> Element:
@@ -230,17 +255,6 @@ def called(element: Element) -> Element:
 def why_not_callable(element: Element) -> str | None:
     """Tell why what is built from an element cannot be called; None when it can."""
     return planned_word(called(element).cls)._why_not_callable
-
-
-def check_callable(planning: Planning, child: Element, parent: Element, scope: Scope) -> bool:
-    """Check that an element that is going to be called can be."""
-    why = why_not_callable(child)
-    if why is None:
-        return True
-    message = f"{child.name} {why}: {parent.name} cannot call it"
-    hint = planned_word(child.cls)._not_callable_hint
-    planning.add("not_callable", message, child.call, scope, hint=hint)
-    return False
 
 
 # Threads of their own.

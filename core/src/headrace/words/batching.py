@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._build.at import At
     from headrace._build.word import Building
-    from headrace._plan.element import Element, Named
-    from headrace._plan.planning import Planning
-    from headrace._plan.scope import Scope
+    from headrace._plan.element import Element
+    from headrace._plan.word import Use
     from headrace.keys import Request
 
 __all__ = ["Batching", "InstanceDispatcher"]
@@ -24,10 +23,9 @@ class _Scheduling(Word):
     """Base of the words that end in the queue of a node."""
 
     @classmethod
-    def _check_unused(cls, planning: Planning, named: Named, scope: Scope) -> None:
-        if named.element is not None:
-            message = f"{named.name} ends in no Batching[InstanceDispatcher] and no Batching[X]"
-            planning.add("scheduling", message, named.element.call, scope)
+    def _check_unused(cls, use: Use, name: str) -> None:
+        message = f"{name} ends in no Batching[InstanceDispatcher] and no Batching[X]"
+        use.add("scheduling", message)
 
 
 class Batching(_Scheduling):
@@ -59,23 +57,20 @@ class Batching(_Scheduling):
     _reaches_out = True
 
     @classmethod
-    def _check(cls, planning: Planning, element: Element, scope: Scope) -> bool:
+    def _check(cls, use: Use) -> bool:
         """Check that it stands where a scheduler can, over something to schedule."""
-        if scope.lenient or (element.named is not None and not element.children):
+        element = use.element
+        if use.scope.lenient or (element.named is not None and not element.children):
             return True
-        if not scope.entry:
-            message = (
-                "Batching belongs in init or node_entrypoint, not in what is built per instance"
-            )
-            planning.add("scheduling", message, element.call, scope)
+        if not use.scope.entry:
+            where = "belongs in init or node_entrypoint, not in what is built per instance"
+            use.add("scheduling", f"Batching {where}")
             return False
-        instances = f"{planning.node}.0" in planning.registered
+        instances = f"{use.planning.node}.0" in use.planning.registered
         for child in element.children:
             if child.cls is InstanceDispatcher and not instances:
-                message = (
-                    "InstanceDispatcher finds no instances: InstancesRegister[...] comes before it"
-                )
-                planning.add("scheduling", message, child.call, scope)
+                message = f"{child.name} finds no instances: InstancesRegister[...] comes before it"
+                use.planning.add("scheduling", message, child.call, use.scope)
                 return False
         return True
 
@@ -119,12 +114,12 @@ class InstanceDispatcher(_Scheduling):
     """
 
     @classmethod
-    def _check(cls, planning: Planning, element: Element, scope: Scope) -> bool:
+    def _check(cls, use: Use) -> bool:
         """Check that it stands in ``Batching[...]``."""
-        if scope.named or (scope.parent is not None and issubclass(scope.parent, Batching)):
+        parent = use.scope.parent
+        if use.scope.named or (parent is not None and issubclass(parent, Batching)):
             return True
-        message = "InstanceDispatcher stands in Batching[InstanceDispatcher] only"
-        planning.add("scheduling", message, element.call, scope)
+        use.add("scheduling", "InstanceDispatcher stands in Batching[InstanceDispatcher] only")
         return False
 
     @classmethod

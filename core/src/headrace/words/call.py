@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
     from headrace._backend import InitContext
-    from headrace._plan.element import Element
-    from headrace._plan.planning import Planning
-    from headrace._plan.scope import Scope
+    from headrace._plan.word import Use
 
 __all__ = ["Call"]
 
@@ -100,33 +98,31 @@ class Call(FunctionBackend, Word):
                 raise ValueError(f"this is no JSON object: {error}") from None
 
     @classmethod
-    def _check(cls, planning: Planning, element: Element, scope: Scope) -> bool:
+    def _check(cls, use: Use) -> bool:
         """Check that the function can be imported, and may be; report it if not."""
-        options: Any = element.options
-        call = element.call
+        options: Any = use.element.options
+        name = use.element.name
         if options is None:  # missing, where an expression is looked at by itself
             return True
-        if not planning.allow_import:
-            message = (
-                f"{call.name} imports {options.function!r}, and running its code is not allowed"
-            )
+        if not use.planning.allow_import:
+            message = f"{name} imports {options.function!r}, and running its code is not allowed"
             hint = "Allow it with allow_import=True, without --no-import and HEADRACE_IMPORT=0."
-            planning.add("import_refused", message, call, scope, hint=hint)
+            use.add("import_refused", message, hint=hint)
             return False
-        module, _, name = options.function.partition(":")
+        module, _, path = options.function.partition(":")
         missing = _missing_module(module)
         if missing is not None:
-            message = f"{call.name} needs the module {missing!r}, which cannot be found"
+            message = f"{name} needs the module {missing!r}, which cannot be found"
             fix = None if "." in missing else f"Install what brings {missing!r}."
-            planning.add("missing_dependency", message, call, scope, hint=fix)
+            use.add("missing_dependency", message, hint=fix)
             return False
         names = _names_in(module)
-        first = name.partition(".")[0]
+        first = path.partition(".")[0]
         if names is None or first in names:
             return True
         suggestion = nearest(first, (one for one in names if not one.startswith("_")))
-        message = f"{call.name}: the module {module!r} has no {first!r}"
-        planning.add("option", message, call, scope, suggestion=suggestion)
+        message = f"{name}: the module {module!r} has no {first!r}"
+        use.add("option", message, suggestion=suggestion)
         return False
 
     def init(self, options: Any, context: InitContext) -> None:

@@ -13,10 +13,8 @@ from headrace.words._calling import caller_of
 if TYPE_CHECKING:
     from headrace._backend import Backend, InitContext
     from headrace._checked import Outcomes
-    from headrace._plan.element import Element
-    from headrace._plan.planning import Planning
     from headrace._plan.ranges import Range, Ranged
-    from headrace._plan.scope import Scope
+    from headrace._plan.word import Use
     from headrace.keys import Request
 
 __all__ = ["CatSplit"]
@@ -56,16 +54,16 @@ class CatSplit(Word):
         return children[1].range
 
     @classmethod
-    def _check(cls, planning: Planning, element: Element, scope: Scope) -> bool:
+    def _check(cls, use: Use) -> bool:
         """Refuse a Repost of the one item that stands for many."""
         good = True
-        for one in elements_run(planning.nodes, element.children[1:2]):
-            if one.target is not None and not scope.lenient:
+        for one in elements_run(use.planning.nodes, use.element.children[1:2]):
+            if one.target is not None and not use.scope.lenient:
                 message = (
                     f"Repost[{one.target[0]}] cannot stand in the middle of CatSplit: what runs "
                     "there is no request, but many gathered into one"
                 )
-                planning.problems.add("graph", message, **one.target[1])
+                use.planning.problems.add("graph", message, **one.target[1])
                 good = False
         return good
 

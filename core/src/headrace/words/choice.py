@@ -12,7 +12,6 @@ from headrace._build.word import Word
 from headrace._config.problems import UNBUILDABLE, Problems
 from headrace._options import Options as _Options
 from headrace._plan.scope import prefix_values
-from headrace._plan.word import check_callable
 from headrace._portable import told
 
 if TYPE_CHECKING:
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
     from headrace._expression import Call
     from headrace._plan.declared import Needs
     from headrace._plan.element import Element
-    from headrace._plan.planning import Planning
     from headrace._plan.ranges import Range, Ranged
-    from headrace._plan.scope import Bracket, Scope
+    from headrace._plan.word import Use
     from headrace.keys import Request
 
 __all__ = ["Fallback", "ModelLoader"]
@@ -94,23 +92,21 @@ class ModelLoader(_Chosen):
     _needs_of = 0
 
     @classmethod
-    def _plan(
-        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
-    ) -> Element | None:
+    def _plan(cls, use: Use) -> Element | None:
         """Plan the child that the suffix chooses; the others for the options that they know."""
+        element, children = use.element, use.bracket.children
         model = getattr(element.options, "model", None)
         chosen = None
-        if _have_suffixes(planning, element, bracket) and model is not None:
-            chosen = _by_suffix(planning, element, bracket, str(model))
-        children, row = bracket.children, []
+        if _have_suffixes(use) and model is not None:
+            chosen = _by_suffix(use, str(model))
+        row = []
         for child in children:
-            below = bracket.within(child)
             if child is chosen:
-                planned = planning.plan(child, below)
+                planned = use.plan(child)
             else:
-                planned = _plan_apart(planning, element, child, below, other=_OF_VALUES)
-            if planned is not None and (child is chosen or (chosen is None and scope.lenient)):
-                if not check_callable(planning, planned, element, bracket.scope):
+                planned = _plan_apart(use, child, other=_OF_VALUES)
+            if planned is not None and (child is chosen or (chosen is None and use.scope.lenient)):
+                if not use.may_call(planned):
                     return None
                 row.append(planned)
                 element.prefixes.append(prefix_values(child.prefix))
@@ -157,24 +153,17 @@ class Fallback(_Chosen):
         return least, max(bounded) if len(bounded) == len(most) else None
 
     @classmethod
-    def _plan(
-        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
-    ) -> Element | None:
+    def _plan(cls, use: Use) -> Element | None:
         """Plan the children that can be built here as far as the classes tell."""
-        before = len(planning.problems)
-        row = []
-        for child in bracket.children:
-            below = bracket.within(child)
-            planned = _plan_apart(planning, element, child, below)
-            if planned is not None and check_callable(planning, planned, element, below):
-                row.append(planned)
-                element.prefixes.append(((), {}))
+        element, problems = use.element, use.planning.problems
+        before = len(problems)
+        found = [_plan_apart(use, child) for child in use.bracket.children]
+        row = [child for child in found if child is not None and use.may_call(child)]
         element.phases = [row]
-        if not row and not scope.lenient and len(planning.problems) == before:
+        if not row and not use.scope.lenient and len(problems) == before:
             reasons = "; ".join(f"{name}: {why}" for name, why in element.unavailable.items())
-            message = f"nothing in {element.name} can be built here: {reasons}"
-            planning.add(UNBUILDABLE, message, element.call, scope)
-        return element if row or scope.lenient else None
+            use.add(UNBUILDABLE, f"nothing in {element.name} can be built here: {reasons}")
+        return element if row or use.scope.lenient else None
 
     @classmethod
     def _needs(
@@ -221,62 +210,54 @@ def _label_of(child: Call, children: Iterable[Call]) -> str:
     return child.name if len(alike) <= 1 else str(child)
 
 
-def _plan_apart(
-    planning: Planning,
-    element: Element,
-    child: Call,
-    scope: Scope,
-    *,
-    other: tuple[str, ...] = (),
-) -> Element | None:
+def _plan_apart(use: Use, child: Call, *, other: tuple[str, ...] = ()) -> Element | None:
     """Plan a branch that need not be buildable; why it is not goes into ``unavailable``.
 
     Args:
-        planning: The planner.
-        element: The container.
+        use: The container.
         child: The branch.
-        scope: Where it stands.
         other: Codes of further problems that do not matter.
     """
-    outer, planning.problems = planning.problems, Problems()
-    incomplete, unresolved = planning.parameters.incomplete, planning.unresolved
+    planning = use.planning
+    parameters, outer = planning.parameters, planning.problems
+    incomplete, unresolved = parameters.incomplete, planning.unresolved
+    planning.problems = Problems()
     try:
-        planned = planning.plan(child, scope)
+        planned = use.plan(child)
         found = list(planning.problems)
     finally:
         planning.problems = outer
     away = [problem for problem in found if problem.code.startswith(_UNAVAILABLE)]
     hard = [p for p in found if p not in away and p.code not in other]
     outer.extend(hard)
-    planning.parameters.incomplete = incomplete or bool(hard)
+    parameters.incomplete = incomplete or bool(hard)
     planning.unresolved = unresolved + bool(hard)
     if away:
-        # Nobody can tell which keys belong to what is not here.
-        planning.parameters.excused = True
-        label = _label_of(child, element.call.children)
-        element.unavailable[label] = "; ".join(problem.message for problem in away)
+        parameters.excused = True  # nobody can tell which keys belong to what is not here
+        label = _label_of(child, use.element.call.children)
+        use.element.unavailable[label] = "; ".join(problem.message for problem in away)
     return None if found else planned
 
 
-def _have_suffixes(planning: Planning, element: Element, bracket: Bracket) -> bool:
+def _have_suffixes(use: Use) -> bool:
     good = True
-    for child in bracket.children:
+    for child in use.bracket.children:
         flags = child.prefix.positional if child.prefix is not None else ()
         if not flags or not all(isinstance(flag, str) and flag for flag in flags):
-            message = f"a branch of {element.name} begins with suffixes: (.onnx){child.name}"
-            planning.add("prefix", message, child, bracket.scope)
+            message = f"a branch of {use.element.name} begins with suffixes: (.onnx){child.name}"
+            use.add("prefix", message, child)
             good = False
     return good
 
 
-def _by_suffix(planning: Planning, element: Element, bracket: Bracket, model: str) -> Call | None:
+def _by_suffix(use: Use, model: str) -> Call | None:
     """Give the first branch with a suffix that ends the model's name."""
     suffixes: list[str] = []
-    for child in bracket.children:
+    for child in use.bracket.children:
         own = [str(one) for one in child.prefix.positional] if child.prefix is not None else []
         if model.lower().endswith(tuple(suffix.lower() for suffix in own)):
             return child
         suffixes += own
-    message = f"{element.name} has no branch for the model {model!r}: it has {', '.join(suffixes)}"
-    planning.add("suffix", message, element.call, bracket.scope)
+    known = ", ".join(suffixes)
+    use.add("suffix", f"{use.element.name} has no branch for the model {model!r}: it has {known}")
     return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._build.word import Word
-from headrace._plan.word import name_in
 from headrace._problem import nearest
 from headrace.errors import ClosedError, ContractError, HeadraceError
 from headrace.keys import REPOST
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from headrace._build.at import At
     from headrace._build.word import Building
     from headrace._plan.element import Element
-    from headrace._plan.planning import Planning
-    from headrace._plan.scope import Bracket, Scope
+    from headrace._plan.word import Use
     from headrace.keys import Request
 
 __all__ = ["DagDispatcher", "Repost"]
@@ -60,14 +58,14 @@ class DagDispatcher(Word):
     walk: Callable[[Request], None] | None = None
 
     @classmethod
-    def _check(cls, planning: Planning, element: Element, scope: Scope) -> bool:
+    def _check(cls, use: Use) -> bool:
         """Check that no node walks through the graph that it stands in."""
-        if planning.known_node is None or scope.lenient:
+        node = use.planning.known_node
+        if node is None or use.scope.lenient:
             return True
-        node = planning.known_node
         message = f"DagDispatcher walks through all nodes, so node {node!r} would call itself"
         hint = "Write it in entrypoint; from inside a node, Forward[node.x] calls another one."
-        planning.add("circle", message, element.call, scope, hint=hint)
+        use.add("circle", message, hint=hint)
         return False
 
     def _prepare(self, building: Building, element: Element, at: At) -> None:
@@ -139,27 +137,24 @@ class Repost(Word):
     target: str = ""
 
     @classmethod
-    def _plan(
-        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
-    ) -> Element | None:
+    def _plan(cls, use: Use) -> Element | None:
         """Take note of the node to go on at, and of the place for what the graph says to it."""
-        (child,) = bracket.children
-        name = name_in(planning, element, child, bracket)
+        (child,) = use.bracket.children
+        name = use.name(child)
         if name is None:
             return None
-        nodes = list(planning.shape.nodes)
-        if name not in nodes and not scope.lenient:
-            planning.add(
+        nodes = list(use.planning.shape.nodes)
+        if name not in nodes and not use.scope.lenient:
+            use.add(
                 "graph",
                 f"no node is called {name!r}",
                 child,
-                bracket.scope,
                 suggestion=nearest(name.removeprefix("node."), nodes),
                 hint=f"There are: {', '.join(nodes)}.",
             )
             return None
-        element.target = (name, scope.layer.place(element.call))
-        return element
+        use.element.target = (name, use.scope.layer.place(use.element.call))
+        return use.element
 
     def _prepare(self, building: Building, element: Element, at: At) -> None:
         """Take the node to go on at."""

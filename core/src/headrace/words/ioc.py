@@ -9,16 +9,15 @@ from headrace._build.door import NotCallable
 from headrace._build.word import Word
 from headrace._context import Shared
 from headrace._plan.element import Named
-from headrace._plan.word import check_callable, check_used, planned_word
+from headrace._plan.word import check_used, planned_word
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._build.at import At
     from headrace._build.word import Building
     from headrace._plan.element import Element
-    from headrace._plan.planning import Planning
     from headrace._plan.ranges import Range, Ranged
-    from headrace._plan.scope import Bracket, Scope
+    from headrace._plan.word import Use
 
 __all__ = ["DI", "Aspect", "IoC", "With"]
 
@@ -73,24 +72,21 @@ class IoC(Wiring):
         return children[-1].range
 
     @classmethod
-    def _plan(
-        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
-    ) -> Element | None:
+    def _plan(cls, use: Use) -> Element | None:
         """Plan the first phase, each with the names before it in scope, then the front."""
-        first, fronts = bracket.phases
+        first, fronts = use.bracket.phases
         good = len(fronts) == 1
         if not good:
             message, hint = "IoC has one front after ';'", "S[...] puts several together."
-            planning.add("arity", message, fronts[1], bracket.scope, hint=hint)
+            use.add("arity", message, fronts[1], hint=hint)
         frame: dict[str, Named] = {}
-        frames = (*bracket.scope.frames, frame)
+        frames = (*use.bracket.scope.frames, frame)
         named: list[Element] = []
         for child in first:
             if child.name in frame:
-                message = f"{child.name!r} stands twice before ';'"
-                planning.add("twice", message, child, bracket.scope)
+                use.add("twice", f"{child.name!r} stands twice before ';'", child)
                 good = False
-            one = planning.plan(child, bracket.within(child, frames=frames, named=True))
+            one = use.plan(child, frames=frames, named=True)
             if one is None:
                 good = False
             else:
@@ -98,15 +94,12 @@ class IoC(Wiring):
             registers = one is not None and one.named is None
             if one is None or not (registers and planned_word(one.cls)._registers_names):
                 frame[child.name] = Named(child.name, one)
-        planned = [planning.plan(child, bracket.within(child, frames=frames)) for child in fronts]
-        front = planned[0]
+        front, *_ = [use.plan(child, frames=frames) for child in fronts]
         if front is None or not good:
             return None
-        check_used(planning, frame.values(), bracket.scope)
-        if not check_callable(planning, front, element, bracket.scope):
-            return None
-        element.phases = [named, [front]]
-        return element
+        check_used(use.planning, frame.values(), use.bracket.scope)
+        use.element.phases = [named, [front]]
+        return use.element if use.may_call(front) else None
 
     @classmethod
     def _build(cls, building: Building, element: Element, at: At) -> Backend:
@@ -150,22 +143,21 @@ class DI(Word):
     takes: ClassVar[int | tuple[int, int | None]] = (2, None)
 
     @classmethod
-    def _plan(
-        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
-    ) -> Element | None:
+    def _plan(cls, use: Use) -> Element | None:
         """Plan ``a[b[c]]``, which is what it stands for."""
-        *outer, nested = bracket.children
+        *outer, nested = use.bracket.children
         for child in reversed(outer):
             if child.phases:
                 message = (
                     f"{child.name} is to depend on {nested.name}, and has a bracket of its own"
                 )
-                planning.add("arity", message, child, bracket.scope)
-                planning.plan_all(bracket)
+                use.add("arity", message, child)
+                use.planning.plan_all(use.bracket)
                 return None
             nested = child.replace(phases=((nested,),))
-        below = bracket.scope.within(last=True, named=scope.named, parent=scope.parent)
-        return planning.plan(nested, below)
+        here = use.scope
+        below = use.bracket.scope.within(last=True, named=here.named, parent=here.parent)
+        return use.planning.plan(nested, below)
 
 
 Aspect = DI

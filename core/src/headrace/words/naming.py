@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._build.word import Word
-from headrace._plan.word import called, name_in, planned_word
+from headrace._plan.word import called, planned_word
 from headrace._problem import nearest
 from headrace.words.reflect import parameter
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from headrace._expression import Call
     from headrace._plan.element import Element
     from headrace._plan.planning import Planning
-    from headrace._plan.scope import Bracket, Scope
+    from headrace._plan.scope import Scope
+    from headrace._plan.word import Use
 
 __all__ = ["Forward", "InstanceFromParam", "Proxy"]
 
@@ -45,13 +46,10 @@ class Proxy(Word):
     _names = 1
 
     @classmethod
-    def _plan(
-        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
-    ) -> Element | None:
+    def _plan(cls, use: Use) -> Element | None:
         """Find the instance."""
-        child = bracket.children[0]
-        name = name_in(planning, element, child, bracket)
-        return None if name is None else _stand_for(planning, element, child, bracket.scope)
+        (child,) = use.bracket.children
+        return None if use.name(child) is None else _stand_for(use, child, use.bracket.scope)
 
 
 class Forward(Proxy):
@@ -113,36 +111,34 @@ class InstanceFromParam(Word):
     _names = 1
 
     @classmethod
-    def _plan(
-        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
-    ) -> Element | None:
+    def _plan(cls, use: Use) -> Element | None:
         """Read the parameter, and find the instance that it names."""
-        child = bracket.children[0]
-        key = name_in(planning, element, child, bracket)
+        (child,) = use.bracket.children
+        key = use.name(child)
         if key is None:
             return None
-        found = parameter(planning, element, key, scope)
+        found = parameter(use, key)
         if found is None:
-            if scope.lenient:
-                return element
-            message = f"{element.name} needs the parameter {key!r}"
+            if use.scope.lenient:
+                return use.element
+            message = f"{use.element.name} needs the parameter {key!r}"
             hint = f"Write {key} = ... in the node, with the name of an instance."
-            planning.add("missing_option", message, child, bracket.scope, hint=hint)
+            use.add("missing_option", message, child, hint=hint)
             return None
         written, layer = found
-        call = planning.read(written, layer.path)
+        call = use.planning.read(written, layer.path)
         if call is None:
             return None
-        there = bracket.scope.same(layer=layer)
+        there = use.bracket.scope.same(layer=layer)
         if len(call.args) or call.phases:
-            planning.add("word", f"{key!r} is to be the name of an instance", call, there)
+            use.planning.add("word", f"{key!r} is to be the name of an instance", call, there)
             return None
-        return _stand_for(planning, element, call, there)
+        return _stand_for(use, call, there)
 
 
-def _stand_for(planning: Planning, element: Element, call: Call, scope: Scope) -> Element | None:
-    """Let an element stand for the instance that ``call`` names."""
-    name = call.name
+def _stand_for(use: Use, call: Call, scope: Scope) -> Element | None:
+    """Let the word stand for the instance that ``call`` names."""
+    name, planning, element = call.name, use.planning, use.element
     named = scope.lookup(name) or planning.named(name)
     if named is None:
         _report_unknown(planning, call, scope)

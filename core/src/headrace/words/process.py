@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from headrace._checked import Outcomes
     from headrace._plan.declared import Needs
     from headrace._plan.element import Element, NodePlan, PipelinePlan
-    from headrace._plan.planning import Planning
-    from headrace._plan.scope import Scope
+    from headrace._plan.word import Use
     from headrace.keys import Request
 
 __all__ = ["Process"]
@@ -71,21 +70,20 @@ class Process(Word):
     _threaded = True
 
     @classmethod
-    def _check(cls, planning: Planning, element: Element, scope: Scope) -> bool:
+    def _check(cls, use: Use) -> bool:
         """Check that all that stands inside is there; report what is not."""
-        inside = element.children[0].walk() if element.children else []
+        children = use.element.children
+        inside = children[0].walk() if children else []
         own = {id(one) for one in inside}
         for one in inside:
             named = one.named
             outside = named is not None and (named.registered or id(named.element) not in own)
             if outside or planned_word(one.cls)._reaches_out:
-                planning.add(
-                    "process",
-                    f"{one.name} cannot stand in {element.name}: it reaches for something of the "
-                    "pipeline, which another process does not have",
-                    one.call,
-                    scope,
+                message = (
+                    f"{one.name} cannot stand in {use.element.name}: it reaches for something of "
+                    "the pipeline, which another process does not have"
                 )
+                use.planning.add("process", message, one.call, use.scope)
                 return False
         return True
 

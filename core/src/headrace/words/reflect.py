@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace._config.nodekeys import NODE_KEYS
 from headrace._plan.scope import Bracket
-from headrace._plan.word import check_callable, name_in, needs_thread
+from headrace._plan.word import needs_thread
 from headrace._problem import nearest
 from headrace.words.ioc import Wiring
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace._plan.element import Element
     from headrace._plan.planning import Planning
     from headrace._plan.scope import Layer, Scope
+    from headrace._plan.word import Use
 
 __all__ = ["Reflect"]
 
@@ -48,60 +49,54 @@ class Reflect(Wiring):
     _names = 1
 
     @classmethod
-    def _plan(
-        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
-    ) -> Element | None:
+    def _plan(cls, use: Use) -> Element | None:
         """Plan what stands in the parameter, or the default."""
-        name, *rest = bracket.children
-        key = name_in(planning, element, name, bracket)
+        planning, scope = use.planning, use.scope
+        name, *rest = use.bracket.children
+        key = use.name(name)
         if key is None:
-            planning.plan_all(Bracket((tuple(rest),), bracket.scope))
+            planning.plan_all(Bracket((tuple(rest),), use.bracket.scope))
             return None
         mark = f"{planning.node}.{key}"
         if mark in scope.reflecting:
             chain = (*scope.reflecting[scope.reflecting.index(mark) :], mark)
             shown = " uses ".join(one.partition(".")[2] for one in chain)
-            message = f"the parameter {key!r} uses itself: {shown}"
-            planning.add("circle", message, name, bracket.scope)
+            use.add("circle", f"the parameter {key!r} uses itself: {shown}", name)
             return None
         entry = scope.entry and key != "backend"
-        found = parameter(planning, element, key, scope)
+        found = parameter(use, key)
         if found is not None:
-            child = _plan_found(planning, element, found, mark, bracket.scope.same(entry=entry))
+            child = _plan_found(use, found, mark, use.bracket.scope.same(entry=entry))
         elif rest:
-            below = bracket.within(rest[0], entry=entry, wraps=False, named=scope.named)
-            child = planning.plan(rest[0], below)
+            child = use.plan(rest[0], entry=entry, wraps=False, named=scope.named)
         elif scope.lenient:
-            return element
+            return use.element
         else:
-            _report_missing(planning, name, key, bracket.scope)
+            _report_missing(planning, name, key, use.bracket.scope)
             return None
         if child is None:
             return None
-        element.parameter = key
-        element.phases = [[child]]
-        element.own_thread = scope.wraps and needs_thread(child)
-        return element
+        use.element.parameter = key
+        use.element.phases = [[child]]
+        use.element.own_thread = scope.wraps and needs_thread(child)
+        return use.element
 
 
-def parameter(
-    planning: Planning, element: Element, key: str, scope: Scope
-) -> tuple[Written, Layer] | None:
+def parameter(use: Use, key: str) -> tuple[Written, Layer] | None:
     """Find a parameter as an option is found, by the same rule of who wins."""
+    parameters = use.planning.parameters
     if key == "backend":
-        found = planning.parameters.key(key)
+        found = parameters.key(key)
     else:
-        found = planning.parameters.find((element.name,), key, scope.layer)
+        found = parameters.find((use.element.name,), key, use.scope.layer)
     if found is None:
         return None
     return found.written, found.layer if found.call is None else replace(found.layer, written=None)
 
 
-def _plan_found(
-    planning: Planning, element: Element, found: tuple[Written, Layer], mark: str, scope: Scope
-) -> Element | None:
+def _plan_found(use: Use, found: tuple[Written, Layer], mark: str, scope: Scope) -> Element | None:
     """Plan what stands in the parameter."""
-    written, layer = found
+    planning, (written, layer) = use.planning, found
     call = planning.read(written, layer.path)
     if call is None:
         planning.unresolved += 1
@@ -114,7 +109,7 @@ def _plan_found(
         expanding=(),
     )
     child = planning.plan(call, below)
-    good = child is None or below.entry or check_callable(planning, child, element, below)
+    good = child is None or below.entry or use.may_call(child, below)
     return child if good else None
 
 

@@ -10,7 +10,6 @@ from headrace._build.at import At
 from headrace._build.door import NotCallable
 from headrace._options import Options as _Options
 from headrace._plan.element import Named
-from headrace._plan.word import check_callable
 from headrace.errors import SetupError
 from headrace.words.ioc import Wiring
 
@@ -19,9 +18,8 @@ if TYPE_CHECKING:
     from headrace._build.word import Building
     from headrace._expression import Call
     from headrace._plan.element import Element
-    from headrace._plan.planning import Planning
     from headrace._plan.ranges import Range, Ranged
-    from headrace._plan.scope import Bracket, Scope
+    from headrace._plan.word import Use
 
 __all__ = ["InstancesRegister", "List", "Register"]
 
@@ -71,18 +69,16 @@ class Register(_Registering):
         return str(values[0]) if values else None
 
     @classmethod
-    def _plan(
-        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
-    ) -> Element | None:
+    def _plan(cls, use: Use) -> Element | None:
         """Plan the instance and let the pipeline know its name."""
-        allowed = _may_stand(planning, element, scope)
-        (call,) = bracket.children
-        child = planning.plan(call, bracket.within(call, named=True))
-        _register(planning, element, _name_of(element, planning.node), child, scope)
+        allowed = _may_stand(use)
+        (call,) = use.bracket.children
+        child = use.plan(call, named=True)
+        _register(use, _name_of(use.element, use.planning.node), child)
         if child is None or not allowed:
             return None
-        element.phases = [[child]]
-        return element
+        use.element.phases = [[child]]
+        return use.element
 
     @classmethod
     def _build(cls, building: Building, element: Element, at: At) -> Backend:
@@ -121,21 +117,18 @@ class InstancesRegister(_Registering):
     _why_not_callable = "only builds others"
 
     @classmethod
-    def _plan(
-        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
-    ) -> Element | None:
+    def _plan(cls, use: Use) -> Element | None:
         """Plan one instance and let the pipeline know the names of all."""
-        allowed = _may_stand(planning, element, scope)
-        (call,) = bracket.children
-        child = planning.plan(call, bracket.within(call, entry=False))
-        for index in range(planning.keys.instance_num if planning.keys is not None else 1):
-            _register(planning, element, f"{planning.node}.{index}", child, scope, index)
+        allowed = _may_stand(use)
+        (call,) = use.bracket.children
+        child = use.plan(call, entry=False)
+        keys = use.planning.keys
+        for index in range(keys.instance_num if keys is not None else 1):
+            _register(use, f"{use.planning.node}.{index}", child, index)
         if child is None or not allowed:
             return None
-        if not check_callable(planning, child, element, bracket.scope):
-            return None
-        element.phases = [[child]]
-        return element
+        use.element.phases = [[child]]
+        return use.element if use.may_call(child) else None
 
     @classmethod
     def _build(cls, building: Building, element: Element, at: At) -> Backend:
@@ -184,13 +177,11 @@ class List(_Registering):
         return 1, None
 
     @classmethod
-    def _plan(
-        cls, planning: Planning, element: Element, bracket: Bracket, scope: Scope
-    ) -> Element | None:
+    def _plan(cls, use: Use) -> Element | None:
         """Plan all; they need not be callable."""
-        planned = [planning.plan(child, bracket.within(child)) for child in bracket.children]
-        element.phases = [[child for child in planned if child is not None]]
-        return None if None in planned else element
+        planned = [use.plan(child) for child in use.bracket.children]
+        use.element.phases = [[child for child in planned if child is not None]]
+        return None if None in planned else use.element
 
 
 def _name_of(element: Element, node: str) -> str:
@@ -199,24 +190,14 @@ def _name_of(element: Element, node: str) -> str:
     return f"node.{node}" if wanted is None else str(wanted)
 
 
-def _may_stand(planning: Planning, element: Element, scope: Scope) -> bool:
-    if scope.entry:
-        return True
-    message = (
-        f"{element.name} belongs in init or node_entrypoint, not in what is built per instance"
-    )
-    planning.add("place", message, element.call, scope)
-    return False
+def _may_stand(use: Use) -> bool:
+    if not use.scope.entry:
+        where = "belongs in init or node_entrypoint, not in what is built per instance"
+        use.add("place", f"{use.element.name} {where}")
+    return use.scope.entry
 
 
-def _register(
-    planning: Planning,
-    element: Element,
-    name: str,
-    child: Element | None,
-    scope: Scope,
-    index: int | None = None,
-) -> None:
-    if not scope.lenient and scope.entry:
-        named = Named(name, child, True, planning.node, index)
-        planning.register(named, scope.layer.place(element.call))
+def _register(use: Use, name: str, child: Element | None, index: int | None = None) -> None:
+    if use.scope.entry and not use.scope.lenient:
+        named = Named(name, child, True, use.planning.node, index)
+        use.planning.register(named, use.scope.layer.place(use.element.call))
