@@ -6,7 +6,6 @@ the others what is left without.
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 import shlex
@@ -34,8 +33,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-HERE = f'python() {{ "{sys.executable}" "$@"; }}; headrace() {{ python -m headrace "$@"; }}; '
-"""What the commands of a page mean, also where headrace is not installed but on PYTHONPATH."""
+shell = runpy.run_path(str(Path(__file__).with_name("shell_commands.py")))["shell"]
 PRINTED = {
     "python serve.py": "(10,)\n(2, 10)\n",
     "python two_ranges.py": "(10,)\n(20, 10)\n",
@@ -148,11 +146,11 @@ def test_a_page_on_a_device(page, model, tmp_path):
     if page == "plugins.md":
         pytest.importorskip("torch")
         pytest.importorskip("tensorrt")
-    environ = {**os.environ, "HEADRACE_TRT_CACHE": str(tmp_path / "cache")}
+    environ = {"HEADRACE_TRT_CACHE": str(tmp_path / "cache")}
     shutil.copyfile(model, tmp_path / "net.onnx")
     if page == "finding_faults.md":  # it profiles the plan that the first page built
         build = next(s.text for s in steps("README.md") if s.text.startswith("headrace trt build"))
-        subprocess.run(["bash", "-c", HERE + build], cwd=tmp_path, check=True, env=environ)
+        assert shell(build, tmp_path, **environ).returncode == 0
     missing = []
     for step in steps(page):
         if step.kind == "file":
@@ -162,14 +160,7 @@ def test_a_page_on_a_device(page, model, tmp_path):
                 shutil.which("nsys") and shutil.which("headrace")
             ):
                 continue  # nsys starts the installed command
-            done = subprocess.run(
-                ["bash", "-c", HERE + step.text],
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                check=False,
-                env=environ,
-            )
+            done = shell(step.text, tmp_path, **environ)
             if done.returncode and "--version-compatible" in step.text and not lean_runtime():
                 assert 'pip install "tensorrt_lean==' in done.stderr, done.stderr
                 missing.append(f"{step.text}: there is no lean runtime of this TensorRT")
