@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from headrace._portable import forget_earlier, told, without_locals
+from headrace._portable import error_text, forget_earlier, without_locals
 from headrace._weights import RANGE_HINT, range_problem, weight_of, wrong_weight
 from headrace.errors import (
     BackendError,
@@ -163,7 +163,7 @@ class Checked:
             return self._located(error.copy())
         if isinstance(error, ClosedError) and error._passes:
             return error._passing()
-        wrapped = BackendError(f"{self._label()} raised {told(error)}")
+        wrapped = BackendError(f"{self._label()} raised {error_text(error)}")
         wrapped.__cause__ = error
         return self._located(wrapped)
 
@@ -226,7 +226,7 @@ class Checked:
                 hint="Install it, or look at what `headrace plugins doctor` says.",
             ) from error
         except Exception as error:
-            raise self._located(SetupError(failed + told(error))) from error
+            raise self._located(SetupError(failed + error_text(error))) from error
 
     def _check_init(self, before: dict[str, Any]) -> None:
         for name, value in vars(self).items():

@@ -6,7 +6,7 @@ import math
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from headrace._portable import told
+from headrace._portable import error_text
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
@@ -80,7 +80,7 @@ def _built(backend: Backend) -> Any:
     try:
         return plain(backend.describe())
     except Exception as error:  # noqa: BLE001 - the others are described all the same
-        return {"error": told(error)}
+        return {"error": error_text(error)}
 
 
 def _field(element: Element, key: str) -> str:

@@ -8,7 +8,7 @@ from headrace._build.compose import compose
 from headrace._context import no_progress, showing_progress
 from headrace._pipeline import Pipeline
 from headrace._pipeline_config import PipelineConfig
-from headrace._tracebacks import without_inner_frames
+from headrace._portable import without_inner_frames
 from headrace.errors import ConfigError, PluginError, SetupError
 
 if TYPE_CHECKING:

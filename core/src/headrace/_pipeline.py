@@ -17,10 +17,10 @@ from headrace._engine.futures import (
 from headrace._engine.reload import Reloader
 from headrace._graph.caller import is_cheap, run_in_caller
 from headrace._graph.waiting import may_wait, run_and_wait
+from headrace._portable import without_inner_frames
 from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.calls import call_run_here, reentrant
 from headrace._scheduling.entry import DONE, Entry
-from headrace._tracebacks import without_inner_frames
 from headrace.errors import ConfigError, InputError, PluginError, SetupError
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class Pipeline:
         ones, and each old one is closed when its batch ends. One reload runs at a time; another
         waits for it. Without changes the node is built again as it is, for example from a model
         file that was replaced. An option that has no effect, since args in the expression win, is
-        told as a UserWarning.
+        given as a UserWarning.
 
         Whenever this raises, the old instances are in place and nothing has changed. It returns
         when all old ones are closed, or when ``timeout`` is over: then those whose batch still

@@ -1,4 +1,4 @@
-"""Errors of others: their text, what of them can be pickled, and how they are made again."""
+"""Errors: their text and tracebacks, what of them can be pickled, and how they are made again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,26 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator
     from types import CodeType
 
-__all__ = ["forget_earlier", "portable", "rebuild", "shown", "told", "twin_of", "without_locals"]
+__all__ = [
+    "error_text",
+    "forget_earlier",
+    "portable",
+    "rebuild",
+    "shown",
+    "twin_of",
+    "without_inner_frames",
+    "without_locals",
+]
 
 _MOST_SHOWN = 200
+
+_INNER = ("headrace._", "headrace.words.", "contextlib")
+"""How the names of modules begin whose frames say nothing to a user."""
 
 Error = TypeVar("Error", bound=BaseException)
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Give type and text of an error, whatever its ``__str__`` does."""
     try:
         return f"{type(error).__name__}: {error}"
@@ -67,6 +79,29 @@ def _clear(last: TracebackType | None) -> None:
         last = last.tb_next
 
 
+def without_inner_frames(error: Error) -> Error:
+    """Give an error, and its cause, without the frames of Headrace in their tracebacks.
+
+    Between the call that asked for a pipeline and the ``init`` that failed there are some dozens.
+    """
+    for one in (error, error.__cause__):
+        if one is not None:
+            one.__traceback__ = _outer(one.__traceback__)
+    return error
+
+
+def _outer(traceback: TracebackType | None) -> TracebackType | None:
+    kept: list[TracebackType] = []
+    while traceback is not None:
+        if not traceback.tb_frame.f_globals.get("__name__", "").startswith(_INNER):
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    following: TracebackType | None = None
+    for one in reversed(kept):
+        following = TracebackType(following, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return following
+
+
 def rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
     """Make an error again from what ``__reduce__`` gave, without calling its ``__init__``."""
     error = cls.__new__(cls, *args)
@@ -98,7 +133,7 @@ def portable(value: Any) -> Any:
     try:
         pickle.loads(pickle.dumps(value))  # noqa: S301 - what was pickled just here
     except Exception:  # noqa: BLE001 - any failure of foreign code means the same here
-        return RuntimeError(told(value)) if isinstance(value, BaseException) else shown(value)
+        return RuntimeError(error_text(value)) if isinstance(value, BaseException) else shown(value)
     return value
 
 

@@ -24,7 +24,7 @@ from headrace._context import Shared
 from headrace._describe import describe_element
 from headrace._plan.element import NodePlan, PipelinePlan
 from headrace._plan.needs import needed_keys
-from headrace._portable import portable, told
+from headrace._portable import error_text, portable
 from headrace._registry import run_imports
 from headrace.errors import ContractError, SetupError
 
@@ -84,7 +84,7 @@ def _serve(messages: queue.SimpleQueue[Any], sink: BinaryIO, parts: Parts) -> No
 
 def _telling(error: Exception) -> Any:
     found = portable(error)
-    return found if isinstance(found, BaseException) else SetupError(told(error))
+    return found if isinstance(found, BaseException) else SetupError(error_text(error))
 
 
 def _built(message: dict[str, Any], parts: Parts) -> tuple[Backend, dict[str, Any]]:
@@ -94,7 +94,7 @@ def _built(message: dict[str, Any], parts: Parts) -> tuple[Backend, dict[str, An
         about = unpacked(message["plan"])
     except Exception as error:
         raise SetupError(
-            f"something in Process is not known in another process: {told(error)}",
+            f"something in Process is not known in another process: {error_text(error)}",
             hint="Put it into a module, or into a file that the configuration imports.",
         ) from error
     element, keys = about["element"], about["keys"]
@@ -134,7 +134,7 @@ def _answer(before: Request, after: Request, outcome: Exception | None) -> tuple
     except Exception as error:  # noqa: BLE001 - whatever its values raise
         found = pickle.dumps(Changes({}, {}, []), pickle.HIGHEST_PROTOCOL)
         outcome = outcome or ContractError(
-            f"what it wrote cannot be sent back from its process: {told(error)}",
+            f"what it wrote cannot be sent back from its process: {error_text(error)}",
             hint="Write what pickle takes: arrays, numbers, texts, lists, dicts.",
         )
     return found, pickle.dumps(portable(outcome), pickle.HIGHEST_PROTOCOL)

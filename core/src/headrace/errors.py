@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace._portable import portable, rebuild, told, twin_of
+from headrace._portable import error_text, portable, rebuild, twin_of
 from headrace._problem import Problem
 
 if TYPE_CHECKING:
@@ -361,7 +361,7 @@ class RequestsFailed(HeadraceError):  # noqa: N818 - several requests, each with
         failed = [(i, e) for i, e in enumerate(self.errors) if e is not None]
         text = f"{len(failed)} of {len(self.errors)} requests failed"
         if failed:
-            text += f"; the first is item {failed[0][0]}: {told(failed[0][1])}"
+            text += f"; the first is item {failed[0][0]}: {error_text(failed[0][1])}"
         return text
 
 

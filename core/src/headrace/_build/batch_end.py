@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._plan.word import planned_word
-from headrace._portable import told, without_locals
+from headrace._portable import error_text, without_locals
 from headrace.errors import BackendError, InstanceLostError, RequestError, SetupError
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _failure(backend: Backend, error: Exception) -> RequestError:
     """Make what fails the items of a batch at whose end ``error`` was raised."""
     if isinstance(error, BackendError):
         return backend._located(error.copy())
-    what = f"{backend._label()} raised {told(error)} at the end of the batch"
+    what = f"{backend._label()} raised {error_text(error)} at the end of the batch"
     failure: RequestError = BackendError(what)
     failure.__cause__ = error
     return backend._located(failure)

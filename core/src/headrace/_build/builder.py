@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from headrace._backend import Backend
-    from headrace._graph.links import Each
     from headrace._plan.element import Element, NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
 
@@ -178,7 +177,7 @@ class Builder:
             needs = needed_keys(node.backend, builder.by_element)
             if needs != ("data",):
                 scheduler.need(needs)
-        self.registered[f"node.{node.name}"] = Door(scheduler, self._levels(node))
+        self.registered[f"node.{node.name}"] = Door(scheduler, self.plan.links[node.name].levels)
         builder.registered = self.commons.registered  # for what a backend builds later
         return ComposedNode(
             scheduler,
@@ -193,15 +192,13 @@ class Builder:
             holds=builder.looked_up - builder.registers,
         )
 
-    def _levels(self, node: NodePlan) -> tuple[Each, ...]:
-        links = self.plan.links.get(node.name)
-        return links.levels if links is not None else ()
-
     def _door(self, node: NodePlan) -> ComposedNode:
         """Make a second door to a node: the same queue, batches and instances."""
         target = self.nodes[node.door_to or ""]
         self.registered[f"node.{node.name}"] = Door(
-            target.scheduler, self._levels(node), self.plan.door_timeouts_ms[node.name]
+            target.scheduler,
+            self.plan.links[node.name].levels,
+            self.plan.door_timeouts_ms[node.name],
         )
         return replace(
             target,

@@ -63,7 +63,7 @@ def _node(
 ) -> NodeBlueprint:
     batch, dispatch = node.batch_policy, node.dispatch_policy
     return NodeBlueprint(
-        plan.links.get(node.name) or Links(node.name),
+        plan.links[node.name],
         build,
         PolicyFactory(batch, node.name),
         PolicyFactory(dispatch, node.name) if dispatch.cls is not batch.cls else None,

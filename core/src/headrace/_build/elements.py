@@ -15,7 +15,7 @@ from headrace._context import Shared, shown_progress
 from headrace._plan.element import elements_run, roots_of, takes_dependency
 from headrace._plan.ranges import inside, ranged, states_range
 from headrace._plan.word import give_threads
-from headrace._portable import told
+from headrace._portable import error_text
 from headrace._scheduling.calls import OwnThread
 from headrace.errors import SetupError
 
@@ -100,7 +100,7 @@ class ElementBuilder:
             backend = cls()
         except Exception as error:
             raise self.failed(
-                f"{cls.__name__}() failed: {told(error)}",
+                f"{cls.__name__}() failed: {error_text(error)}",
                 element.name,
                 at,
                 hint="A backend is made without arguments; the work belongs in init.",

@@ -38,10 +38,10 @@ class Dispatcher(Protocol):
     """A backend in front of the nodes that hands requests over to the graph.
 
     Attributes:
-        walk: Runs one request through the graph and raises its error; set once there is a graph.
+        pass_on: Runs one request through the graph and raises its error; set once there is a graph.
     """
 
-    walk: Callable[[Request], None] | None
+    pass_on: Callable[[Request], None] | None
 
 
 class _Nothing:
@@ -86,7 +86,7 @@ class NodeBlueprint:
             for the second: one object is both.
         limits: Its queue keys.
         second_door_ms: The limit of a second door, which the node behind it does not know.
-        probed: Whether probes are told of its batches.
+        probed: Whether probes are notified of its batches.
     """
 
     links: Links

@@ -76,7 +76,7 @@ class Engine:
             schedulers = {name: self._nodes[name].scheduler for name in blueprint.order}
             self.graph = Graph(blueprint.links, schedulers, blueprint.second_doors_ms)
             for dispatcher in blueprint.dispatchers:
-                dispatcher.walk = partial(run_from_front, self.graph)
+                dispatcher.pass_on = partial(run_from_front, self.graph)
         elif self.only is None:
             self.only = self._schedulers[0]
         close_at_exit(self)
@@ -329,7 +329,7 @@ class Engine:
     def _finish(self, until: float) -> None:
         """Wait for what is open, fail what is left, and close what was built."""
         self.blueprint.queues.close()
-        # Callers before those they call: a node is quiet only when nobody hands it requests.
+        # Nodes that call others come first: a node is quiet once no other one hands it requests.
         quiet = self.graph is None or self.graph.wait_ended(until - time.monotonic())
         for scheduler in reversed(self._schedulers):
             quiet = scheduler.wait_quiet(until - time.monotonic()) and quiet

@@ -36,10 +36,12 @@ _PENDING, _CANCELLED, _FINISHED = "PENDING", "CANCELLED_AND_NOTIFIED", "FINISHED
 
 
 class _Waiters(list[Any]):
-    """Those of `concurrent.futures.wait` and `as_completed`, which are to fail as `result` does.
+    """The waiters of `concurrent.futures.wait` and `as_completed`; to wait may be refused as in `result`.
 
-    Who takes one out tells it: the thread that answers the future, or the one that has come too late
-    for that. So each is told once, without a lock.
+    The waiting thread appends its waiter and then looks whether the future is done; the answering
+    thread marks the future done and then pops all waiters. If the waiter comes first, the answering
+    thread pops it; if the mark comes first, the waiting thread pops it. The thread that pops a waiter
+    notifies it, so each is notified once, without a lock.
     """
 
     def __init__(self, future: RequestFuture) -> None:
@@ -47,21 +49,21 @@ class _Waiters(list[Any]):
         self._future = weakref.ref(future)
 
     def append(self, waiter: Any) -> None:
-        """Let one wait that does not wait for ever."""
+        """Add a waiter, unless its thread would wait for ever; notify it if there is an outcome."""
         future = self._future()
         if future is not None:
             future.check_wait()
         super().append(waiter)
         if future is not None and future.done():
-            self.tell(future)
+            self.notify(future)
 
     def remove(self, waiter: Any) -> None:
-        """Take one out, if it has not been told."""
+        """Take a waiter out, if it has not been notified."""
         with contextlib.suppress(ValueError):
             super().remove(waiter)
 
-    def tell(self, future: RequestFuture) -> None:
-        """Tell all that wait."""
+    def notify(self, future: RequestFuture) -> None:
+        """Notify all waiters."""
         while True:
             try:
                 waiter = self.pop()
@@ -107,7 +109,7 @@ class NodeRequest:
         return self._scheduler.cancel(self._entry)
 
     def give_up(self) -> bool:
-        """Cancel what waits; tell whether a backend still runs on it."""
+        """Cancel the request where it waits; give whether a backend still runs on it."""
         return not self.cancel() and self._scheduler.abandon(self._entry)
 
 
@@ -116,8 +118,8 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
     ``cancel()`` is True only while the request waits; once a backend runs on it, it ends.
 
-    Whoever answers it takes no lock, nor do these methods: a signal handler may interrupt any of them
-    and wait for what answers the future.
+    Neither these methods nor the thread that answers take a lock: a signal handler may interrupt any
+    of them, and wait for the answer itself.
     """
 
     _state: str
@@ -127,7 +129,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     def __init__(self) -> None:
         super().__init__()
         self._waiters = _Waiters(self)
-        self._open = [None]  # who takes it out decides the outcome
+        self._open = [None]  # the thread that pops this decides the outcome
         self._sleepers: deque[Signal] = deque()
         self._calls: deque[Callable[[Any], object]] = deque()
 
@@ -197,7 +199,8 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         until = None if timeout is None else time.monotonic() + timeout
         try:
             self.check_wait()
-            # First it is noted, then it looks; who answers does both the other way round.
+            # This thread adds its signal and then looks for the outcome; the answering thread sets the
+            # outcome and then wakes all signals. In either order this thread sees it or is woken.
             self._sleepers.append(signal)
             while not self.done():
                 if not signal.sleep(None if until is None else until - time.monotonic()):
@@ -225,7 +228,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
                 raise inside(node)
 
     def places(self) -> Sequence[tuple[Node, object]]:
-        """Give what it needs; see `headrace._scheduling.threads`."""
+        """Give the nodes that the request needs; see `headrace._scheduling.threads`."""
         return () if self.done() or self._pending is None else self._pending.places()
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
@@ -241,14 +244,14 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         entry.give_back()
         error = entry.take_error()
         if self._decide(_FINISHED, entry.request, error) and self._calls:
-            # Aside: they may take any time, and the answering thread has work.
+            # In another thread: callbacks may take any time, and the answering thread serves others.
             try:
                 callbacks.run(self._call_all)
             except RuntimeError:  # no more threads, or the interpreter ends
                 self._call_all()
 
     def _decide(self, state: str, result: Any = None, error: BaseException | None = None) -> bool:
-        """Give it its one outcome; False when it has one."""
+        """Give the future its one outcome; False when it has one."""
         try:
             self._open.pop()
         except IndexError:
@@ -258,9 +261,9 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         while self._sleepers:
             try:
                 self._sleepers.popleft().wake()
-            except IndexError:  # it has gone
+            except IndexError:  # the last thread that waited has taken its signal out itself
                 break
-        self._waiters.tell(self)  # type: ignore[attr-defined]
+        self._waiters.notify(self)  # type: ignore[attr-defined]
         return True
 
     def _call_all(self) -> None:
@@ -312,5 +315,5 @@ def forget_result(data: Any, *, abandoned: bool) -> None:
 
 @reentrant()
 def give_up_all(waiting: Sequence[tuple[object, Callable[[], bool]]]) -> bool:
-    """Take back what waits; tell whether a backend still runs on anything."""
+    """Cancel all requests that wait; give whether a backend still runs on any."""
     return sum([give_up() for _, give_up in waiting]) > 0

@@ -12,10 +12,10 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from headrace._portable import without_inner_frames
 from headrace._scheduling.calls import call_run_here, reentrant
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.threads import served_here
-from headrace._tracebacks import without_inner_frames
 from headrace.errors import (
     ClosedError,
     ConfigError,
@@ -37,20 +37,24 @@ _log = logging.getLogger("headrace.reload")
 
 
 class _GivenUpError(Exception):
-    """Whoever asked waits no more, and knows why."""
+    """The thread that asked for the reload waits no more, and knows why."""
 
 
 _BUILDS, _IN_PLACE, _FAILED = "builds", "in place", "failed"
 
 
 class _Job:
-    """One reload, as seen by the thread that asked for it and the one that does it.
+    """One reload, shared by the thread that asked for it, which waits, and the worker that does it.
+
+    Its state is changed under its lock: of the worker that commits and a thread that fails the job
+    (its time is over, the pipeline closes, Ctrl-C) the first wins. Once the worker has committed, a
+    failure changes nothing; once the job has failed, `commit` raises.
 
     Attributes:
         node, changes: What to do.
         until: When its time is over, in seconds of `time.monotonic`.
-        ident: Identifier of the thread that does it; 0 until it runs.
-        turn: Whether it is its turn.
+        ident: Identifier of the worker; 0 until it runs.
+        turn: Whether the reloads before it are over.
         over: Whether all old instances are closed.
     """
 
@@ -76,7 +80,7 @@ class _Job:
     # For the thread that asked.
 
     def wait(self) -> None:
-        """Wait until it is over, or its time is; raises the error when nothing has changed."""
+        """Wait until the reload or its time is over; raises the error when nothing has changed."""
         while not self.over and self._state != _FAILED:
             if not self._signal.sleep(self.left_s) and not self.left_s:
                 self.fail(self._late())
@@ -92,10 +96,10 @@ class _Job:
             what = f"another reload of this pipeline did not end within {self._timeout_s:g} s"
         return DeadlineExceededError(f"{what}; nothing has changed", node=self.node)
 
-    # For the thread that does it, and whoever ends it.
+    # For the worker, and for threads that end the job.
 
     def fail(self, error: BaseException) -> None:
-        """End it with nothing changed, unless the new instances are in place."""
+        """End the job with nothing changed, unless the new instances are in place."""
         with self._lock:
             if self._state != _BUILDS:
                 return
@@ -106,26 +110,26 @@ class _Job:
         self._signal.wake()
 
     def give_up(self) -> bool:
-        """End it with nothing changed, for whoever asked waits no more; no backend is left running."""
+        """End the job with nothing changed, for nobody waits for it; no backend is left running."""
         self.fail(_GivenUpError())
         return False
 
     def begin(self) -> None:
-        """Take note that it is its turn; raises when it was given up."""
+        """Take note that the reloads before are over; raises when the job has failed."""
         with self._lock:
             self.turn = True
             if self._state == _FAILED:
                 raise _GivenUpError
 
     def commit(self) -> None:
-        """Begin to put the new instances in place; raises when it was given up."""
+        """Begin to put the new instances in place; raises when the job has failed."""
         with self._lock:
             if self._state == _FAILED:
                 raise _GivenUpError
             self._state = _IN_PLACE
 
     def on_failure(self, cancel: Callable[[], None]) -> None:
-        """Call ``cancel()`` when it is given up, at once if it has been."""
+        """Call ``cancel()`` when the job fails, at once if it has."""
         with self._lock:
             self._cancel = cancel
             failed = self._state == _FAILED
@@ -189,7 +193,7 @@ class Reloader:
                 warnings.warn(doubt.render(), stacklevel=3)
 
     def _builds_here(self) -> bool:
-        """Tell whether the calling thread builds what a reload waits for."""
+        """Give whether the calling thread builds what a reload waits for."""
         waiting = served_here(threading.get_ident())
         with self._lock:
             return any(job.ident in waiting for job in self._jobs)
@@ -216,13 +220,13 @@ class Reloader:
                     retirement.signal.sleep(job.left_s)
             finally:
                 self._turn.release()
-        except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked
             job.fail(error)
         finally:
             with self._lock:
                 self._jobs.discard(job)
             job.ident = 0
-        # Whoever asked waits no more if the time is over; what is left is closed all the same.
+        # The thread that asked has gone if the time is over; what is left is closed all the same.
         while retirement is not None and not retirement.close_ended():
             retirement.signal.sleep()
         job.end()

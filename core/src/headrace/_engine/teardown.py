@@ -1,4 +1,4 @@
-"""Closing what was built, one after the other, for somebody who waits no longer than his time."""
+"""Closing what was built, step by step, for a thread that waits no longer than its timeout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,13 @@ _AT_LEAST_S = 0.2
 
 
 class _Pass:
-    """The steps that close what can be closed now, in their order."""
+    """A run over all steps that close something, in their order.
+
+    Attributes:
+        left_behind: Whether a step hung, so that another thread took the steps after it.
+        over: Whether the last step has ended.
+        interrupt: What a step raised that is no Exception.
+    """
 
     def __init__(self, steps: Sequence[Closing]) -> None:
         self.left_behind = False
@@ -61,7 +67,8 @@ class _Pass:
     def wait(self, until: float) -> bool:
         """Wait for the last step; False when the time was over first."""
         signal = Signal()
-        # First it is noted, then it looks; `run` does both the other way round.
+        # This thread adds its signal and then looks at `over`; the thread in `run` sets `over` and then
+        # wakes all signals. In either order this thread sees the end or is woken.
         self._waiting.append(signal)
         while not self.over:
             left = until - time.monotonic()
@@ -83,7 +90,7 @@ class _Pass:
 
 
 class Teardown:
-    """The passes of one pipeline, one at a time; each in a thread where it may hang."""
+    """The passes of one pipeline, one at a time; each in a helper thread, where it may hang."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -95,9 +102,9 @@ class Teardown:
         return self._pass is not None and (self._pass.left_behind or not self._pass.over)
 
     def run(self, steps: Callable[[], Sequence[Closing]], until: float) -> None:
-        """Close what ``steps()`` gives, after what is being closed; wait until ``until`` for it.
+        """Close what ``steps()`` gives, once the pass before it is over; wait until ``until`` for it.
 
-        Called by a thread that may wait, never by the main thread.
+        A thread calls this that may wait, so never the main thread.
 
         Raises:
             BaseException: What is no Exception and was raised by a step, once all is closed.
@@ -108,6 +115,7 @@ class Teardown:
             wanted = _Pass(steps())
             with taking(self._lock):
                 before = self._pass
+                # Of two threads that close, one has its pass; the other waits for it and looks again.
                 if before is None or before.over or before.left_behind:
                     own = self._pass = wanted
             if own is not None:
@@ -129,7 +137,7 @@ class Retirement:
     Attributes:
         scheduler: The scheduler they served.
         signal: Woken when one of them has ended its batch.
-        over: Whether all are closed, and what they had in common.
+        over: Whether all are closed, and the parts that they shared.
     """
 
     def __init__(self, node: BuiltNode, instances: list[Instance], signal: Signal) -> None:
@@ -146,7 +154,7 @@ class Retirement:
         self.close_ended(until - time.monotonic())
 
     def close_ended(self, timeout_s: float = -1.0) -> bool:
-        """Close those whose last batch has ended; tell whether all are closed.
+        """Close those whose last batch has ended; give whether all are closed.
 
         Args:
             timeout_s: How long to wait for another thread that is closing them; -1 for ever.

@@ -28,9 +28,9 @@ class Graph:
     Attributes:
         roots: The nodes at which a request may begin that names none.
         only: The route from the only root; None where there are several.
-        in_flight: What stands for each request that has begun and not ended: between two nodes it is
-            in neither, and yet closing waits for it.
-        closers: Those who wait for the end of requests.
+        in_flight: A token per request that has begun and not ended: between two nodes it is in the
+            queue of neither, and yet closing waits for it.
+        closers: The signals of threads that wait for the end of requests.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Graph:
         return False
 
     def ended(self, request: object) -> None:
-        """Take note that a request is over, which may be known."""
+        """Take note that a request is over; a second time changes nothing."""
         self.in_flight.discard(request)
         for signal in tuple(self.closers):
             signal.wake()
@@ -133,8 +133,9 @@ class Graph:
     def _wait(self, goes_on: Callable[[], bool], timeout_s: float) -> bool:
         until = time.monotonic() + timeout_s
         signal = Signal()
-        # The closer notes itself first and looks then; a request that ends leaves `in_flight` first
-        # and looks for closers then. So in either order the closer sees the end, or is woken by it.
+        # The closing thread adds its signal and then looks at `in_flight`; the thread that ends a
+        # request takes that out of `in_flight` and then looks for signals. If the signal comes first,
+        # the other thread wakes it; if the request is taken out first, the closing thread sees that.
         self.closers.append(signal)
         try:
             while goes_on():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._graph.links import KEPT
-from headrace._portable import shown, told
+from headrace._portable import error_text, shown
 from headrace.errors import ContractError, InputError, NoResultError
 from headrace.keys import REPOST
 
@@ -109,7 +109,7 @@ def repost_of(step: Step, request: Request) -> str | None:
 
 def unable(step: Step, error: BaseException) -> ContractError:
     """Make the error of a request that cannot go on from a node, for its dict or a value raises."""
-    failure = ContractError(f"the request cannot go on: {told(error)}", node=step.name)
+    failure = ContractError(f"the request cannot go on: {error_text(error)}", node=step.name)
     failure.__cause__ = error
     return failure
 

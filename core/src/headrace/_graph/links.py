@@ -45,7 +45,7 @@ class Links:
         each: Its own ``each``; None when it runs once.
         places: Per key, where it was written, as a problem has it.
         incomplete: Whether a key could not be read, so that links may be missing.
-        reposts: The nodes at which a `Repost` in its expression lets the walk go on.
+        reposts: The nodes at which a `Repost` in its expression lets a request go on.
         calls: The nodes that its expression calls, ``Forward[node.x]``.
         door_to: The node that it is a second door to, or None.
         levels: Its own ``each``, and those of the nodes behind a second door.

@@ -54,11 +54,12 @@ class _Started(NamedTuple):
 class GraphRequest:
     """A request on its way through the graph, for which no thread waits at a node.
 
-    It stands in for the entry of its first node: its owner is given that when it is over.
+    Its owner is notified once, when the whole way is over, and is given the entry of the call.
 
-    The ends of nodes, which may come at the same time, are seen to one after the other by the thread
-    that has the *turn*. One that comes meanwhile is left to it: nobody waits for the turn but who
-    gives the request up.
+    Two nodes of parallel branches may end at the same time, in two threads. Both put their end into a
+    queue and then try to take the `Turn`: the thread that gets it advances the traversal for both, the
+    other thread returns at once to its scheduler. Only a thread that ends the request or gives it up
+    waits for the turn.
 
     Attributes:
         deadline: That of the call, on the clock of ``time.monotonic()``; None for none.
@@ -75,7 +76,7 @@ class GraphRequest:
         self._waits = route.first.waits(entered=route.entry.runs_once)
         self._traversal = Traversal(route, entry.request, graph.route_from)
         self._over = False
-        self._abandoned = False  # over, while a backend still runs on it
+        self._abandoned = False  # the request is over, and a backend still runs on it
         self._open: dict[int, tuple[Scheduler, Entry]] = {}
 
     # Going on.
@@ -136,15 +137,16 @@ class GraphRequest:
         *,
         internal: bool = True,
     ) -> None:
-        """Let entries run that are open. Who has the turn does not wait for what happens here.
+        """Submit entries that are in `_open` already; called without the turn.
 
-        Who ends the request says so first, and then takes back all that is open, also what has not
-        come to its scheduler yet.
+        Another thread may end the request meanwhile: it sets `_over` first and then cancels all entries
+        in `_open`. Either this thread sees `_over` and submits no more; or it has passed the check, and
+        the entry is cancelled in the queue, or before it gets there, and then `submit` does nothing.
         """
         scheduler, entries = started.visit.step.scheduler, started.entries
         for place, entry in enumerate(entries):
-            if self._over:  # one of those before has ended it
-                # An owner knows its entries: together they would be garbage.
+            if self._over:
+                # The owner refers to its entries and they to it: a cycle that only the collector frees.
                 for left in entries[place:]:
                     left.owner = NOBODY
                 return
@@ -161,32 +163,33 @@ class GraphRequest:
     def node_done(
         self, visit: Visit, error: BaseException | None = None, entry: Entry | None = None
     ) -> None:
-        """Take note of the end of a node, and start what waited for it."""
+        """Take note of the end of a node, and start the nodes that waited for it."""
         if self._home.outside:
             self._home.let_in()
         self._ended.append(_Ended(visit, error, entry))
         self._go_on()
 
     def _go_on(self) -> None:
-        """See to the nodes that have ended, unless another thread does.
+        """Advance the traversal by all nodes that have ended, unless another thread does so.
 
-        Who adds an end looks for the turn afterwards; who gives the turn back looks for ends
-        afterwards. So whichever comes last sees to it.
+        Thread A adds an end and then tries the turn; thread B gives the turn back and then looks for
+        ends. If A adds its end before B looks, B finds it; if B has looked before, the turn is free
+        when A tries it. So no end is left behind.
         """
         while self._ended and self._turn.take():
             started: list[_Started] = []
             with self._turn.had():
                 # No recursion: nodes that end at once may follow each other in any number.
                 while self._ended:
-                    self._see_to(self._ended.popleft(), started)
+                    self._advance(self._ended.popleft(), started)
             for one in started:
                 try:
                     self._submit(one)
                 except BaseException as raised:  # noqa: BLE001 - a request must not be lost
                     self.end(unable(one.visit.step, raised))
 
-    def _see_to(self, ended: _Ended, started: list[_Started]) -> None:
-        """Start what comes after a node; whatever is raised there ends this request alone."""
+    def _advance(self, ended: _Ended, started: list[_Started]) -> None:
+        """Find what starts after a node has ended; whatever is raised here ends this request alone."""
         if self._over:
             return
         (visit, error, entry), step = ended, ended.visit.step
@@ -261,11 +264,11 @@ class GraphRequest:
             self._entry.put_back()
             self._entry.request.pop("result", None)
 
-    # Taking it back, all of it or nothing, and where it is.
+    # Cancelling, all branches or none, and looking where the request is.
 
     @property
     def state(self) -> str:
-        """QUEUED while all of it that is open waits, RUNNING while a backend runs, DONE."""
+        """QUEUED while all entries that are open wait, RUNNING while a backend runs on one, DONE."""
         if self._over:
             return DONE
         states = {entry.state for _, entry in list(self._open.values())}
@@ -282,7 +285,7 @@ class GraphRequest:
             raise inside(held)
 
     def _held_here(self) -> str | None:
-        """Give a node which is yet to be visited and whose instance this thread holds."""
+        """Give a node that has not ended and whose instance the calling thread holds, None for none."""
         if not self._over:
             for step in self._traversal.unvisited():
                 if step.scheduler.held_by_this_thread():
@@ -290,7 +293,7 @@ class GraphRequest:
         return None
 
     def places(self) -> list[tuple[Node, object]]:
-        """Give the nodes at which it is, and those that are yet to be visited."""
+        """Give the nodes at which the request is, and those that it has yet to visit."""
         if self._over:
             return []
         found = [scheduler.place(entry) for scheduler, entry in list(self._open.values())]
@@ -314,9 +317,9 @@ class GraphRequest:
         return nodes is not None
 
     def give_up(self) -> bool:
-        """Cancel what waits; tell whether a backend still runs on something.
+        """Cancel all entries that wait; give whether a backend still runs on another one.
 
-        When it is back nothing of the request begins any more.
+        Once this returns no node begins on the request any more.
         """
         with self._turn.waited_for():
             over = self._over
@@ -335,7 +338,7 @@ class GraphRequest:
         return abandoned
 
     def _let_on(self, nodes: Sequence[Node] = ()) -> None:
-        """Notify others of what has become of them, now that this is over, and let in who waits."""
+        """Notify owners at other nodes of their outcomes, and let in a request that waits for room."""
         for node in nodes:
             node.notify()
         if self._home.outside:
@@ -368,7 +371,7 @@ class _EachOwner:
         self.visit = visit
         self.elements = elements
         self.entries: list[Entry] = []
-        self.left = list(range(len(elements.requests)))  # who takes out 0 is the last
+        self.left = list(range(len(elements.requests)))  # the thread that pops 0 is the last
 
     def finished(self, entry: Entry) -> None:
         """Count one element; with the last, or one that fails the request, let that go on."""

@@ -1,4 +1,4 @@
-"""Whose turn it is: what may come at the same time is seen to by one thread, one after the other."""
+"""Work that several threads bring at the same time is done by one of them, one piece after the other."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ __all__ = ["Turn"]
 
 
 class Turn:
-    """Had by one thread at a time. Who comes with something to do leaves it to whoever has the turn."""
+    """A lock that threads try, and rarely wait for: a thread that does not get it leaves its work.
+
+    The thread that has the turn does what the others have left, so that none of them is held up.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of = 0
 
     def take(self) -> bool:
-        """Take the turn, if no thread has it; `had` is to follow."""
+        """Take the turn, if no thread has it; the calling thread then enters `had`."""
         return self._lock.acquire(blocking=False)
 
     @contextmanager
     def had(self) -> Iterator[None]:
-        """Give the turn back in the end, which the calling thread has taken."""
+        """Give back, at the end of the block, the turn that the calling thread has taken."""
         self._of = get_ident()
         try:
             yield
@@ -36,7 +39,7 @@ class Turn:
 
     @contextmanager
     def waited_for(self) -> Iterator[None]:
-        """Wait for the turn, unless the calling thread has it."""
+        """Wait for the turn, unless the calling thread has it; give it back at the end of the block."""
         if self._of == get_ident():
             yield
             return

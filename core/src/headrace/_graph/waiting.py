@@ -25,7 +25,7 @@ class _Waiter:
     """The owner of requests that one thread waits for."""
 
     def __init__(self, pending: int) -> None:
-        self._pending = list(range(pending))  # who takes out 0 is the last
+        self._pending = list(range(pending))  # the thread that pops 0 is the last
         self.signal = Signal()
         self.requests: list[GraphRequest] = []
 

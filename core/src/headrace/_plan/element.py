@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace._graph.links import is_graph
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -254,8 +256,8 @@ class PipelinePlan:
 
     @property
     def is_graph(self) -> bool:
-        """Whether a request may walk through more than one call of one node."""
-        return len(self.nodes) > 1 or any(one.levels or one.reposts for one in self.links.values())
+        """Whether a request may go through more than one call of one node."""
+        return is_graph(self.links)
 
     @property
     def door_timeouts_ms(self) -> dict[str, float | None]:

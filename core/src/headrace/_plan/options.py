@@ -12,7 +12,7 @@ from headrace._config.problems import shown_value
 from headrace._options import Options
 from headrace._plan.parameters import argument, written_key
 from headrace._plan.scope import plain_value
-from headrace._portable import told
+from headrace._portable import error_text
 from headrace._problem import nearest
 from headrace.errors import ConfigError
 
@@ -165,7 +165,7 @@ class OptionsReader:
 
     def _add_raised(self, error: BaseException) -> None:
         cls = f"{self.options.__module__}.{self.options.__qualname__}"
-        message = f"{self.call.name}: checking its options raised {told(error)}"
+        message = f"{self.call.name}: checking its options raised {error_text(error)}"
         self._add("option", message, hint=f"The class {cls} has to be mended by its author.")
 
     def _report(self, detail: ErrorDetails) -> None:

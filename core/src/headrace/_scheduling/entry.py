@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace._portable import shown, told
+from headrace._portable import error_text, shown
 from headrace.errors import ClosedError, InputError
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def refuses_change(error: Exception) -> InputError:
 
 def unreadable(error: Exception) -> InputError:
     """Make the error of a request whose dict, or what is in it, raises when it is looked at."""
-    failure = InputError(f"the request cannot be read: {told(error)}")
+    failure = InputError(f"the request cannot be read: {error_text(error)}")
     failure.__cause__ = error
     return failure
 

@@ -12,7 +12,7 @@ from headrace._build.word import Word
 from headrace._config.problems import UNBUILDABLE, Problems
 from headrace._options import Options as _Options
 from headrace._plan.scope import prefix_values
-from headrace._portable import told
+from headrace._portable import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -188,7 +188,7 @@ class Fallback(_Chosen):
                     built = building.child(child, trial)
             except Exception as error:  # noqa: BLE001 - any failure to build means: the next one
                 trial.parts.close()
-                reasons[label] = told(error)
+                reasons[label] = error_text(error)
                 _log.info("Fallback: %s cannot be built here: %s", label, reasons[label])
                 continue
             _log.info("Fallback: %s was chosen", label)

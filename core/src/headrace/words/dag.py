@@ -1,4 +1,4 @@
-"""Words of the graph: the front that walks a request through it, and the end of a walk."""
+"""Words of the graph: the front that passes requests on to it, and a request that goes on elsewhere."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class DagDispatcher(Word):
     _reentrant = True
     _walks = True
     _reaches_out = True
-    walk: Callable[[Request], None] | None = None
+    pass_on: Callable[[Request], None] | None = None
 
     @classmethod
     def _check(cls, use: Use) -> bool:
@@ -69,17 +69,17 @@ class DagDispatcher(Word):
         return False
 
     def _prepare(self, building: Building, element: Element, at: At) -> None:
-        """Ask to be told how to walk once the graph is there."""
+        """Ask for the graph, which is there once all nodes are built."""
         building.commons.dispatchers.append(self)
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Walk the requests."""
-        if self.walk is None:
+        if self.pass_on is None:
             raise ContractError("DagDispatcher was called before the graph was built")
         outcomes: list[Exception | None] = []
         for request in batch:
             try:
-                self.walk(request)
+                self.pass_on(request)
             except ClosedError as error:  # the pipeline of both
                 outcomes.append(error._passing())
             except HeadraceError as error:
@@ -90,7 +90,7 @@ class DagDispatcher(Word):
 
 
 class Repost(Word):
-    """End the walk here and go on at another node: ``S[Check,(or)Repost[repair]]``.
+    """End the way of a request here and go on at another node: ``S[Check,(or)Repost[repair]]``.
 
     The item leaves the expression: the elements of an ``S`` or ``Loop`` around it pass it by, and
     once its batch has ended it enters the node it was reposted to, as if it had been sent there:

@@ -14,7 +14,7 @@ from headrace._build.parcels import CLOSE_S, apply, packed, receive, send
 from headrace._build.word import Word
 from headrace._plan.declared import keys_named
 from headrace._plan.word import planned_word
-from headrace._portable import told
+from headrace._portable import error_text
 from headrace.errors import BackendError, InputError, InstanceLostError, SetupError
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class _FarProcess:
             plan = packed(about)
         except Exception as error:
             raise SetupError(
-                f"what stands in Process cannot be sent to another process: {told(error)}",
+                f"what stands in Process cannot be sent to another process: {error_text(error)}",
                 hint="Let its classes and functions be importable: put them into a module, or into a "
                 "file that the configuration imports.",
             ) from error
@@ -235,7 +235,7 @@ class _FarProcess:
                 except Exception as error:
                     if key in self._reads:
                         raise InputError(
-                            f"it cannot be sent to another process: {told(error)}",
+                            f"it cannot be sent to another process: {error_text(error)}",
                             key=key,
                             expected="something that pickle takes",
                             got=type(value).__name__,
@@ -249,7 +249,7 @@ class _FarProcess:
             apply(pickle.loads(found), request)  # noqa: S301 - from our own process
             error: Exception | None = pickle.loads(outcome)  # noqa: S301
         except Exception as lost:  # noqa: BLE001 - a class that is not known here
-            return BackendError(f"what its process answered is unknown here: {told(lost)}")
+            return BackendError(f"what its process answered is unknown here: {error_text(lost)}")
         if isinstance(error, InstanceLostError):
             error.node = None  # raised anew here, so that the instance is known to be lost
         return error
