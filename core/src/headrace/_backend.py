@@ -226,7 +226,7 @@ class InitContext:
             path (a module, a plugin library) refuses as well.
         progress: ``progress(total, unit)`` gives a context manager for work that takes long; call
             what it yields with the number of units done since the last call. ``total`` may be None.
-            ``headrace run`` shows it on a terminal; elsewhere it is silent.
+            ``headrace run`` shows it on a terminal; everything else shows nothing.
         cancelled: Tells whether the caller gave up, so that long work can end early: ask it between
             steps, and raise.
         build: ``build(expression)`` makes a backend from an expression, as ``Reflect`` does. It

@@ -177,7 +177,7 @@ class Checked:
         return error
 
     def _lose(self, error: InstanceLostError) -> None:
-        """Take note that the instance is lost, unless the error comes from elsewhere."""
+        """Mark the instance as lost, unless the error comes from an instance of another node."""
         if error.node is None and self._lost is not None:
             self._lost.set()
 

@@ -136,7 +136,7 @@ def headrace_probes() -> dict[str, str]:
     from before to after its run, those of a request from its arrival at the node to its outcome.
 
     In a graph every node has its own requests: each node a request visits, each element of
-    ``each``, each branch is one. A second door (``Forward[node.x]``) is the node ``x``. The front
+    ``each``, each branch is one. What goes through ``Forward[node.x]`` is a request of the node ``x``. The front
     that ``entrypoint`` makes is no node.
 
     A probe is called by the thread that ended the batch or request, before the owner has the answer,
@@ -145,7 +145,7 @@ def headrace_probes() -> dict[str, str]:
     since the answer, and often the instance, waits for it, and must guard what it changes.
     Whatever it raises harms no request: it is counted under ``"probes"`` in ``stats()``,
     ``{"Name": {"errors": n, "last": "TypeError: ..."}}``, and the first is logged by
-    ``headrace.probes``. A batch that still runs when ``close()`` gives up on it is not heard of.
+    ``headrace.probes``. A batch that still runs when ``close()`` gives up on it is not reported to a probe.
 
     Returns:
         Name to the import path of the class. Since 0.1.

@@ -43,8 +43,8 @@ RESTART: Final = "restart"
 ``Restart``."""
 
 REPOST: Final = "repost"
-"""The node at which the walk goes on once this node has ended. Written by ``Repost``, read and
-removed by the walk."""
+"""The node at which the request goes on once this node has ended. Written by ``Repost``, read and
+removed between the nodes."""
 
 COLOR: Final = "color"
 """Order of the channels of the image in ``data``: ``"rgb"``, ``"bgr"`` or ``"gray"``. Written by
@@ -61,7 +61,7 @@ RESERVED: Final[Mapping[str, str]] = {
     CONTEXT: "a mapping that travels with the request",
     NODE_NAME: "the node at which the request enters",
     RESTART: "the node at which Restart enters again",
-    REPOST: "the node at which Repost lets the walk go on",
+    REPOST: "the node at which Repost lets the request go on",
     COLOR: "order of the channels of the image in data",
     BOX: "x1, y1, x2, y2 in pixels",
 }

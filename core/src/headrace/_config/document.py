@@ -131,7 +131,7 @@ class _Reader:
                 chain = (*stack[stack.index(resolved) :], resolved)
                 shown = " extends ".join(str(p) for p in chain)
                 self.problems.add(
-                    "extends_cycle", f"files that extend each other in a circle: {shown}", **by
+                    "extends_cycle", f"files that extend each other in a cycle: {shown}", **by
                 )
                 return Document()
             if resolved in self._read:

@@ -133,7 +133,7 @@ KEYS_ELSEWHERE = {
     **dict.fromkeys(("max_queue_size", "queue_length"), "queue_size"),
     **dict.fromkeys(("timeout", "deadline_ms"), "timeout_ms"),
 }
-"""What other systems call a key of a node, and its name here: meant when nobody has such an option."""
+"""What other systems call a key of a node, and its name here: meant where no backend has such an option."""
 
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _TABLE = {

@@ -22,17 +22,17 @@ SUGGESTED = 100
 """How many problems get a suggestion."""
 
 UNBUILDABLE = "fallback"
-"""Code of the problem that none of several branches can be built here, which no rewriting mends."""
+"""Code of the problem that no branch of a ``Fallback`` can be built on this machine."""
 
 _LONGEST = 60
 """Longest value that the line of a key shows, in characters."""
 
 
 class Problems:
-    """The problems found so far, each once: what is said twice of one place counts as one.
+    """The problems found so far; one that is reported twice for the same place counts once.
 
-    The advice may differ then, as nodes that use one definition know different names; the first
-    that has a suggestion stays.
+    A definition that two nodes use is looked at in each, and each may know other names: of two such
+    problems the one that has a suggestion is kept.
     """
 
     def __init__(self) -> None:
@@ -56,13 +56,13 @@ class Problems:
         suggestion: str | None = None,
         hint: str | None = None,
     ) -> None:
-        """Take note of one problem; see `headrace.errors.Problem`."""
+        """Add one problem; see `headrace.errors.Problem`."""
         self._take(Problem(code, message, file, path, span, suggestion, text, hint))
 
     def extend(
         self, problems: Iterable[Problem], *, file: str | None = None, path: str | None = None
     ) -> None:
-        """Take note of problems found elsewhere, with the place filled in where it is missing."""
+        """Add problems of another list; a place that is missing is filled in."""
         for problem in problems:
             self._take(replace(problem, file=problem.file or file, path=problem.path or path))
 
@@ -75,7 +75,7 @@ class Problems:
     def nearest(self, name: str, known: Iterable[str]) -> str | None:
         """Give the known name most like a wrong one; None once there are many problems.
 
-        Comparing takes time, and who reads the hundredth suggestion reads the first.
+        Each comparison takes time, and whoever has a hundred problems repairs the first ones first.
         """
         return nearest(name, known) if len(self) < SUGGESTED else None
 
@@ -83,7 +83,7 @@ class Problems:
         """Raise one error with all of them, if there are any.
 
         Raises:
-            SetupError: Nothing is written wrong, and what it names cannot be built on this machine.
+            SetupError: The configuration is right, but this machine lacks what it names.
             ConfigError: Anything else.
         """
         found = with_lines(self)

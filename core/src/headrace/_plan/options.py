@@ -41,7 +41,7 @@ class OptionsReader:
         scope: Where it stands.
         parameters: The keys of its node.
         problems: Where what is wrong goes.
-        plugin: The qualifier of whoever brings it; empty for nobody's.
+        plugin: The qualifier of the plugin that brings it, empty where none does.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class OptionsReader:
     def _add_raised(self, error: BaseException) -> None:
         cls = f"{self.options.__module__}.{self.options.__qualname__}"
         message = f"{self.call.name}: checking its options raised {error_text(error)}"
-        self._add("option", message, hint=f"The class {cls} has to be mended by its author.")
+        self._add("option", message, hint=f"Ask the author of {cls} for a correction.")
 
     def _report(self, detail: ErrorDetails) -> None:
         """Report one thing that is wrong with a value, where the value was written."""

@@ -1,4 +1,4 @@
-"""Where values are written, who wins (the one place that knows), and which keys nobody has."""
+"""Where values are written, which one wins (stated here alone), and which keys no backend has."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _written(
 
 
 class Parameters:
-    """The plain keys of one node and of ``[global]``, with a note of those that somebody has.
+    """The plain keys of one node and of ``[global]``, and which of them some backend has.
 
     Args:
         node: Name of the node.
@@ -126,8 +126,9 @@ class Parameters:
     Attributes:
         effective: The paths of the keys whose value some element has.
         overruled: Per path of a key, the elements that have it and take another value.
-        incomplete: Whether some text or name of the node could not be understood, so that a key
-            nobody has may belong there; only those that look like a key of a node are reported.
+        incomplete: Whether some text or name of the node could not be understood. A key that no
+            known backend has may belong to that one, so it is reported only where it looks like a
+            misspelt key of a node.
         reflected: How many elements parameters have brought that are reflected in others.
         excused: Whether a branch that is not built cannot be looked into, so that any key may
             belong to it.
@@ -212,7 +213,7 @@ class Parameters:
         yield from sorted(found, key=lambda one: one.origin == "global")
 
     def unused(self) -> list[str]:
-        """Give the keys of the node that nobody has asked for so far."""
+        """Give the keys of the node that no backend has asked for so far."""
         return [key for key in self._table if key not in self._used and key not in _OWN]
 
     def known(self) -> set[str]:
@@ -220,7 +221,7 @@ class Parameters:
         return self._asked | {*NODE_KEYS, *LINK_KEYS}
 
     def report_unknown(self, problems: Problems) -> None:
-        """Report the node's keys that belong to the pipeline, and those that nobody has."""
+        """Report the node's keys that belong to the pipeline, and those that no backend has."""
         unused = set(self.unused())
         for key in self._table:
             if key in GLOBAL_KEYS:
@@ -272,7 +273,7 @@ def report_unknown_globals(
 def _report_unknown(
     found: Found, message: str, known: Iterable[str], problems: Problems, *, incomplete: bool
 ) -> None:
-    """Report a key that nobody has, with the known key that was probably meant.
+    """Report a key that no backend has, with the known key that was probably meant.
 
     That is ``max`` for ``Name::max``, since node keys have no scope, and for ``batch_size``. Where
     some backend is not known, whose option it may be, only a key of nodes that is nearly the same.

@@ -125,7 +125,7 @@ def forget(cls: type[Any]) -> None:
 
 
 def _check_class(cls: type[Any]) -> None:
-    """Refuse a class that says something of itself that cannot be meant.
+    """Refuse a class whose attributes contradict the backend contract.
 
     Raises:
         PluginError: It has no ``forward``; a method is asynchronous or a generator; or one of

@@ -131,7 +131,7 @@ def _can_be_found(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
-        return True  # a finder of somebody else that does not tell
+        return True  # a finder that another library installed cannot say
 
 
 def _sources(module: str) -> Iterator[Path]:

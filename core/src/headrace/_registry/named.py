@@ -59,7 +59,7 @@ def find_named(kind: Kind, name: str, files: Files = ()) -> tuple[Any, Offer | N
         files: The files that the configuration imports, and what each has registered.
 
     Returns:
-        What should be its class, and the plugin that offers it, None for nobody's.
+        What should be its class, and the plugin that offers it, None where none does.
 
     Raises:
         PluginError: Two plugins offer the name, or its class cannot be imported.
