@@ -143,6 +143,32 @@ def test_the_nearer_place_wins(count):
     assert options(source).a == count
 
 
+@pytest.mark.parametrize(
+    ("inside", "scope", "value"),
+    [("Show", "Show", lambda n: n), ("S[Reflect[a,Show]]", "Reflect", lambda n: f"Show(a={n})")],
+    ids=["option", "reflected parameter"],
+)
+def test_one_order_holds_wherever_a_value_may_be_written(inside, scope, value):
+    """All subsets of the seven places, the nearest last, against the greatest of the subset."""
+    for written in range(2**7):
+        stands = [n for n in range(1, 8) if written & 1 << n - 1]
+        args = {n: f"(a='{value(n)}')" if n in stands else "" for n in (1, 2, 7)}
+        source = {
+            "define": {"Z": f"Y{args[2]}", "Y": f"X{args[1]}", "X": inside},
+            "main": {"backend": f"Z{args[7]}"},
+            "global": {},
+        }
+        for n, table, key in (
+            (3, "global", "a"),
+            (4, "global", f"{scope}::a"),
+            (5, "main", "a"),
+            (6, "main", f"{scope}::a"),
+        ):
+            if n in stands:
+                source[table][key] = value(n)
+        assert options(source).a == max(stands, default=0), stands
+
+
 def test_args_in_the_expression_win_over_all():
     source = {"main": {"backend": "Show(a=9)", "a": 1, "Show::a": 2}, "global": {"a": 3}}
     assert options(source).a == 9
