@@ -6,46 +6,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.lines import with_lines
-from headrace._config.problems import Problems, key_place
+from headrace._config.problems import Problems
+from headrace._plan.parameters import written_key
 from headrace._plan.ranges import narrowed
 from headrace._plan.word import planned_word
 from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from headrace._config.document import Written
     from headrace._config.shape import Shape
     from headrace._plan.element import Element, NodePlan, PipelinePlan
-    from headrace._plan.parameters import Parameters
     from headrace.errors import Problem
 
-__all__ = ["doubts_about", "report_overruled"]
+__all__ = ["doubts_about"]
 
 _CORE = "headrace"
-
-
-def report_overruled(shape: Shape, nodes: Sequence[Parameters], doubts: Problems) -> None:
-    """Report the options that every backend which has them takes from a nearer place."""
-    effective = {path for one in nodes for path in one.effective}
-    overruled: dict[str, list[str]] = {}
-    if any(one.excused for one in nodes):
-        return  # some may belong to what is not here
-    for one in nodes:
-        for path, names in one.overruled.items():
-            overruled.setdefault(path, []).extend(names)
-    for path, names in overruled.items():
-        owner, _, key = path.partition(".")
-        table = shape.globals if owner == "global" else shape.nodes.get(owner, {})
-        if key not in table or path in effective:
-            continue
-        shown = " and ".join(dict.fromkeys(names))
-        doubts.add(
-            "unused_option",
-            f"nothing uses {key!r}: {shown} has a value from a nearer place",
-            **_at_key(table[key], path, key),
-            hint='Nearest is ( ) in the expression, then "Name::key", then key, then [global].',
-        )
 
 
 def doubts_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
@@ -78,10 +54,9 @@ class _About:
         """Report a doubt, at a key of the node if that is written."""
         name, shape = self.node.name, self._shape
         place: dict[str, Any] = {"file": shape.file, "path": name}
-        for owner, table in ((name, shape.nodes[name]), ("global", shape.globals)):
-            if key in table:
-                place = _at_key(table[key], f"{owner}.{key}", key)
-                break
+        found = written_key(key, name, shape.nodes[name], shape.globals)
+        if found is not None:
+            place = found.place(at_key=True)
         self._doubts.add(code, message, hint=hint, **place)
 
     def min_without_wait(self) -> None:
@@ -184,7 +159,3 @@ def _runs_a_file(element: Element) -> bool:
     """Tell whether an option names a file: that is a model, which no other node is to run."""
     options = {} if element.options is None else dict(element.options)
     return any(isinstance(value, Path) for value in options.values())
-
-
-def _at_key(written: Written, path: str, key: str) -> dict[str, Any]:
-    return key_place(written.file, path, key, written.value, at_key=True)

@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from headrace._config.problems import Problems
     from headrace._expression import Call
 
-__all__ = ["Found", "Parameters", "argument", "report_unknown_globals", "written_key"]
+__all__ = [
+    "Found",
+    "Parameters",
+    "argument",
+    "report_overruled",
+    "report_unknown_globals",
+    "written_key",
+]
 
 _OWN = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS))
 """Keys that configure nodes and the pipeline; they are never options."""
@@ -125,7 +132,7 @@ class Parameters:
 
     Attributes:
         effective: The paths of the keys whose value some element has.
-        overruled: Per path of a key, the elements that have it and take another value.
+        overruled: Per path of a key, the key and the elements that have it and take another value.
         incomplete: Whether some text or name of the node could not be understood. A key that no
             known backend has may belong to that one, so it is reported only where it looks like a
             misspelt key of a node.
@@ -143,7 +150,7 @@ class Parameters:
     ) -> None:
         self.node = node
         self.effective: set[str] = set()
-        self.overruled: dict[str, list[str]] = {}
+        self.overruled: dict[str, tuple[Found, list[str]]] = {}
         self.incomplete = False
         self.excused = False
         self.reflected = 0
@@ -198,7 +205,7 @@ class Parameters:
             if one is ranked[0]:
                 self.effective.add(one.layer.path)
             else:
-                self.overruled.setdefault(one.layer.path, []).append(names[0])
+                self.overruled.setdefault(one.layer.path, (one, []))[1].append(names[0])
         return ranked[0] if ranked else None
 
     def _keys(self, names: Sequence[str], key: str) -> Iterator[Found]:
@@ -250,6 +257,25 @@ def _args_of_definitions(layer: Layer, key: str) -> Iterator[Found]:
         if key in scoped.values:
             scoped.used.add(key)
             yield argument(scoped.layer, scoped.call, key, scoped.values[key])
+
+
+def report_overruled(nodes: Sequence[Parameters], doubts: Problems) -> None:
+    """Report the keys whose value no backend takes, since all that have the option find a nearer one."""
+    if any(one.excused for one in nodes):
+        return  # a backend that cannot be looked into may take it
+    effective = {path for one in nodes for path in one.effective}
+    overruled: dict[str, tuple[Found, list[str]]] = {}
+    for path, (found, names) in (item for one in nodes for item in one.overruled.items()):
+        overruled.setdefault(path, (found, []))[1].extend(names)
+    for path, (found, names) in overruled.items():
+        if path not in effective:
+            shown = " and ".join(dict.fromkeys(names))
+            doubts.add(
+                "unused_option",
+                f"nothing uses {found.key!r}: {shown} has a value from a nearer place",
+                **found.place(at_key=True),
+                hint='Nearest is ( ) in the expression, then "Name::key", then key, then [global].',
+            )
 
 
 def report_unknown_globals(

@@ -10,14 +10,18 @@ from headrace._config.nodekeys import GlobalKeys, NodeKeys
 from headrace._config.problems import Problems
 from headrace._config.shape import Shape
 from headrace._expression import read_expression
-from headrace._plan.doubts import report_overruled
 from headrace._plan.element import PipelinePlan
 from headrace._plan.links import check_links, read_links
 from headrace._plan.named import plan_probes
 from headrace._plan.needs import check_keys_read
 from headrace._plan.nodes import NodePlanner
 from headrace._plan.options import check_keys
-from headrace._plan.parameters import Parameters, report_unknown_globals, written_key
+from headrace._plan.parameters import (
+    Parameters,
+    report_overruled,
+    report_unknown_globals,
+    written_key,
+)
 from headrace._plan.reposts import check_front, check_reposts, with_calls
 from headrace._plan.resolver import Resolver
 from headrace._plan.scope import Layer, Scope
@@ -60,7 +64,7 @@ class Planner(Resolver):
             parameters.report_unknown(self.problems)
         if self.shape.nodes:
             report_unknown_globals(self.shape.globals, self.all_parameters, self.problems)
-        report_overruled(self.shape, self.all_parameters, doubts)
+        report_overruled(self.all_parameters, doubts)
         return PipelinePlan(
             self.nodes,
             list(self.shape.nodes),
