@@ -71,8 +71,10 @@ def enter(
 def held_here(node: Node) -> bool:
     """Tell whether the calling thread, or one that waits for it, runs a batch of the node."""
     me = get_ident()
-    runners = [i.ident for i in node.every if i.holder is not None]
-    return me in runners or (waited_for(me) and not served_here(me).isdisjoint(runners))
+    if not waited_for(me):
+        return any(one.ident == me and one.holder is not None for one in node.every)
+    runners = [one.ident for one in node.every if one.holder is not None]
+    return not served_here(me).isdisjoint(runners)
 
 
 def deadline_error(node: Node, *, running: bool) -> DeadlineExceededError:

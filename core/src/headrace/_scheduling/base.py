@@ -190,7 +190,11 @@ class SchedulerBase:
         if get_ident() == main_thread.ident:
             self.call_many((entry,), internal=internal)
         else:
-            self._enter_and_wait((entry,), (), internal=internal)
+            entry.owner = caller = Caller(get_ident(), pending=1)
+            deadline = self._set_times(entry, self._node.clock())
+            caller.runs = deadline is None
+            self._wait(caller, (entry,), deadline, internal=internal)
+            entry.give_back()
         if entry.error is not None:
             raise entry.take_error()  # type: ignore[misc]
 
@@ -302,12 +306,13 @@ class SchedulerBase:
             with node.section, node.lock:
                 node.callers.add(caller)
                 enter(node, entries, self._make_room, internal=internal, waits=True)
-                work = self._dispatcher.dispatch(caller) if node.has_idle else None
+                idle = node.has_idle
+                work = self._dispatcher.dispatch(caller) if idle else None
                 if hands_over and work is not None and caller.has_all_in(work):
                     # The main thread holds the instance from now on.
                     caller.ident = work.instance.ident = main_thread.ident or 0
                 parks = caller.parked = work is None and caller.pending > 0
-                if parks and not node.has_idle and cycle_of(caller) is not None:
+                if parks and not (idle and node.has_idle) and cycle_of(caller) is not None:
                     refuse(node, entries)
                     parks = caller.parked = caller.pending > 0
             if caller.ident != me:

@@ -38,6 +38,11 @@ _calls: dict[int, Call] = {}
 """Identifier of a thread to the call that it runs."""
 
 
+def any_calls() -> bool:
+    """Tell whether any thread waits for the call that another runs."""
+    return bool(_serving)
+
+
 def serves(ident: int) -> bool:
     """Tell whether another thread waits for what thread ``ident`` does now."""
     return ident in _serving

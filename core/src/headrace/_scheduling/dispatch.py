@@ -44,13 +44,12 @@ class QueueView:
 
     Args:
         node: The node that the queue belongs to.
-        running: How many instances run.
         ahead: Entries that stand before the queue: a batch that has not begun.
     """
 
-    __slots__ = ("_ahead", "_count", "_node", "_rest", "_seen", "running", "weight")
+    __slots__ = ("_ahead", "_count", "_node", "_rest", "_seen", "weight")
 
-    def __init__(self, node: Node, running: int, ahead: Sequence[Entry] = ()) -> None:
+    def __init__(self, node: Node, ahead: Sequence[Entry] = ()) -> None:
         queue = node.queue
         self._node = node
         self._ahead = ahead
@@ -58,7 +57,12 @@ class QueueView:
         self._rest: Iterator[Entry] | None = None
         self._seen: list[Entry] = list(ahead)
         self.weight = queue.weight + sum([entry.weight for entry in ahead])
-        self.running = running
+
+    @property
+    def running(self) -> int:
+        """How many instances run a batch, but for one that is ahead."""
+        busy = [one for one in self._node.instances if one.holder is not None]
+        return len(busy) - (1 if self._ahead else 0)
 
     @property
     def free(self) -> int:
@@ -165,8 +169,7 @@ class Dispatcher(Assignment):
                 node.lose(instance)
                 offered.remove(instance)
                 return None
-            running = len([i for i in node.instances if i.holder is not None])
-            take, again_at = self._cut(QueueView(node, running), instance, now)
+            take, again_at = self._cut(QueueView(node), instance, now)
         except _PolicyFailedError as failed:
             self._policy_failed(failed)
             return None
@@ -299,9 +302,8 @@ class Dispatcher(Assignment):
         if not node.queue.count or full or instance.retired is not None:
             return
         now = node.clock()
-        running = len([i for i in node.instances if i.holder is not None]) - 1
         try:
-            take, _ = self._cut(QueueView(node, running, entries), instance, now)
+            take, _ = self._cut(QueueView(node, entries), instance, now)
         except _PolicyFailedError as failed:
             self._policy_failed(failed)
             return

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace._scheduling.calls import reset, served_by, serves, serving
+from headrace._scheduling.calls import any_calls, reset, served_by, serves, serving
 from headrace._scheduling.locks import Signal
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def cycle_of(waiter: Waiter) -> str | None:
     likewise, and one of them is this thread or waits for what it does.
     """
     places = waiter.places()
-    if not any(_needs(one.ident) for node, _ in places for one in node.every):
+    if not any(_sleeps(one.ident) for node, _ in places for one in node.every):
         return None  # whoever holds an instance is at work
     for node, what in places:
         search = _Search(served_here(get_ident()))
@@ -334,6 +334,14 @@ class _Search:
             self._stuck[ident] = True
             self._stuck[ident] = any(self.blocked(*place) for place in _needs(ident))
         return self._stuck[ident]
+
+
+def _sleeps(ident: int) -> bool:
+    """Tell whether a thread waits for something, itself or in the threads that it waits for."""
+    waiter = waiting.get(ident)
+    if waiter is not None and waiter.places():
+        return True
+    return any_calls() and bool(_needs(ident))
 
 
 def _needs(ident: int) -> list[Place]:

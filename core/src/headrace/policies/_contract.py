@@ -44,7 +44,10 @@ class Queue(Protocol):
     """
 
     weight: int
-    running: int
+
+    @property
+    def running(self) -> int:
+        """How many instances run a batch now."""
 
     @property
     def free(self) -> int:
