@@ -41,6 +41,14 @@ def test_jpeg_onnx_measures_clients_and_lists(tmp_path):
     assert set(lists["ratio"]) == {side for side in lists["loads"] if side.startswith("headrace")}
 
 
+def test_cv_words_measures_every_word_beside_opencv(tmp_path):
+    pytest.importorskip("cv2")
+    text, figures = run("benchmarks.cv_words", tmp_path)
+    for words, found in figures["words"].items():
+        assert words in text
+        assert set(found) == {"whole_us", "opencv_us", "own_us"}
+
+
 def test_instances_measures_every_setting_beside_one_shared_session(tmp_path):
     pytest.importorskip("onnx")
     text, figures = run("benchmarks.instances", tmp_path, "--threads", "2", "--sizes", "0.02 ms")

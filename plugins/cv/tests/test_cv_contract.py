@@ -183,10 +183,13 @@ def test_arrays_of_other_libraries_are_read(kit, backend_class):
 
 def test_an_unexpected_error_fails_its_item_alone(kit):
     class Picky(ResizeMat):
-        def one(self, request):
-            if request["data"] == "boom":
-                raise RuntimeError("boom")
-            request["result"] = 1
+        def build(self, options):
+            def work(request):
+                if request["data"] == "boom":
+                    raise RuntimeError("boom")
+                request["result"] = 1
+
+            return work
 
     batch = [{"data": 1}, {"data": "boom"}, {"data": 2}]
     outcomes = kit.ready(Picky, resize_h=1)(batch)

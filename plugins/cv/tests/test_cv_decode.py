@@ -138,6 +138,24 @@ def test_a_file_cut_anywhere_is_refused(kit, kind):
         assert "cut off" in error_of(kit, data[:-missing]).what
 
 
+def test_a_header_as_most_have_it_is_read_as_exactly_as_any_other(kit):
+    data = kit.encode(kit.smooth_image(64, 96), "baseline jpeg")
+    frame, scan = data.index(b"\xff\xc0"), data.index(b"\xff\xda")
+    assert check_image_file(data) == ("jpeg", 96, 64)
+    flat = data[: frame + 5] + b"\0\0" + data[frame + 7 :]
+    assert "96 x 0 pixels" in error_of(kit, flat).got
+    # The scan says that it holds one of three components: the others are missing.
+    one_of_three = data[: scan + 4] + b"\x01" + data[scan + 5 :]
+    assert check_image_file(one_of_three) == ("jpeg", 96, 64)
+    error_of(kit, one_of_three[:-2])
+    # An end marker inside of the header of the scan is none.
+    error_of(kit, data[: scan + 12] + b"\xff\xd9")
+    with_comment = data[:2] + b"\xff\xfe\x00\x06abcd" + data[2:]
+    assert (decode_image(with_comment) == decode_image(data)).all()
+    wrong_length = data[:2] + b"\xff\xfe\x00\x01abcd" + data[2:]
+    assert "has no length" in error_of(kit, wrong_length).got
+
+
 def test_a_cut_jpeg_with_a_whole_thumbnail_is_refused(kit):
     thumbnail = kit.encode(kit.smooth_image(8, 8), "baseline jpeg")
     data = kit.encode(kit.smooth_image(64, 96), "baseline jpeg")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import headrace
@@ -14,48 +15,73 @@ if TYPE_CHECKING:
     from headrace import InitContext
     from headrace.keys import Request
 
-__all__ = ["PerImage"]
+__all__ = ["IMAGE", "PerImage", "of_data", "read_key"]
+
+IMAGE = "an image: uint8 or float32 [H, W, C] or [H, W]"
+"""What most of the backends expect as ``data``, in the words of the errors."""
 
 
-class PerImage(headrace.Backend):
-    """A backend that is a function of one request, most of one image: ``result = function(data)``.
+def read_key(request: Request, key: str, expected: str) -> Any:
+    """Give what ``request`` holds under ``key``.
+
+    Raises:
+        InputError: There is no such key; the error says that it should hold what is ``expected``.
+    """
+    try:
+        return request[key]
+    except KeyError:
+        what = f"the request has no {key!r}"
+        raise InputError(what, key=key, expected=expected, got="nothing") from None
+
+
+def of_data(function: Callable[[Any], Any], expected: str) -> Callable[[Request], None]:
+    """Give the work on one request that is ``result = function(data)``.
+
+    Args:
+        function: From ``data`` to ``result``.
+        expected: What ``data`` must be, in words, for the error when it is missing.
+    """
+
+    def work(request: Request) -> None:
+        if "data" in request:
+            request["result"] = function(request["data"])
+        else:
+            read_key(request, "data", expected)
+
+    return work
+
+
+class PerImage(headrace.Backend, ABC):
+    """A backend that works on one request, most of one image, at a time.
 
     Attributes:
         expected: What ``data`` must be, in words, for the error when it is missing.
-        function: Made by `build` when the backend is initialised.
     """
 
     rerun = True
-    expected: ClassVar[str]
-    function: Callable[[Any], Any]
+    expected: ClassVar[str] = IMAGE
+    _work: Callable[[Request], None]
 
-    def build(self, options: Any) -> Callable[[Any], Any]:
-        """Import what computes, and give the function from ``data`` to ``result``."""
-        raise NotImplementedError
+    @abstractmethod
+    def build(self, options: Any) -> Callable[[Request], None]:
+        """Import what computes, and give the function that works on one request.
+
+        It is made once and called for each request, with the interpreter's lock held: what is the
+        same for all of them (options, functions of OpenCV) it finds here, not there.
+        """
 
     def init(self, options: Any, context: InitContext) -> None:
         """Import OpenCV, whose threads are limited once per process, and build the function."""
         limit_opencv_threads()
-        self.function = self.build(options)
-
-    def one(self, request: Request) -> None:
-        """Process one request."""
-        request["result"] = self.function(self.read(request, "data", self.expected))
-
-    def read(self, request: Request, key: str, expected: str) -> Any:
-        """Give what ``request`` holds under ``key``, or say what it should hold."""
-        if key not in request:
-            raise InputError(
-                f"the request has no {key!r}", key=key, expected=expected, got="nothing"
-            )
-        return request[key]
+        self._work = self.build(options)
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Process each request on its own; the error of one does not touch the others."""
         outcomes: list[Exception | None] | None = None
+        work = self._work
         for index, request in enumerate(batch):
             try:
-                self.one(request)
+                work(request)
             except Exception as error:  # noqa: BLE001 - any error is the outcome of this item
                 if isinstance(error, InputError) and error.key is None:
                     error.key = "data"

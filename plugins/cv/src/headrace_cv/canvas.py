@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import cv2
+import numpy as np
 
 from headrace.errors import InputError
 from headrace_cv.images import as_image, dense, resize_image
@@ -112,5 +113,9 @@ def pad_image(
     """Put a margin around an image: ``top, bottom, left, right`` pixels of `padding_of`."""
     if not any(margins):
         return image
-    padded = cv2.copyMakeBorder(dense(image), *margins, cv2.BORDER_CONSTANT, value=padding)
-    return padded.reshape((*padded.shape[:2], *image.shape[2:]))
+    top, bottom, left, right = margins
+    height, width, *channels = image.shape
+    # OpenCV would take the interpreter's lock a second time to make the array itself.
+    padded = np.empty((top + height + bottom, left + width + right, *channels), image.dtype)
+    cv2.copyMakeBorder(dense(image), *margins, cv2.BORDER_CONSTANT, padded, padding)
+    return padded

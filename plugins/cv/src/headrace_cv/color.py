@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from headrace.errors import InputError
 from headrace_cv._fields import ImageOptions
-from headrace_cv._per_image import PerImage
+from headrace_cv._per_image import PerImage, read_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,15 +18,15 @@ if TYPE_CHECKING:
 __all__ = ["CvtColorMat", "read_color"]
 
 _COLORS = ("rgb", "bgr", "gray")
+_EXPECTED = " or ".join(map(repr, _COLORS))
 
 
-def read_color(backend: PerImage, request: Request) -> str:
+def read_color(request: Request) -> str:
     """Give the colour that ``request`` names, or say what it should be."""
-    wanted = " or ".join(repr(color) for color in _COLORS)
-    color = backend.read(request, "color", wanted)
+    color = read_key(request, "color", _EXPECTED)
     if not isinstance(color, str) or color not in _COLORS:
         got = repr(color) if isinstance(color, str) else type(color).__name__
-        raise InputError("the color is unknown", key="color", expected=wanted, got=got)
+        raise InputError("the color is unknown", key="color", expected=_EXPECTED, got=got)
     return color
 
 
@@ -71,21 +70,17 @@ class CvtColorMat(PerImage):
     rerun = False
     reads = ("data", "color")
     writes = ("result", "color")
-    expected = "an image: uint8 or float32 [H, W, C] or [H, W]"
 
-    def build(self, options: Any) -> Callable[[Any], Any]:
-        """Keep `headrace_cv.convert_color` and the target; the source comes with each request."""
+    def build(self, options: Any) -> Callable[[Request], None]:
+        """Convert one image from the colour that its request names."""
         from headrace_cv.images import convert_color
 
-        self._target: str = options.color
-        self._convert: Callable[[Any, str, str], Any] = functools.partial(
-            convert_color, max_pixels=options.max_pixels
-        )
-        return lambda image: image
+        expected, target, max_pixels = self.expected, options.color, options.max_pixels
 
-    def one(self, request: Request) -> None:
-        """Convert one image from the colour that its request names."""
-        image = self.read(request, "data", self.expected)
-        source = read_color(self, request)
-        request["result"] = self._convert(image, source, self._target)
-        request["color"] = self._target
+        def work(request: Request) -> None:
+            image = read_key(request, "data", expected)
+            source = read_color(request)
+            request["result"] = convert_color(image, source, target, max_pixels=max_pixels)
+            request["color"] = target
+
+        return work

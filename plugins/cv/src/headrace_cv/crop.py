@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, FiniteFloat, model_validator
 
 from headrace.errors import InputError
 from headrace_cv._fields import ImageOptions, PerChannel, Side, check_made
-from headrace_cv._per_image import PerImage
+from headrace_cv._per_image import PerImage, read_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,32 +26,30 @@ class _Crop(PerImage):
     """A function of an image and of what a key of the request says of it."""
 
     reads = ("data", "{key}")
-    expected = "an image: uint8 or float32 [H, W, C] or [H, W]"
     expected_place: ClassVar[str]
-    _crop: Callable[[Any, Any], Any]
-    _key: str
 
-    def build(self, options: Any) -> Callable[[Any], Any]:
-        """Keep the key, and what cuts; give what checks the image."""
-        from headrace_cv.images import as_image
-
-        self._key = options.key
-        self._crop = self.cutter(options)
-        return functools.partial(as_image, max_pixels=options.max_pixels)
-
+    @abstractmethod
     def cutter(self, options: Any) -> Callable[[Any, Any], Any]:
         """Import what cuts, and give the function of an image and a place in it."""
-        raise NotImplementedError
 
-    def one(self, request: Request) -> None:
+    def build(self, options: Any) -> Callable[[Request], None]:
         """Cut one piece; once the image is known to be one, what fails is the place."""
-        image = self.function(self.read(request, "data", self.expected))
-        place = self.read(request, self._key, self.expected_place)
-        try:
-            request["result"] = self._crop(image, place)
-        except InputError as error:
-            error.key = error.key or self._key
-            raise
+        from headrace_cv.images import as_image
+
+        key, max_pixels = options.key, options.max_pixels
+        expected, expected_place = self.expected, self.expected_place
+        cut = self.cutter(options)
+
+        def work(request: Request) -> None:
+            image = as_image(read_key(request, "data", expected), max_pixels)
+            place = read_key(request, key, expected_place)
+            try:
+                request["result"] = cut(image, place)
+            except InputError as error:
+                error.key = error.key or key
+                raise
+
+        return work
 
 
 class CropMat(_Crop):

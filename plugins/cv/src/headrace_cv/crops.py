@@ -81,11 +81,15 @@ def crop_image(
 
 
 def _four_numbers(box: Any) -> list[float]:
-    numbers = numbers_of(box)
-    if numbers is None or numbers.ndim != 1 or len(numbers) < 4:
-        array = array_of(box) if numbers is None else numbers
-        raise InputError("this is no box", expected=BOX, got=describe(box, array))
-    four: list[float] = numbers[:4].tolist()
+    four: list[float]
+    if type(box) in (list, tuple) and len(box) == 4 and set(map(type, box)) == {float}:
+        four = list(box)  # an array costs more than all the rest
+    else:
+        numbers = numbers_of(box)
+        if numbers is None or numbers.ndim != 1 or len(numbers) < 4:
+            array = array_of(box) if numbers is None else numbers
+            raise InputError("this is no box", expected=BOX, got=describe(box, array))
+        four = numbers[:4].tolist()
     if not all(map(math.isfinite, four)):
         raise InputError("the box is not finite", expected=BOX, got=str(four))
     return four

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from headrace_cv._fields import ImageOptions
-from headrace_cv._per_image import PerImage
+from headrace_cv._per_image import PerImage, read_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,13 +57,14 @@ class DecodeMat(PerImage):
     writes = ("result", "color")
     expected = "a JPEG, PNG or WebP file as bytes"
 
-    def build(self, options: Any) -> Callable[[Any], Any]:
-        """Give `headrace_cv.decode_image` with the options filled in."""
-        from headrace_cv.image_files import decode_image
+    def build(self, options: Any) -> Callable[[Request], None]:
+        """Decode one file, and say the order of its channels."""
+        from headrace_cv.image_files import image_decoder
 
-        return functools.partial(decode_image, **options.model_dump())
+        decode, expected = image_decoder(**options.model_dump()), self.expected
 
-    def one(self, request: Request) -> None:
-        """Decode one file and say the order of its channels."""
-        super().one(request)
-        request["color"] = "bgr"
+        def work(request: Request) -> None:
+            request["result"] = decode(read_key(request, "data", expected))
+            request["color"] = "bgr"
+
+        return work

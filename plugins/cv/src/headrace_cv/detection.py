@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 import headrace
-from headrace_cv._per_image import PerImage
+from headrace_cv._per_image import PerImage, of_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from headrace.keys import Request
 
 __all__ = ["NMS"]
 
@@ -76,8 +78,8 @@ class NMS(PerImage):
 
     expected = "numbers [N, C], C at least 6: x1, y1, x2, y2, score, class"
 
-    def build(self, options: Any) -> Callable[[Any], Any]:
-        """Give `headrace_cv.filter_detections` with the options filled in."""
+    def build(self, options: Any) -> Callable[[Request], None]:
+        """Keep the best rows of one request."""
         from headrace_cv.boxes import filter_detections
 
-        return functools.partial(filter_detections, **options.model_dump())
+        return of_data(functools.partial(filter_detections, **options.model_dump()), self.expected)

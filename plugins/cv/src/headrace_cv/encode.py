@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from headrace_cv._fields import ImageOptions
-from headrace_cv._per_image import PerImage
+from headrace_cv._per_image import PerImage, read_key
 from headrace_cv.color import read_color
 
 if TYPE_CHECKING:
@@ -60,18 +59,18 @@ class EncodeMat(PerImage):
     reads = ("data", "color")
     expected = "an image: uint8 [H, W, C] or [H, W]"
 
-    def build(self, options: Any) -> Callable[[Any], Any]:
-        """Keep `headrace_cv.encode_image`; the colour comes with each request."""
+    def build(self, options: Any) -> Callable[[Request], None]:
+        """Encode one image of the colour that its request names."""
         from headrace_cv.image_files import encode_image
 
-        self._format: str = options.format
-        self._encode: Callable[..., bytes] = functools.partial(
-            encode_image, quality=options.quality, max_pixels=options.max_pixels
-        )
-        return lambda image: image
+        expected, form = self.expected, options.format
+        quality, max_pixels = options.quality, options.max_pixels
 
-    def one(self, request: Request) -> None:
-        """Encode one image of the colour that its request names."""
-        image = self.read(request, "data", self.expected)
-        color = read_color(self, request)
-        request["result"] = self._encode(image, color, self._format)
+        def work(request: Request) -> None:
+            image = read_key(request, "data", expected)
+            color = read_color(request)
+            request["result"] = encode_image(
+                image, color, form, quality=quality, max_pixels=max_pixels
+            )
+
+        return work

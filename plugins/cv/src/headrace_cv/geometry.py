@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
 from headrace_cv._fields import ImageOptions, Interpolation, Side, check_made
-from headrace_cv._per_image import PerImage
+from headrace_cv._per_image import PerImage, of_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Self
+
+    from headrace.keys import Request
 
 __all__ = ["ResizeMat"]
 
@@ -68,16 +69,14 @@ class ResizeMat(PerImage):
             check_made(self.resize_h, self.resize_w, self.max_pixels)
             return self
 
-    expected = "an image: uint8 or float32 [H, W, C] or [H, W]"
+    def build(self, options: Any) -> Callable[[Request], None]:
+        """Resize one image."""
+        from headrace_cv.images import image_resizer
 
-    def build(self, options: Any) -> Callable[[Any], Any]:
-        """Give `headrace_cv.resize_image` with the options filled in."""
-        from headrace_cv.images import resize_image
-
-        return functools.partial(
-            resize_image,
-            height=options.resize_h,
-            width=options.resize_w,
+        resize = image_resizer(
+            options.resize_h,
+            options.resize_w,
             interpolation=options.interpolation,
             max_pixels=options.max_pixels,
         )
+        return of_data(resize, self.expected)

@@ -21,6 +21,7 @@ __all__ = [
     "MAX_SCANS",
     "ImageHeader",
     "check_image_file",
+    "plain_jpeg_size",
     "view_of_bytes",
 ]
 
@@ -96,7 +97,8 @@ def check_image_file(data: Any) -> ImageHeader:
     view = view_of_bytes(data)
     start = bytes(view[:12])
     if start[:3] == b"\xff\xd8\xff":
-        header = _plain_jpeg(view) or _walk_jpeg(view)
+        size = plain_jpeg_size(view)
+        header = _walk_jpeg(view) if size is None else ImageHeader("jpeg", *size)
     elif start[:8] == _PNG_SIGNATURE:
         header = _walk_png(view)
     elif start[:4] == b"RIFF" and start[8:] == b"WEBP":
@@ -126,34 +128,60 @@ _NAMES = {"jpeg": "JPEG", "png": "PNG", "webp": "WebP"}
 _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 _TEM, _SOI, _EOI, _SOS = 0x01, 0xD8, 0xD9, 0xDA
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_SEQUENTIAL = (0xC0, 0xC1)
-_TABLES = frozenset((0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)))  # tables, comments, applications
+
+# Markers with the 0xFF before them, as `plain_jpeg_size` reads them.
+_START_OF_SCAN = 0xFFDA
+_SEQUENTIAL = frozenset((0xFFC0, 0xFFC1))
+_TABLES = frozenset((0xFFC4, 0xFFDB, 0xFFDD, 0xFFFE, *range(0xFFE0, 0xFFF0)))  # and comments, APPn
+_two_shorts = struct.Struct(">HH").unpack_from
+
+# The header that libjpeg writes for colour pictures where nothing else was asked for, as most
+# encoders do: its tables have fixed lengths, so it is read in one step.
+_usual_header = re.compile(
+    rb"\xff\xd8(?:\xff\xe0\x00\x10.{14})?\xff\xdb\x00\x43.{65}\xff\xdb\x00\x43.{65}"
+    rb"\xff[\xc0\xc1]\x00\x11.(....)\x03.{9}"
+    rb"\xff\xc4\x00\x1f.{29}\xff\xc4\x00\xb5.{179}\xff\xc4\x00\x1f.{29}\xff\xc4\x00\xb5.{179}"
+    rb"\xff\xda\x00\x0c\x03.{9}(?=..)",  # one scan of all three, and something behind its header
+    re.DOTALL,
+).match
 
 
-def _plain_jpeg(view: memoryview) -> ImageHeader | None:
+def plain_jpeg_size(data: bytes | memoryview) -> tuple[int, int] | None:
     """Read a JPEG as most are: one sequential scan of all components, then the end marker.
 
     Data of a scan cannot hold that marker, so a file of one scan that ends in it is whole, and the
-    walk through the data, which costs more than all the rest, can be left out. None for any other
-    file, which `_walk_jpeg` then judges.
+    walk through the data, which costs more than all the rest, can be left out.
+
+    Returns:
+        Width and height in pixels, neither 0; None for any other file, which `check_image_file`
+        then judges.
     """
-    size, at = len(view), 2
-    if bytes(view[-2:]) != b"\xff\xd9":
+    if data[-2:] != b"\xff\xd9":
         return None
-    header: ImageHeader | None = None
-    components = 0
-    for _ in range(64):
-        if at + 10 > size or view[at] != 0xFF:
-            return None
-        marker, length = view[at + 1], view[at + 2] << 8 | view[at + 3]
-        if marker == _SOS:
-            return header if header is not None and view[at + 4] == components else None
-        if marker in _SEQUENTIAL and header is None and length >= 8:
-            height, width = view[at + 5] << 8 | view[at + 6], view[at + 7] << 8 | view[at + 8]
-            header, components = ImageHeader("jpeg", width, height), view[at + 9]
-        elif marker not in _TABLES or length < 2:
-            return None
-        at += 2 + length
+    usual = _usual_header(data)
+    if usual is not None:
+        height, width = _two_shorts(usual[1])
+        return (width, height) if width and height else None
+    if data[:2] != b"\xff\xd8":
+        return None
+    at, components, width, height = 2, 0, 0, 0
+    try:
+        for _ in range(64):
+            marker, length = _two_shorts(data, at)
+            if marker in _TABLES:
+                if length < 2:
+                    return None
+            elif marker == _START_OF_SCAN:
+                is_whole = at + length + 4 <= len(data) and data[at + 4] == components
+                return (width, height) if is_whole and components and width and height else None
+            elif marker in _SEQUENTIAL and not components and length >= 8:
+                height, width = _two_shorts(data, at + 5)
+                components = data[at + 9]
+            else:
+                return None
+            at += 2 + length
+    except (struct.error, IndexError):  # a header that is cut off
+        pass
     return None
 
 

@@ -8,14 +8,16 @@ import cv2
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_cv.headers import check_image_file, view_of_bytes
+from headrace_cv.headers import MAX_BYTES, check_image_file, plain_jpeg_size, view_of_bytes
 from headrace_cv.images import as_image, convert_color, dense
 from headrace_cv.limits import MAX_PIXELS, check_pixels
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-__all__ = ["decode_image", "encode_image"]
+__all__ = ["decode_image", "encode_image", "image_decoder"]
 
 # Suffix, the parameter for the quality, the longest side in pixels.
 _ENCODERS: dict[str, tuple[str, int | None, int]] = {
@@ -47,6 +49,47 @@ def decode_image(
         InputError: The format is another one, a limit is exceeded, or the file is cut off or
             broken.
     """
+    decode = image_decoder(
+        max_pixels=max_pixels, max_bytes=max_bytes, exif_orientation=exif_orientation
+    )
+    return decode(data)
+
+
+def image_decoder(
+    *, max_pixels: int, max_bytes: int | None, exif_orientation: bool
+) -> Callable[[Any], NDArray[np.uint8]]:
+    """Give `decode_image` with its options, for many files.
+
+    Of bytes that are a JPEG as most are, only the header is read before they are decoded;
+    everything else is checked part by part.
+    """
+    most_bytes = MAX_BYTES if max_bytes is None else min(max_bytes, MAX_BYTES)
+    flags: int = cv2.IMREAD_COLOR
+    if not exif_orientation:
+        flags |= cv2.IMREAD_IGNORE_ORIENTATION
+    imdecode: Any = cv2.imdecode
+    frombuffer, uint8 = np.frombuffer, np.dtype(np.uint8)
+
+    def decode(data: Any) -> NDArray[np.uint8]:
+        size = None
+        if type(data) is bytes and len(data) <= most_bytes:
+            size = plain_jpeg_size(data)
+        if size is None or size[0] * size[1] > max_pixels:
+            data = _checked_file(data, max_pixels, max_bytes)
+        try:
+            image = imdecode(frombuffer(data, uint8), flags)
+        except cv2.error as error:
+            raise _undecodable(data, f"data that the decoder refuses: {error}") from None
+        if image is None:
+            raise _undecodable(data, "data that the decoder refuses")
+        found: NDArray[np.uint8] = image
+        return found
+
+    return decode
+
+
+def _checked_file(data: Any, max_pixels: int, max_bytes: int | None) -> memoryview:
+    """Give a file of any kind as bytes, once its limits and its structure are checked."""
     view = view_of_bytes(data)
     if max_bytes is not None and len(view) > max_bytes:
         raise InputError(
@@ -57,18 +100,13 @@ def decode_image(
         )
     header = check_image_file(view)
     check_pixels(header.height, header.width, max_pixels)
-    flags = cv2.IMREAD_COLOR
-    if not exif_orientation:
-        flags |= cv2.IMREAD_IGNORE_ORIENTATION
-    why = "data that the decoder refuses"
-    try:
-        image = cv2.imdecode(np.frombuffer(view, np.uint8), flags)
-    except cv2.error as error:
-        image, why = None, f"{why}: {error}"
-    if image is None:
-        what = f"the {header.format} file of {header.width} x {header.height} pixels is broken"
-        raise InputError(what, expected="a file that can be decoded", got=why)
-    return np.asarray(image, np.uint8)
+    return view
+
+
+def _undecodable(data: Any, why: str) -> InputError:
+    header = check_image_file(data)
+    what = f"the {header.format} file of {header.width} x {header.height} pixels is broken"
+    return InputError(what, expected="a file that can be decoded", got=why)
 
 
 def encode_image(

@@ -16,6 +16,8 @@ from headrace_cv.arrays import array_of, describe
 from headrace_cv.limits import MAX_PIXELS, MAX_SIDE, check_pixels
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "as_image",
     "convert_color",
     "dense",
+    "image_resizer",
     "resize_image",
 ]
 
@@ -52,6 +55,10 @@ _CONVERSIONS = {
 }
 
 
+_ARRAY = np.ndarray
+_DTYPES = (np.dtype(np.uint8), np.dtype(np.float32))
+
+
 def as_image(data: Any, max_pixels: int = MAX_PIXELS) -> NDArray[Any]:
     """Give ``data`` as a numpy image; arrays of other libraries come through DLPack or the like.
 
@@ -63,11 +70,15 @@ def as_image(data: Any, max_pixels: int = MAX_PIXELS) -> NDArray[Any]:
         InputError: ``data`` is no array, or not ``uint8`` or ``float32`` of shape ``[H, W, C]``
             with C from 1 to 4 or ``[H, W]``, has an empty side, or is too large.
     """
+    if type(data) is _ARRAY and data.dtype in _DTYPES and data.ndim == 3:
+        height, width, channels = data.shape
+        if 0 < channels <= 4 and 0 < height * width <= max_pixels <= MAX_PIXELS:
+            return data  # as nearly all of them are
     image = array_of(data)
     wrong = (
         image is None
         or image.ndim not in (2, 3)
-        or (image.dtype != np.uint8 and image.dtype != np.float32)
+        or image.dtype not in _DTYPES
         or image.size == 0
         or (image.ndim == 3 and image.shape[2] > 4)
     )
@@ -85,6 +96,8 @@ def dense(image: NDArray[Any]) -> NDArray[Any]:
     Raises:
         MemoryError: There is no memory for a copy.
     """
+    if image.flags.c_contiguous:
+        return image
     width = image.shape[1]
     pixel = image.itemsize * (1 if image.ndim == 2 else image.shape[2])
     within = image.ndim == 2 or image.shape[2] == 1 or image.strides[2] == image.itemsize
@@ -118,17 +131,54 @@ def resize_image(
             the result is too large.
         ValueError: Both sides are None.
     """
-    source = as_image(image, max_pixels)
-    old_height, old_width = source.shape[:2]
-    if height is None:
-        if width is None:
-            raise ValueError("height and width are both None")
-        height = max(1, (2 * old_height * width + old_width) // (2 * old_width))
-    elif width is None:
-        width = max(1, (2 * old_width * height + old_height) // (2 * old_height))
-    if (height, width) == (old_height, old_width):
-        return source
-    if max(height, width) > MAX_SIDE:
+    resize = image_resizer(height, width, interpolation=interpolation, max_pixels=max_pixels)
+    return resize(image)
+
+
+def image_resizer(
+    height: int | None, width: int | None, *, interpolation: str, max_pixels: int
+) -> Callable[[Any], NDArray[Any]]:
+    """Give `resize_image` with its options, for many images."""
+    is_nearest = interpolation == "nearest"
+    flag: int = 0 if is_nearest else INTERPOLATIONS[interpolation]
+    resize: Callable[..., Any] = cv2.resize
+    empty = np.empty
+
+    def resized(image: Any) -> NDArray[Any]:
+        source = as_image(image, max_pixels)
+        old_height, old_width, *channels = source.shape
+        new_height, new_width = height, width
+        if new_height is None or new_width is None:
+            new_height, new_width = _free_side(old_height, old_width, height, width)
+        if new_height == old_height and new_width == old_width:
+            return source
+        if new_height > MAX_SIDE or new_width > MAX_SIDE or new_height * new_width > max_pixels:
+            _check_resized((old_height, old_width), (new_height, new_width), max_pixels)
+        if is_nearest:
+            return _nearest(source, new_height, new_width)
+        # OpenCV would take the interpreter's lock a second time to make the array itself.
+        target = empty((new_height, new_width, *channels), source.dtype)
+        resize(dense(source), (new_width, new_height), target, 0, 0, flag)
+        return target
+
+    return resized
+
+
+def _free_side(
+    old_height: int, old_width: int, height: int | None, width: int | None
+) -> tuple[int, int]:
+    """Give the size with the aspect ratio kept, where one side is None."""
+    if height is not None:
+        return height, max(1, (2 * old_width * height + old_height) // (2 * old_height))
+    if width is None:
+        raise ValueError("height and width are both None")
+    return max(1, (2 * old_height * width + old_width) // (2 * old_width)), width
+
+
+def _check_resized(old_hw: tuple[int, int], new_hw: tuple[int, int], max_pixels: int) -> None:
+    """Refuse a resized image that is too large."""
+    (old_height, old_width), (height, width) = old_hw, new_hw
+    if max(new_hw) > MAX_SIDE:
         raise InputError(
             "the image is too long and thin to keep its aspect ratio",
             expected=f"sides of at most {MAX_SIDE} pixels after resizing",
@@ -136,19 +186,21 @@ def resize_image(
         )
     got = f"{old_width} x {old_height} pixels, which become {width} x {height}"
     check_pixels(height, width, max_pixels, "the resized image", got=got)
-    if interpolation == "nearest":
-        # OpenCV's versions differ in which pixel is nearest, and some fail beyond 32767.
-        rows, columns = _nearest(old_height, height), _nearest(old_width, width)
-        if height * old_width <= old_height * width:  # what lies between is no larger than needed
-            return source.take(rows, 0).take(columns, 1)
-        return source.take(columns, 1).take(rows, 0)
-    resized = cv2.resize(
-        dense(source), (width, height), interpolation=INTERPOLATIONS[interpolation]
-    )
-    return resized.reshape((height, width, *source.shape[2:]))
 
 
-def _nearest(old: int, new: int) -> NDArray[np.int64]:
+def _nearest(source: NDArray[Any], height: int, width: int) -> NDArray[Any]:
+    """Take the pixels that hold the centres of the new ones.
+
+    OpenCV's versions differ in which pixel is nearest, and some fail beyond 32767.
+    """
+    old_height, old_width = source.shape[:2]
+    rows, columns = _centres(old_height, height), _centres(old_width, width)
+    if height * old_width <= old_height * width:  # what lies between is no larger than needed
+        return source.take(rows, 0).take(columns, 1)
+    return source.take(columns, 1).take(rows, 0)
+
+
+def _centres(old: int, new: int) -> NDArray[np.int64]:
     """Give, for each of ``new`` pixels, the one of ``old`` pixels that holds its centre."""
     return (2 * np.arange(new, dtype=np.int64) + 1) * old // (2 * new)
 
@@ -184,5 +236,7 @@ def convert_color(
         )
     if source == target:
         return pixels
-    converted = cv2.cvtColor(dense(pixels), _CONVERSIONS[source, target])
-    return converted.reshape((*pixels.shape[:2], COLORS[target]))
+    # OpenCV would take the interpreter's lock a second time to make the array itself.
+    converted = np.empty((*pixels.shape[:2], COLORS[target]), pixels.dtype)
+    cv2.cvtColor(dense(pixels), _CONVERSIONS[source, target], converted)
+    return converted

@@ -10,7 +10,7 @@ from pydantic import Field, FiniteFloat, model_validator
 import headrace
 from headrace.errors import InputError
 from headrace_cv._fields import ImageOptions, Interpolation, PerChannel, Side, check_made
-from headrace_cv._per_image import PerImage
+from headrace_cv._per_image import PerImage, read_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,14 +72,14 @@ class LetterBoxMat(PerImage):
             return self
 
     writes = ("result", "letterbox")
-    expected = "an image: uint8 or float32 [H, W, C] or [H, W]"
     centered: ClassVar[bool] = True
 
-    def build(self, options: Any) -> Callable[[Any], Any]:
-        """Give `headrace_cv.letterbox_image` with the options filled in."""
+    def build(self, options: Any) -> Callable[[Request], None]:
+        """Fit one image, and say where in the canvas it lies."""
         from headrace_cv.canvas import letterbox_image
 
-        return functools.partial(
+        expected = self.expected
+        fit = functools.partial(
             letterbox_image,
             height=options.resize_h,
             width=options.resize_w,
@@ -90,11 +90,12 @@ class LetterBoxMat(PerImage):
             max_pixels=options.max_pixels,
         )
 
-    def one(self, request: Request) -> None:
-        """Fit one image, and say where in the canvas it lies."""
-        canvas, transform = self.function(self.read(request, "data", self.expected))
-        request["result"] = canvas
-        request["letterbox"] = transform
+        def work(request: Request) -> None:
+            canvas, transform = fit(read_key(request, "data", expected))
+            request["result"] = canvas
+            request["letterbox"] = transform
+
+        return work
 
 
 class TopLeftResizeMat(LetterBoxMat):
@@ -162,20 +163,20 @@ class UnletterBox(PerImage):
     reads = ("data", "letterbox")
     expected = "numbers [N, C], C at least 4: x1, y1, x2, y2"
 
-    def build(self, options: Any) -> Callable[[Any], Any]:
-        """Keep `headrace_cv.boxes_to_image`; the transform comes with each request."""
+    def build(self, options: Any) -> Callable[[Request], None]:
+        """Map the boxes of one request by the transform that it brings."""
         from headrace_cv.transforms import LetterBoxTransform, boxes_to_image
 
-        self._transform_class: type = LetterBoxTransform
-        self._to_image: Callable[..., Any] = functools.partial(boxes_to_image, clip=options.clip)
-        return lambda rows: rows
-
-    def one(self, request: Request) -> None:
-        """Map the boxes of one request by its own transform."""
-        rows = self.read(request, "data", self.expected)
+        expected, clip = self.expected, options.clip
         wanted = "a LetterBoxTransform, as LetterBoxMat and TopLeftResizeMat write it"
-        transform = self.read(request, "letterbox", wanted)
-        if not isinstance(transform, self._transform_class):
-            got = "None" if transform is None else type(transform).__name__
-            raise InputError("the letterbox is unknown", key="letterbox", expected=wanted, got=got)
-        request["result"] = self._to_image(rows, transform)
+
+        def work(request: Request) -> None:
+            rows = read_key(request, "data", expected)
+            found = read_key(request, "letterbox", wanted)
+            if not isinstance(found, LetterBoxTransform):
+                got = "None" if found is None else type(found).__name__
+                what = "the letterbox is unknown"
+                raise InputError(what, key="letterbox", expected=wanted, got=got)
+            request["result"] = boxes_to_image(rows, found, clip=clip)
+
+        return work

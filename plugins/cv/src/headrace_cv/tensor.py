@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, FiniteFloat, model_validator
 
 from headrace_cv._fields import ImageOptions, PerChannel
-from headrace_cv._per_image import PerImage
+from headrace_cv._per_image import PerImage, of_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from headrace import InitContext
+    from headrace.keys import Request
 
 __all__ = ["Mat2Tensor", "Tensor2Mat"]
 
@@ -74,8 +75,6 @@ class Mat2Tensor(PerImage):
             _check(self.mean, self.std)
             return self
 
-    expected = "an image: uint8 or float32 [H, W, C] or [H, W]"
-
     def init(self, options: Any, context: InitContext) -> None:
         """Build the function; tell those behind in the instance which mean and std are applied."""
         super().init(options, context)
@@ -85,14 +84,15 @@ class Mat2Tensor(PerImage):
             applied: list[Any] = context.instance.get_or_create("normalized", list)
             applied.append((options.mean, options.std))
 
-    def build(self, options: Any) -> Callable[[Any], Any]:
-        """Give `headrace_cv.image_to_tensor` with the options filled in."""
+    def build(self, options: Any) -> Callable[[Request], None]:
+        """Turn one image into a tensor."""
         from headrace_cv.tensors import Normalization, image_to_tensor
 
         normalization = Normalization(options.scale, options.mean, options.std)
-        return functools.partial(
+        turned = functools.partial(
             image_to_tensor, normalization=normalization, max_pixels=options.max_pixels
         )
+        return of_data(turned, self.expected)
 
 
 class Tensor2Mat(PerImage):
@@ -146,11 +146,12 @@ class Tensor2Mat(PerImage):
 
     expected = "a tensor: float32 [C, H, W] or [1, C, H, W], C from 1 to 4"
 
-    def build(self, options: Any) -> Callable[[Any], Any]:
-        """Give `headrace_cv.tensor_to_image` with the options filled in."""
+    def build(self, options: Any) -> Callable[[Request], None]:
+        """Turn one tensor into an image."""
         from headrace_cv.tensors import Normalization, tensor_to_image
 
         normalization = Normalization(options.scale, options.mean, options.std).inverse()
-        return functools.partial(
+        turned = functools.partial(
             tensor_to_image, denormalization=normalization, max_pixels=options.max_pixels
         )
+        return of_data(turned, self.expected)

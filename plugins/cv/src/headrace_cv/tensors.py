@@ -53,6 +53,9 @@ class Normalization:
             raise ValueError("scale / std or mean / std is too large for float32")
         self._scales = bool((self._factor != 1).any())
         self._shifts = bool((self._offset != 0).any())
+        # Up to here nothing becomes infinite, with room for what is rounded.
+        factor, offset = (float(abs(values).max()) for values in self._exact)
+        self._largest = (1e38 - min(offset, 1e38)) / max(factor, 1.0)
 
     def inverse(self) -> Normalization:
         """Give the normalization that undoes this one.
@@ -69,13 +72,24 @@ class Normalization:
         )
         return Normalization(1.0, mean, std)
 
-    def apply(self, tensor: NDArray[np.float32]) -> None:
-        """Normalise ``tensor``, ``float32 [C, H, W]``, in place; too large becomes infinite."""
+    def apply(self, tensor: NDArray[np.float32], *, limit: float | None = None) -> None:
+        """Normalise ``tensor``, ``float32 [C, H, W]``, in place; too large becomes infinite.
+
+        Args:
+            tensor: The values.
+            limit: No value is above it or below its negative, as far as the caller knows.
+        """
+        if limit is not None and limit <= self._largest:
+            self._apply(tensor)
+            return
         with np.errstate(over="ignore", invalid="ignore"):
-            if self._scales:
-                tensor *= self._factor
-            if self._shifts:
-                tensor += self._offset
+            self._apply(tensor)
+
+    def _apply(self, tensor: NDArray[np.float32]) -> None:
+        if self._scales:
+            tensor *= self._factor
+        if self._shifts:
+            tensor += self._offset
 
 
 _UNCHANGED = Normalization()
@@ -103,12 +117,14 @@ def image_to_tensor(
             expected=f"{normalization.channels} channel(s), one per value of mean and std",
             got=f"{pixels.dtype} {list(pixels.shape)}",
         )
-    tensor = np.empty((channels, height, width), np.float32)
-    # Splitting first and converting plane by plane is faster than one strided pass.
-    planes = [pixels.reshape(height, width)] if channels == 1 else cv2.split(dense(pixels))
-    for channel, plane in enumerate(planes):
-        tensor[channel] = plane
-    normalization.apply(tensor)
+    if channels == 1:
+        tensor = pixels.reshape(1, height, width).astype(np.float32, order="C")
+    else:
+        # Splitting first and converting then is faster than one strided pass.
+        planes = np.empty((channels, height, width), pixels.dtype)
+        cv2.split(dense(pixels), list(planes))
+        tensor = planes.astype(np.float32, copy=False)
+    normalization.apply(tensor, limit=255 if pixels.dtype == np.uint8 else None)
     return tensor
 
 
