@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import textwrap
 
@@ -40,17 +41,31 @@ class Site:
         self.add(name, points, {module: code}, **more)
 
 
-@pytest.fixture
-def site(tmp_path, monkeypatch):
-    """Give a folder for fake installed distributions; nothing is registered before or after."""
-    folder = tmp_path / "site"
+@contextlib.contextmanager
+def fake_site(folder):
+    """Let a folder hold the installed distributions; nothing is registered before or after."""
     folder.mkdir()
-    monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr(registry, "_plugins", None)
-    monkeypatch.setattr(registry, "local", {})
-    before = set(sys.modules)
-    yield Site(folder)
-    registry.refresh()
-    for name in set(sys.modules) - before:
-        if name.startswith("hrt_"):
-            del sys.modules[name]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(folder))
+        patched.setattr(registry, "_plugins", None)
+        patched.setattr(registry, "local", {})
+        before = set(sys.modules)
+        yield Site(folder)
+        registry.refresh()
+        for name in set(sys.modules) - before:
+            if name.startswith("hrt_"):
+                del sys.modules[name]
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Give a folder for fake installed distributions."""
+    with fake_site(tmp_path / "site") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def site_of_module(tmp_path_factory):
+    """The same for all tests of a module."""
+    with fake_site(tmp_path_factory.mktemp("module") / "site") as made:
+        yield made

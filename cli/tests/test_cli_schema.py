@@ -25,16 +25,11 @@ class Sized(headrace.Backend):
 """
 
 
-@pytest.fixture
-def schema(site):
-    site.add(
-        "headrace-sized", "[headrace.backends]\nSized = hrt_sized:Sized\n", {"hrt_sized": SIZED}
-    )
-    return json_schema()
-
-
-@pytest.fixture
-def validator(schema):
+@pytest.fixture(scope="module")
+def validator(site_of_module):
+    points = "[headrace.backends]\nSized = hrt_sized:Sized\n"
+    site_of_module.add("headrace-sized", points, {"hrt_sized": SIZED})
+    schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(json.loads(json.dumps(schema)))
 

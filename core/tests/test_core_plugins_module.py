@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -99,3 +101,25 @@ def test_why_a_name_is_unknown(site):
     name = next(iter(headrace.plugins.KNOWN_BACKENDS))
     assert headrace.plugins.KNOWN_BACKENDS[name].startswith("headrace-")
     assert headrace.plugins.qualifier("Headrace_CV") == "cv"
+
+
+def test_the_public_names_are_these_and_the_readme_has_them_all():
+    assert sorted(headrace.plugins.__all__) == [
+        "BuiltExpression",
+        "Element",
+        "Finding",
+        "KNOWN_BACKENDS",
+        "PROBE_METHODS",
+        "Plugin",
+        "build",
+        "core",
+        "findings",
+        "installed",
+        "qualifier",
+        "refresh",
+        "resolve",
+        "why_unknown",
+    ]
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("## What is installed")[2].partition("\n## ")[0]
+    assert [name for name in headrace.plugins.__all__ if not re.search(rf"\b{name}\b", table)] == []
