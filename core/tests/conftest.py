@@ -193,7 +193,7 @@ def expire():
 
     def now(pipe, *wanted):
         deadlines = []
-        for scheduler in pipe._core._schedulers:
+        for scheduler in pipe._engine._schedulers:
             node = scheduler._node
             with node.lock:
                 running = [entry for one in node.every for entry in one.entries or ()]

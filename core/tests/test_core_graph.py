@@ -320,7 +320,7 @@ def test_branches_that_take_long_run_at_the_same_time():
         assert pipe({"data": "meet"}, timeout=60)["result"]["y"] == "meet"
 
 
-def test_closing_lets_a_walk_go_on_to_its_end():
+def test_closing_lets_a_request_go_on_to_its_end():
     entered, leave = threading.Event(), threading.Event()
 
     def hold(request):
@@ -399,7 +399,7 @@ def test_a_line_of_two_hundred_nodes_runs():
         ),
     ],
 )
-def test_a_graph_that_cannot_be_walked_is_refused(config, path, word):
+def test_a_graph_without_a_way_through_is_refused(config, path, word):
     found = [p for p in problems(config) if p.path == path]
     assert found, problems(config)
     assert any(word in p.message for p in found)

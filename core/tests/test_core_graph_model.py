@@ -148,7 +148,7 @@ def written_map(pairs, *, as_text):
 # The plainest reading.
 
 
-class WalkError(Exception):
+class PathError(Exception):
     """A request fails. Its args are pairs of code and node, one of which is told."""
 
 
@@ -158,21 +158,21 @@ def run_expression(nodes, text, request, node):
         first, _, second = text[2:-1].partition(",")
         run_expression(nodes, first, request, node)
         if "result" not in request:
-            raise WalkError(("no_result", node))
+            raise PathError(("no_result", node))
         request["data"] = request.pop("result")
         called = second.removeprefix("Forward[node.").removesuffix("]")
         run_node(nodes, called, request)
         if "result" not in request:
-            raise WalkError(("no_result", called))
+            raise PathError(("no_result", called))
     elif text.startswith("Forward["):
         run_node(nodes, text.removeprefix("Forward[node.").removesuffix("]"), request)
     else:
         try:
             request.update(computed(text.removeprefix("GraphNode(").removesuffix(")"), request))
         except errors.InputError:
-            raise WalkError(("input", node)) from None
+            raise PathError(("input", node)) from None
         except ValueError:
-            raise WalkError(("backend", node)) from None
+            raise PathError(("backend", node)) from None
 
 
 def run_node(nodes, name, request):
@@ -186,20 +186,20 @@ def run_node(nodes, name, request):
         return
     source, _, target = (part.strip() for part in node["each"].partition(":"))
     if not isinstance(request.get(source), list):
-        raise WalkError(("input", name))
+        raise PathError(("input", name))
     results, failures = [], []
     for value in request[source]:
         copy = {**request, target or "data": value}
         try:
             run_expression(nodes, node["backend"], copy, name)
             if "result" not in copy:
-                raise WalkError(("no_result", name))
+                raise PathError(("no_result", name))
             results.append(copy["result"])
-        except WalkError as failed:
+        except PathError as failed:
             results.append(None)
             failures += failed.args
     if failures and node["each_errors"] == "fail":
-        raise WalkError(*failures)
+        raise PathError(*failures)
     request["result"] = results
 
 
@@ -208,7 +208,7 @@ def input_of(name, nodes, before, pairs, ends, *, shared):
     otherwise = nodes[name].get("or")
     without = [n for n in before if "result" not in ends[n]]
     if without and not otherwise:
-        raise WalkError(*[("no_result", n) for n in without])
+        raise PathError(*[("no_result", n) for n in without])
     if pairs is None:
         request = ends[before[0]] if shared(before[0]) else dict(ends[before[0]])
         if not otherwise:
@@ -223,14 +223,14 @@ def input_of(name, nodes, before, pairs, ends, *, shared):
         elif key == "result" and otherwise:
             request[target] = ends[source]["data"]
         else:
-            raise WalkError(("input", source))
+            raise PathError(("input", source))
     if "data" not in request:
-        raise WalkError(("input", name))
+        raise PathError(("input", name))
     return request
 
 
-def walked(graph, entry, request):
-    """Give the caller's dict after a walk; raises WalkError with all that may have gone wrong."""
+def outcome_of(graph, entry, request):
+    """Give the dict that the caller gets; raises PathError with all that may have gone wrong."""
     nodes, before, maps = graph
     data, taking_part = request["data"], {entry}
     for name in before:  # each stands after its predecessors
@@ -259,12 +259,12 @@ def walked(graph, entry, request):
             )
             run_node(nodes, name, current)
             ends[name] = current
-        except WalkError as failed:
+        except PathError as failed:
             failures += failed.args
     sinks = [n for n in nodes if n in taking_part and "next" not in nodes[n]]
     failures += [("no_result", n) for n in sinks if n in ends and "result" not in ends[n]]
     if failures:
-        raise WalkError(*failures)
+        raise PathError(*failures)
     if len(sinks) == 1:
         request.update(ends[sinks[0]])
     else:
@@ -283,7 +283,7 @@ WAYS = (
 
 @settings(max_examples=100, deadline=None)
 @given(graphs(), st.sampled_from(["a", [], ["u", "v"], [["u"], []]]), st.data())
-def test_a_walk_gives_what_the_plainest_reading_gives(graph, data, drawn):
+def test_a_request_ends_as_the_plainest_reading_gives(graph, data, drawn):
     nodes, before, _ = graph
     first, *others = before
     entry = drawn.draw(st.sampled_from([first, first, *others]))
@@ -296,8 +296,8 @@ def test_a_walk_gives_what_the_plainest_reading_gives(graph, data, drawn):
             raise
         return  # an `each` whose list, or a `map` whose source, a map before it does not bring
     try:
-        wanted, failures = walked(graph, entry, dict(sent)), None
-    except WalkError as failed:
+        wanted, failures = outcome_of(graph, entry, dict(sent)), None
+    except PathError as failed:
         wanted, failures = None, failed.args
     with pipe:
         for way in WAYS:

@@ -534,14 +534,14 @@ def test_where_nobody_registers_nothing_is_put_around():
         "x": {"backend": "Identity"},
     }
     with headrace.pipe(config) as pipe:
-        (main,) = pipe._core._nodes["main"].scheduler.instances
+        (main,) = pipe._engine._nodes["main"].scheduler.instances
         assert type(main.backend).__name__ == "Sequential"
         observer, background, forward = (step.child for step in main.backend._steps[1:])
         assert "forward" not in vars(observer)
         assert "forward" not in vars(background)
         door = forward.forward.__self__
         assert type(door) is Door
-        assert door.scheduler is pipe._core._nodes["x"].scheduler
+        assert door.scheduler is pipe._engine._nodes["x"].scheduler
 
 
 # An instance that is lost.

@@ -62,7 +62,7 @@ def test_a_loop_whose_child_writes_nothing_says_so():
         pipe({"data": 1})
 
 
-def test_a_dag_dispatcher_in_a_front_walks_the_graph():
+def test_a_dag_dispatcher_in_a_front_runs_the_graph():
     config = {
         "entrypoint": "S[AddTen,DagDispatcher]",
         "a": {"backend": "AddTen", "next": "b"},

@@ -258,7 +258,7 @@ def test_a_coroutine_cancelled_between_two_nodes_has_its_dict_back(gate, monkeyp
     gate.open()
     between, cancelled = threading.Event(), threading.Event()
     with headrace.pipe(GRAPH) as pipe:
-        second = pipe._core._nodes["b"].scheduler
+        second = pipe._engine._nodes["b"].scheduler
         submit = second.submit
 
         def late(*args, **kwargs):

@@ -303,7 +303,7 @@ def test_without_probes_nothing_of_them_is_there(probes):
 
     with headrace.pipe({"backend": "Identity", "probes": []}) as pipe:
         assert "probes" not in pipe.stats()
-        assert {type(s) for s in pipe._core._schedulers} == {Scheduler}
+        assert {type(s) for s in pipe._engine._schedulers} == {Scheduler}
     assert "hrt_probes" not in sys.modules
 
 

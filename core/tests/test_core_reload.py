@@ -136,7 +136,7 @@ def run_out(pipe, *keys):
         if tuple(job.changes) == keys:
             job.until = 0
             job._signal.wake()
-    for retirement in pipe._core._retirements:
+    for retirement in pipe._engine._retirements:
         retirement.signal.wake()
 
 
@@ -526,7 +526,7 @@ def test_there_are_never_more_runners_than_instances(control, until, threads_nam
         for future in futures:
             future.result(FAILS_LATE_S)
         pipe.reload("runners", {"instance_num": 1})
-        until(lambda: pipe._core._schedulers[0]._workers._alive <= 1)
+        until(lambda: pipe._engine._schedulers[0]._workers._alive <= 1)
 
 
 def test_counts_stay_exact_over_reloads(control):
@@ -568,7 +568,7 @@ def test_a_thread_that_died_is_replaced(control):
     headrace.register("Dies", Dies, replace=True)
     with headrace.pipe({"backend": "Dies"}) as pipe:
         assert pipe({"data": 1})["result"] == 1
-        thread = pipe._core._schedulers[0].instances[0].thread
+        thread = pipe._engine._schedulers[0].instances[0].thread
         thread.stop()
         thread._thread.join(FAILS_LATE_S)
         assert pipe.stats()["state"] == "degraded"
@@ -653,7 +653,7 @@ class CountedPolicy(headrace.policies.Greedy):
 def test_policies_are_made_anew_when_their_keys_change_and_kept_otherwise(control):
     headrace.register("counted", CountedPolicy, replace=True)
     with headrace.pipe({"backend": "Versioned", "batch_policy": "counted", "max": 4}) as pipe:
-        scheduler = pipe._core._schedulers[0]
+        scheduler = pipe._engine._schedulers[0]
         first = scheduler._dispatcher._batches
         pipe.reload("main", {"version": 2})
         assert scheduler._dispatcher._batches is first

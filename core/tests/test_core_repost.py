@@ -1,4 +1,4 @@
-"""Repost: a walk that ends at one node and goes on at another."""
+"""Repost: a request that leaves the way after one node and goes on at another."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ REPAIR = {
 }
 
 
-def test_the_walk_goes_on_at_the_other_node_and_not_at_the_next(send):
+def test_the_request_goes_on_at_the_other_node_and_not_at_the_next(send):
     assert send(REPAIR, 1)["result"] == -2
     assert send(REPAIR, 7)["result"] == 4  # half of the 8 that Below5 did not let pass
     assert [send.stats[n]["ok"] for n in ("check", "done", "repair")] == [1, 0, 1]
@@ -131,7 +131,7 @@ def test_a_branch_that_does_not_join_goes_on_by_itself(send):
     assert send(config, 8)["result"] == {"w": 9, "z": -8}
 
 
-def test_branches_may_part_where_the_walk_goes_on(send):
+def test_branches_may_part_where_the_request_goes_on(send):
     config = {
         "a": {"backend": "S[Below5,(or)Repost[x]]"},
         "x": {"backend": "Inc", "next": "y,z"},
@@ -144,7 +144,7 @@ def test_branches_may_part_where_the_walk_goes_on(send):
     assert send(config, 9)["result"] == (-10, 5)
 
 
-def test_a_repost_after_a_join_ends_the_walk_of_all_branches(send):
+def test_a_repost_after_a_join_ends_the_way_of_all_branches(send):
     config = {
         "x": {"backend": "Identity", "next": "y,z"},
         "y": {"backend": "Inc", "next": "w"},
@@ -177,7 +177,7 @@ def test_a_backend_that_writes_the_key_itself_is_told_to_use_the_word(send):
         send(config, 1)
 
 
-def test_a_repost_reached_by_forward_ends_the_walk_of_the_request(send):
+def test_a_repost_reached_by_forward_ends_the_way_of_the_request(send):
     config = {
         "a": {"backend": "S[Forward[node.checked],Negate]", "next": "done"},
         "checked": {"backend": "S[Below5,(or)Repost[b]]"},
@@ -196,7 +196,7 @@ def test_a_loop_ends_for_an_item_that_is_reposted(send):
     assert send(config, 90)["result"] == 46
 
 
-def test_a_front_that_walks_may_have_nodes_that_repost(send):
+def test_a_front_before_the_graph_may_have_nodes_that_repost(send):
     config = {"global": {"entrypoint": "S[Inc,DagDispatcher]"}, **REPAIR}
     assert send(config, 0)["result"] == -2
     assert send(config, 9)["result"] == 5
@@ -209,7 +209,7 @@ def test_the_items_of_a_batch_go_their_own_ways(shortcut):
     assert [answer["result"] for answer in answers] == [1, -7, 3, -9]
 
 
-def test_a_deadline_holds_wherever_the_walk_goes_on(gate, client, expire):
+def test_a_deadline_holds_wherever_the_request_goes_on(gate, client, expire):
     config = {"a": {"backend": "Repost[b]"}, "b": {"backend": "Gate"}}
     with headrace.pipe(config) as pipe:
         calling = client(pipe, {"data": 1}, timeout=60)
@@ -303,7 +303,7 @@ def test_a_node_whose_way_around_joins_after_it_cannot_end():
     assert problem(config).path == "y.backend"
 
 
-def test_where_branches_part_or_have_joined_a_walk_may_end():
+def test_where_branches_part_or_have_joined_a_request_may_end():
     for name in ("x", "w"):
         config = {**JOINED, "y": {"backend": "Inc", "next": "w"}}
         config[name] = {**config[name], "backend": "S[Below5,(or)Repost[out]]"}
@@ -355,7 +355,7 @@ def test_two_branches_may_not_end_at_one_node():
         ),
     ],
 )
-def test_where_there_is_no_walk_to_end_it_is_refused(config, path, word):
+def test_where_there_is_no_way_to_end_it_is_refused(config, path, word):
     found = problem(config)
     assert found.path == path
     assert word in found.message
@@ -408,14 +408,14 @@ def test_a_node_and_another_door_to_it_are_two_roots():
         pipe({"data": 1})
 
 
-def test_it_is_shown_where_the_walk_may_go_on():
+def test_it_is_shown_where_a_request_may_go_on():
     shown = headrace.explain(REPAIR)["nodes"]["check"]
     assert shown["links"]["reposts"] == ["repair"]
     words = [shown["tree"], *shown["tree"]["children"]]
     assert [word["target"] for word in words if word["name"] == "Repost"] == ["repair"]
 
 
-def test_a_reload_may_change_where_the_walk_goes_on():
+def test_a_reload_may_change_where_the_request_goes_on():
     config = {
         "a": {"backend": "S[Below5,(or)Repost[b]]"},
         "b": {"backend": "Half"},

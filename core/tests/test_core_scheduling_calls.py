@@ -455,7 +455,7 @@ def test_a_coroutine_cancelled_after_its_request_expired_on_a_backend_is_abandon
         task = asyncio.ensure_future(abandoned_when_cancelled(pipe, {"data": 1}))
         while not gate.batches:
             await asyncio.sleep(0)
-        scheduler = pipe._core._schedulers[-1]
+        scheduler = pipe._engine._schedulers[-1]
         (entry,) = scheduler.instances[0].entries
         scheduler._expire(entry)  # and the task has not heard of it
         task.cancel()

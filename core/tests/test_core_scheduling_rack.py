@@ -56,7 +56,7 @@ class Hooked(deque):
 
 
 def scheduler_of(pipe):
-    return pipe._core.only
+    return pipe._engine.only
 
 
 def warm(pipe):

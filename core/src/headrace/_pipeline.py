@@ -41,7 +41,7 @@ __all__ = ["Pipeline"]
 
 
 def _refuse_inside(pipeline: Pipeline, *_: Any) -> None:
-    refuse_inside(pipeline._core.any_scheduler)
+    refuse_inside(pipeline._engine.any_scheduler)
 
 
 class Pipeline:
@@ -61,13 +61,13 @@ class Pipeline:
             SetupError: A backend could not be built; what was built is closed again.
             PluginError: A plugin or a library is missing.
         """
-        core = Engine(blueprint if _default_shortcut else blueprint.without_shortcut())
-        self._core = core
-        self._reloader = Reloader(core)
-        core.start(self)
-        self._only: Scheduler | None = core.only
+        engine = Engine(blueprint if _default_shortcut else blueprint.without_shortcut())
+        self._engine = engine
+        self._reloader = Reloader(engine)
+        engine.start(self)
+        self._only: Scheduler | None = engine.only
         self._call = None if self._only is None else self._only.call
-        self._graph: Any = core.graph  # there is one where there is no `_call`
+        self._graph: Any = engine.graph  # there is one where there is no `_call`
 
     @overload
     def __call__(
@@ -103,7 +103,7 @@ class Pipeline:
                 run_in_caller(graph, only, data)
                 return data
         if isinstance(data, list):
-            self._core.check_open()
+            self._engine.check_open()
             admitted = self._admitted(data, timeout, priority)
             self._run(admitted)
             raise_failed([entry for entry, _ in admitted])
@@ -133,7 +133,7 @@ class Pipeline:
         Raises:
             ClosedError: The pipeline is closed.
         """
-        self._core.check_open()
+        self._engine.check_open()
         single = not isinstance(data, list)
         admitted = self._admitted([data] if single else data, timeout, priority)
         futures = [RequestFuture() for _ in admitted]
@@ -151,7 +151,7 @@ class Pipeline:
             if entry.state == DONE:
                 future.finished(entry)
                 continue
-            pending = self._core.pending(entry, route, future)
+            pending = self._engine.pending(entry, route, future)
             future.attach(pending)
             pending.start(waits_for_room=True)
 
@@ -181,7 +181,7 @@ class Pipeline:
             asyncio.CancelledError: The task was cancelled; ``abandoned`` is True when a backend
                 still runs on a request.
         """
-        self._core.check_open()
+        self._engine.check_open()
         single = not isinstance(data, list)
         loop = asyncio.get_running_loop()
         admitted = self._admitted([data] if single else data, timeout, priority)
@@ -220,7 +220,7 @@ class Pipeline:
             if entry.state == DONE or (route is not None and not may_wait(route, entry)):
                 continue
             owner = AsyncOwner(loop)
-            pending = self._core.pending(entry, route, owner)
+            pending = self._engine.pending(entry, route, owner)
             waiting.append((owner, pending.give_up))
             pending.start()
 
@@ -238,10 +238,10 @@ class Pipeline:
                     "this dict stands in the list a second time",
                     hint="Send a dict of its own per request.",
                 )
-                self._core.refuse(entry, error)
+                self._engine.refuse(entry, error)
             else:
                 seen.add(id(item))
-                route = self._core.admit(entry)
+                route = self._engine.admit(entry)
             admitted.append((entry, route))
         return admitted
 
@@ -254,13 +254,13 @@ class Pipeline:
 
     @reentrant(later=_refuse_inside)
     def _run_in_graph(self, admitted: list[tuple[Route, Entry]]) -> None:
-        run_and_wait(self._core.linked, admitted)
+        run_and_wait(self._engine.linked, admitted)
 
     def _run_one(self, data: Any, timeout: float | None, priority: int) -> None:
         ((entry, route),) = admitted = self._admitted([data], timeout, priority)
         may_run = route is not None and timeout is None and priority == 0 and type(data) is dict
         if route is not None and may_run and "data" in data and is_cheap(route):
-            run_in_caller(self._core.linked, route, data)
+            run_in_caller(self._engine.linked, route, data)
             return
         self._run(admitted)
         if entry.error is not None:
@@ -268,11 +268,11 @@ class Pipeline:
 
     def stats(self) -> dict[str, Any]:
         """Give counts and times since the start, per node; can be written as JSON."""
-        return self._core.statistics()
+        return self._engine.statistics()
 
     def describe(self) -> dict[str, Any]:
         """Give what was really built, per node; can be written as JSON."""
-        return self._core.describe()
+        return self._engine.describe()
 
     def reload(self, node: str, changes: Mapping[str, Any], *, timeout: float = 30.0) -> None:
         """Exchange the instances of one node while requests go on.
@@ -313,12 +313,12 @@ class Pipeline:
     @property
     def ready(self) -> bool:
         """Whether requests are accepted and each node has a living instance."""
-        return self._core.ready
+        return self._engine.ready
 
     @property
     def config(self) -> PipelineConfig:
         """The configuration, with what was reloaded."""
-        config: PipelineConfig = self._core.blueprint.config
+        config: PipelineConfig = self._engine.blueprint.config
         return config
 
     def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
@@ -334,7 +334,7 @@ class Pipeline:
                 that hangs.
         """
         check_seconds(timeout)
-        self._core.close(drain=drain, timeout=timeout)
+        self._engine.close(drain=drain, timeout=timeout)
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11
         return self
@@ -358,7 +358,7 @@ class Pipeline:
         raise TypeError("a Pipeline cannot be pickled; pickle pipeline.config and build it there")
 
     def __repr__(self) -> str:
-        return f"<Pipeline {', '.join(self._core.blueprint.order)}: {self._core.state}>"
+        return f"<Pipeline {', '.join(self._engine.blueprint.order)}: {self._engine.state}>"
 
 
 _default_shortcut = True

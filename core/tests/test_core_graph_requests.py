@@ -1,4 +1,4 @@
-"""Walks that fail, are taken back, or run out of time: counted once, at the right node."""
+"""Requests in a graph that fail, are cancelled, or run out of time: counted once, at the right node."""
 
 from __future__ import annotations
 
@@ -624,7 +624,7 @@ def test_what_the_entrypoint_does_not_reach_is_refused():
     assert "unreachable" in found.message
 
 
-def test_a_front_that_walks_no_graph_has_nothing_next():
+def test_a_front_without_the_graph_has_nothing_next():
     config = {
         "global": {"entrypoint": "S[Forward[node.a],Forward[node.b]]"},
         "a": {"backend": "Inc", "next": "b"},
