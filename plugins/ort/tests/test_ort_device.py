@@ -77,10 +77,8 @@ def device(monkeypatch):
     monkeypatch.setattr(on_device, "ON_CUDA", ("CPUExecutionProvider",))
     monkeypatch.setattr(on_device, "stream_options", lambda name, handle: {})
 
-    def runner(place, session, signature, *, to_cpu, run_options):
-        return DeviceRunner(
-            session, signature, 0, 77, to_cpu=to_cpu, run_options=run_options, kind="cpu"
-        )
+    def runner(place, session, signature, **how):
+        return DeviceRunner(session, signature, 0, 77, **how, kind="cpu")
 
     monkeypatch.setattr(on_device.Place, "runner", runner)
     return calls
@@ -224,6 +222,37 @@ def test_a_fixed_batch_is_filled_up_on_the_device(device, start, one_to_one):
     assert all(np.array_equal(back(r["result"]), -row) for r, row in zip(batch, ROWS, strict=True))
 
 
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_rows_are_filled_up_to_the_sizes_of_the_node(device, start, save, where):
+    """Whatever fails or is missing, the session sees no other shape."""
+    model = save(
+        [("Neg", ["x"], ["y"], {}), ("Shape", ["x"], ["s"], {}), ("Gather", ["s", "i"], ["n"], {}),
+         ("Expand", ["n", "n"], ["rows"], {})],
+        [("x", TensorProto.FLOAT, ["n", 2, 3])],
+        [("y", TensorProto.FLOAT, ["n", 2, 3]), ("rows", TensorProto.INT64, ["n"])],
+        [("i", np.int64([0]))],
+    )  # fmt: skip
+    backend = start(model, {"max": 8, "batch_sizes": (8, 2)}, output_device=where)
+
+    def given(rows):
+        batch = [{"data": OnDevice(ROWS[0])}, {"data": np.zeros(1)}, {"data": ROWS[1]}]
+        batch += [{"data": ROWS[:rows], "request_size": rows}] if rows else []
+        outcomes = backend(batch)
+        assert [isinstance(error, InputError) for error in outcomes[:3]] == [False, True, False]
+        results = [request["result"] for request in (batch[0], *batch[2:])]
+        if where == "device":
+            results = [{key: back(value) for key, value in one.items()} for one in results]
+        backend._runner.end()
+        for result, values in zip(results, (ROWS[0], ROWS[1], ROWS[:rows]), strict=False):
+            assert np.array_equal(result["y"], -values)
+        return {int(seen) for result in results for seen in np.atleast_1d(result["rows"])}
+
+    assert given(0) == {2}
+    assert given(1) == {8}
+    assert given(4) == {8}
+    assert given(4) == {8}
+
+
 def test_ragged_rows_on_the_device_run_apart_and_are_not_padded(device, start, one_to_one):
     model = one_to_one(["n", "length"], op="Neg")
     rows = [ROWS[0, 0], ROWS[0, 1, :2].copy(), ROWS[1, 0]]
@@ -326,6 +355,11 @@ def test_where_a_session_computes(device, monkeypatch):
     tensorrt, own, cpu = (options for _, options in place.providers)
     assert (tensorrt["user_compute_stream"], tensorrt["has_user_compute_stream"]) == ("77", "1")
     assert (own["user_compute_stream"], own["enable_cuda_graph"]) == ("3", "1")  # what is said wins
+    assert own["cudnn_conv_algo_search"] == "HEURISTIC"
+    assert "cudnn_conv_algo_search" not in tensorrt
+    said = [("CUDAExecutionProvider", {"cudnn_conv_algo_search": "EXHAUSTIVE"})]
+    place = on_device.place_of(context, said, shared=True, cuda_graph=False)
+    assert place.providers == said
     assert cpu == {}
     shared = on_device.place_of(context, chosen[:1], shared=True, cuda_graph=False)
     assert shared.providers == chosen[:1]

@@ -38,8 +38,27 @@ def matmul(save):
 
 
 @pytest.fixture
+def chain(save):
+    """Forty matrices of 1024 x 1024: the device is far behind whoever queues them.
+
+    The matrix turns and does not stretch, so that what is rounded is not enlarged from layer to layer.
+    No convolution: ONNX Runtime plans those anew for every other batch size.
+    """
+    turn, _ = np.linalg.qr(np.random.default_rng(3).standard_normal((1024, 1024)))
+    nodes, before = [], "x"
+    for k in range(40):
+        after = "y" if k == 39 else f"t{k}"
+        nodes.append(("MatMul", [before, "w"], [f"m{k}"], {}))
+        nodes.append(("Tanh", [f"m{k}"], [after], {}))
+        before = after
+    port = ["n", 32, 1024]
+    weights = [("w", turn.astype(np.float32))]
+    return save(nodes, [("x", T.FLOAT, port)], [("y", T.FLOAT, port)], weights)
+
+
+@pytest.fixture
 def deep(save):
-    """Forty layers of a convolution: long enough that a result read too early is wrong."""
+    """Forty layers of a convolution."""
     rng = np.random.default_rng(2)
     nodes, weights, before = [], [], "x"
     for k in range(40):
@@ -130,24 +149,28 @@ def test_graphs_change_no_bit(torch, start, deep):
     np.testing.assert_array_equal(got[0], got[1])
 
 
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("to", ["cpu", "device"])
-def test_no_result_is_read_early_and_no_input_late(torch, deep, graph, to):
+@pytest.mark.parametrize(
+    ("model", "graph", "to"),
+    [
+        ("chain", False, "cpu"),
+        ("chain", False, "device"),
+        ("chain", True, "cpu"),
+        ("chain", True, "device"),
+        ("deep", True, "device"),
+    ],
+)
+def test_no_result_is_read_early_and_no_input_late(torch, request, model, graph, to):
     config = {
         "backend": "OnnxTensor",
-        "model": str(deep),
-        "device": "cuda:0",
-        "instance_num": 4,
+        "model": str(request.getfixturevalue(model)),
         "max": 4,
-        "output_device": to,
-        "cuda_graph": graph,
     }
-    reference = {**config, "device": "cpu", "instance_num": 1, "output_device": "cpu"}
-    reference["cuda_graph"] = False
-    rng = np.random.default_rng(11)
-    inputs = rng.standard_normal((64, 16, 32, 32)).astype(np.float32)
-    with headrace.pipe({**reference, "max": 64}) as pipe:
+    shape = (64, 16, 32, 32) if model == "deep" else (64, 32, 1024)
+    inputs = np.random.default_rng(11).standard_normal(shape, np.float32)
+    with headrace.pipe({**config, "max": 64}) as pipe:
         expected = pipe({"data": inputs, "request_size": 64})["result"]
+    config |= {"device": "cuda:0", "instance_num": 4, "output_device": to, "cuda_graph": graph}
+    config["provider_options"] = {"cuda": {"use_tf32": False}}
     wrong = []
 
     def client(number):
@@ -166,7 +189,7 @@ def test_no_result_is_read_early_and_no_input_late(torch, deep, graph, to):
                 del value
                 if to == "device":
                     result = torch.from_dlpack(result).cpu().numpy()
-                if not np.allclose(result, expected[k], atol=2e-2):
+                if not np.allclose(result, expected[k], atol=5e-3):
                     wrong.append((int(k), float(np.abs(result - expected[k]).max())))
 
     with headrace.pipe(config) as pipe:

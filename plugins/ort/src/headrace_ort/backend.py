@@ -124,6 +124,10 @@ class OnnxTensor(headrace.Backend):
             "onnxruntime": onnxruntime.__version__,
             "model": str(options.model),
             "providers": list(self._session.get_providers()),
+            "provider_options": {
+                name: {key: value for key, value in values.items() if key != "user_compute_stream"}
+                for name, values in chosen
+            },
             "intra_op_threads": threads,
             "spinning": spinning,
             "shared_session": share,
@@ -178,6 +182,7 @@ class OnnxTensor(headrace.Backend):
             self._signature,
             to_cpu=options.output_device == "cpu",
             run_options=run_options,
+            sizes=context.batch_sizes or (),
         )
         context.at_batch_end(self._runner.end)
 

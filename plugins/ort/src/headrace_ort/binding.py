@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import onnxruntime as ort
 
 from headrace.errors import BackendError, SetupError
 from headrace_ort import cuda
-from headrace_ort.collate import concatenate, split_outputs
+from headrace_ort.collate import pad_items, split_outputs
 from headrace_ort.device_arrays import DeviceArray, DeviceView
 from headrace_ort.items import Item, numpy_dtype
 
@@ -37,10 +36,11 @@ class DeviceRunner:
         to_cpu: Give results as numpy arrays; else as `DeviceArray`.
         run_options: Makes the options of a run.
         shared: The session belongs to several instances and computes on a stream of its own.
+        sizes: The numbers of rows that runs have; others are filled up to the next one. Empty: any.
         kind: What ONNX Runtime calls the device.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all by name
         self,
         session: Any,
         signature: Signature,
@@ -50,12 +50,14 @@ class DeviceRunner:
         to_cpu: bool,
         run_options: Any,
         shared: bool = False,
+        sizes: Sequence[int] = (),
         kind: str = "cuda",
     ) -> None:
         self._session, self._signature = session, signature
         self._kind = kind
         self._ordinal, self._stream = ordinal, stream
         self._to_cpu, self._shared = to_cpu, shared
+        self._sizes = () if signature.one_at_a_time else sorted(sizes)
         self._make_options = run_options
         self._options = run_options()
         if not to_cpu and not shared:
@@ -84,7 +86,7 @@ class DeviceRunner:
             InstanceLostError: The device can run nothing more.
         """
         if pad_value is not None:
-            items = self._padded(items, pad_value, pad_multiple)
+            items = pad_items(items, self._signature.inputs, pad_value, pad_multiple)
         try:
             return self._run(items)
         except Exception as error:
@@ -92,25 +94,6 @@ class DeviceRunner:
             if lost is None:
                 raise
             raise lost from error
-
-    def _padded(self, items: Sequence[Item], value: float, multiple: int) -> Sequence[Item]:
-        """Give items whose arrays on the CPU are filled up to one shape."""
-        padded: list[dict[str, Any]] = [dict(item.arrays) for item in items]
-        for port in self._signature.inputs:
-            arrays = [item.arrays[port.name] for item in items]
-            if not port.batched or (len({one.shape[1:] for one in arrays}) == 1 and multiple == 1):
-                continue
-            if any(isinstance(one, DeviceView) for one in arrays):
-                raise BackendError(
-                    f"input {port.name!r}: arrays on the device cannot be padded",
-                    hint="ragged = 'group' runs those of one shape together.",
-                )
-            whole = concatenate(arrays, port, pad_value=value, pad_multiple=multiple)
-            start = 0
-            for item, own in zip(items, padded, strict=True):
-                own[port.name] = whole[start : start + item.rows]
-                start += item.rows
-        return [replace(item, arrays=own) for item, own in zip(items, padded, strict=True)]
 
     def _run(self, items: Sequence[Item]) -> list[Any]:
         rows = sum(item.rows for item in items)
@@ -122,8 +105,9 @@ class DeviceRunner:
             self._replay(graph)
             outputs = graph.outputs
         else:
-            outputs = self._run_bound(items, self._signature.rows or rows)
-        results = self._results(outputs, items, copied=graph is not None)
+            rows = self._signature.rows or next((n for n in self._sizes if n >= rows), rows)
+            outputs = self._run_bound(items, rows)
+        results = self._results(outputs, items, rows, copied=graph is not None)
         names = [port.name for port in self._signature.outputs]
         if len(names) == 1:
             return [result[0] for result in results]
@@ -212,14 +196,14 @@ class DeviceRunner:
     # Results.
 
     def _results(
-        self, outputs: Sequence[Any], items: Sequence[Item], *, copied: bool
+        self, outputs: Sequence[Any], items: Sequence[Item], rows: int, *, copied: bool
     ) -> list[list[Any]]:
-        if self._to_cpu and not copied:
-            return split_outputs(outputs, items, self._signature)
-        if self._to_cpu:  # a graph gives the rows that it was captured with
-            total = sum(item.rows for item in items)
-            arrays = self._copied_back(outputs, total)
-            return split_outputs(arrays, items, self._signature, rows=total)
+        if self._to_cpu:
+            if (
+                copied
+            ):  # a graph gives the rows that it was captured with: `rows` of them are wanted
+                outputs = self._copied_back(outputs, rows)
+            return split_outputs(outputs, items, self._signature, rows=rows)
         results: list[list[Any]] = [[] for _ in items]
         for port, output in zip(self._signature.outputs, outputs, strict=True):
             self._split(port, output, items, results, copied=copied)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ __all__ = [
     "check_padding",
     "concatenate",
     "group_items",
+    "pad_items",
     "refuse_ragged",
     "split_outputs",
     "zeros_for",
@@ -122,6 +124,32 @@ def _padded(
         whole[corner] = array
         start = stop
     return [whole]
+
+
+def pad_items(
+    items: Sequence[Item], ports: Sequence[Port], value: float, multiple: int
+) -> list[Item]:
+    """Give items whose arrays, which lie on the CPU, are filled up to one shape.
+
+    Raises:
+        BackendError: An array that would have to be filled up lies on a device.
+    """
+    padded: list[dict[str, Any]] = [dict(item.arrays) for item in items]
+    for port in ports:
+        arrays = [item.arrays[port.name] for item in items]
+        if not port.batched or (len({one.shape[1:] for one in arrays}) == 1 and multiple == 1):
+            continue
+        if not all(isinstance(one, np.ndarray) for one in arrays):
+            raise BackendError(
+                f"input {port.name!r}: arrays on the device cannot be padded",
+                hint="ragged = 'group' runs those of one shape together.",
+            )
+        whole = concatenate(arrays, port, pad_value=value, pad_multiple=multiple)
+        start = 0
+        for item, own in zip(items, padded, strict=True):
+            own[port.name] = whole[start : start + item.rows]
+            start += item.rows
+    return [replace(item, arrays=own) for item, own in zip(items, padded, strict=True)]
 
 
 def check_padding(ports: Sequence[Port], value: float) -> None:

@@ -9,7 +9,7 @@ import logging
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime as ort
 
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "place_of", "sizes_to_capture", "stream_options"]
 
+
+_CONVOLUTIONS: Final = "HEURISTIC"
+"""How cuDNN picks the algorithm of a convolution, where the user does not say.
+
+The provider picks anew whenever the shape differs from that of the run before, and batches do differ.
+Its own default, EXHAUSTIVE, then has cuDNN build every candidate: seconds for a deep network.
+"""
 
 _preloading = threading.Lock()
 
@@ -60,9 +67,15 @@ class Place:
     shared: bool
 
     def runner(
-        self, session: Any, signature: Signature, *, to_cpu: bool, run_options: Callable[[], Any]
+        self,
+        session: Any,
+        signature: Signature,
+        *,
+        to_cpu: bool,
+        run_options: Callable[[], Any],
+        sizes: Sequence[int] = (),
     ) -> DeviceRunner:
-        """Make what runs a session here."""
+        """Make what runs a session here, with so many rows (or any number)."""
         return DeviceRunner(
             session,
             signature,
@@ -71,6 +84,7 @@ class Place:
             to_cpu=to_cpu,
             run_options=run_options,
             shared=self.shared,
+            sizes=sizes,
         )
 
     def look(self, value: Any, key: str) -> Any:
@@ -106,8 +120,10 @@ def place_of(
         more: dict[str, str] = {}
         if name in ON_CUDA and not shared:
             more = stream_options(name, owner.handle)
-        if name == "CUDAExecutionProvider" and cuda_graph:
-            more["enable_cuda_graph"] = "1"
+        if name == "CUDAExecutionProvider":
+            more["cudnn_conv_algo_search"] = _CONVOLUTIONS
+            if cuda_graph:
+                more["enable_cuda_graph"] = "1"
         chosen.append((name, {**more, **values}))
     return Place(ordinal, owner.handle, chosen, shared)
 

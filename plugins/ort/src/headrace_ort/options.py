@@ -23,7 +23,9 @@ class OnnxOptions(headrace.Options):
         "in any case; default: of the node's `device`: unset or cpu → cpu, cuda:N → cuda.",
     )
     provider_options: dict[str, dict[str, str | int | float | bool]] = Field(
-        {}, description="Options of the providers, by provider name, as ONNX Runtime names them."
+        {},
+        description="Options of the providers, by provider name, as ONNX Runtime names them; where "
+        "unset, `cudnn_conv_algo_search` of the CUDA provider is HEURISTIC.",
     )
     provider_libraries: dict[str, headrace.FilePath] = Field(
         {},
