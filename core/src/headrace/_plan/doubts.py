@@ -24,116 +24,101 @@ __all__ = ["doubts_about"]
 _CORE = "headrace"
 
 
+_Doubt = tuple[str, str, str, str]
+"""The code, the key that is to be looked at, what is doubtful, and what to do."""
+
+
 def doubts_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
     """Give all that is doubtful about a configuration that is right, nodes in file order."""
     doubts = Problems()
     doubts.extend(plan.doubts)
     for name in plan.order:
         node = plan.nodes[name]
-        if node.door_to is not None:
-            continue
-        about = _About(node, shape, doubts)
-        about.min_without_wait()
-        about.instances()
-        about.devices()
-        about.work_before_own_thread()
-        about.idle_cores(plan.total_instances)
+        if node.door_to is None:
+            found = [*_of_keys(node), *_of_own_thread(node), *_of_cores(node, plan.total_instances)]
+            for code, key, message, hint in found:
+                doubts.add(code, message, hint=hint, **_place(name, key, shape))
     return list(with_lines(doubts))
 
 
-class _About:
-    """What is doubtful about one node."""
+def _place(name: str, key: str, shape: Shape) -> dict[str, Any]:
+    """Give the place of a key of a node, or of the node where the key is not written."""
+    found = written_key(key, name, shape.nodes[name], shape.globals)
+    return {"file": shape.file, "path": name} if found is None else found.place(at_key=True)
 
-    def __init__(self, node: NodePlan, shape: Shape, doubts: Problems) -> None:
-        self.node = node
-        self.keys = node.keys
-        self._shape = shape
-        self._doubts = doubts
 
-    def _add(self, code: str, key: str, message: str, hint: str) -> None:
-        """Report a doubt, at a key of the node if that is written."""
-        name, shape = self.node.name, self._shape
-        place: dict[str, Any] = {"file": shape.file, "path": name}
-        found = written_key(key, name, shape.nodes[name], shape.globals)
-        if found is not None:
-            place = found.place(at_key=True)
-        self._doubts.add(code, message, hint=hint, **place)
+def _of_keys(node: NodePlan) -> Iterator[_Doubt]:
+    """Look at keys that ask for what the node does not do."""
+    keys, made = node.keys, max(1, node.instance_num)
+    least = narrowed((node.backend or node.entry).range, keys)[0]
+    if least > 1 and not keys.batching_timeout and not keys.pad:
+        yield (
+            "min_without_wait",
+            "min",
+            (
+                f"batches of this node have at least {least} requests, but nothing waits for them or "
+                "fills them up: with fewer callers, requests fail"
+            ),
+            "Set batching_timeout (milliseconds) to wait for company, or pad = true.",
+        )
+    if node.origins["instance_num"] == "node" and keys.instance_num > made:
+        yield (
+            "instance_num_unused",
+            "instance_num",
+            (
+                f"instance_num is {keys.instance_num}, and what this node is built from makes {made} "
+                "instance"
+            ),
+            "Leave the key out, or write InstancesRegister[...] in init or node_entrypoint.",
+        )
+    if isinstance(keys.device, tuple) and len(keys.device) > made:  # it is spread over them
+        yield (
+            "device_unused",
+            "device",
+            (
+                f"device lists {len(keys.device)} devices, and there are fewer instances ({made}): "
+                f"nothing runs on {', '.join(keys.device[made:])}"
+            ),
+            f"Set instance_num = {len(keys.device)}, or a multiple of it.",
+        )
 
-    def min_without_wait(self) -> None:
-        root = self.node.backend or self.node.entry
-        least = narrowed(root.range, self.keys)[0]
-        if least > 1 and not self.keys.batching_timeout and not self.keys.pad:
-            self._add(
-                "min_without_wait",
-                "min",
-                f"batches of this node have at least {least} requests, but nothing waits for them "
-                "or fills them up: with fewer callers, requests fail",
-                "Set batching_timeout (milliseconds) to wait for company, or pad = true.",
+
+def _of_own_thread(node: NodePlan) -> Iterator[_Doubt]:
+    """Look for work that a backend which owns its thread takes into it."""
+    if node.instance is None or not node.instance.own_thread:
+        return
+    before: list[str] = []
+    for element in _computing(node.instance, threads=False):
+        if element.cls.owns_thread and before:
+            names, owner = ", ".join(dict.fromkeys(before)), element.name
+            yield (
+                "work_before_own_thread",
+                "backend",
+                (
+                    f"{names} before {owner}, which owns its thread, is run by that thread too: on at "
+                    f"most {node.instance_num} of the requests at a time, however many cores there are"
+                ),
+                "Put it into a node of its own before this one, with next and more instances.",
             )
-
-    def instances(self) -> None:
-        asked, made = self.keys.instance_num, max(1, self.node.instance_num)
-        if self.node.origins["instance_num"] == "node" and asked > made:
-            self._add(
-                "instance_num_unused",
-                "instance_num",
-                f"instance_num is {asked}, and what this node is built from makes {made} instance",
-                "Leave the key out, or write InstancesRegister[...] in init or node_entrypoint.",
-            )
-
-    def devices(self) -> None:
-        """A list of devices is spread over the instances: later ones may get none."""
-        listed = self.keys.device
-        made = max(1, self.node.instance_num)
-        if isinstance(listed, tuple) and len(listed) > made:
-            unused = ", ".join(listed[made:])
-            self._add(
-                "device_unused",
-                "device",
-                f"device lists {len(listed)} devices, and there are fewer instances ({made}): "
-                f"nothing runs on {unused}",
-                f"Set instance_num = {len(listed)}, or a multiple of it.",
-            )
-
-    def work_before_own_thread(self) -> None:
-        """A backend that owns its thread takes the whole expression into it."""
-        if self.node.instance is None or not self.node.instance.own_thread:
             return
-        before: list[str] = []
-        for element in _computing(self.node.instance, threads=False):
-            if element.cls.owns_thread and before:
-                names, owner = ", ".join(dict.fromkeys(before)), element.name
-                made = self.node.instance_num
-                self._add(
-                    "work_before_own_thread",
-                    "backend",
-                    f"{names} before {owner}, which owns its thread, is run by that thread too: on "
-                    f"at most {made} of the requests at a time, however many cores there are",
-                    "Put it into a node of its own before this one, with next and more instances.",
-                )
-                return
-            if not element.cls.owns_thread and not _runs_a_file(element):
-                before.append(element.name)
+        if not element.cls.owns_thread and not _runs_a_file(element):
+            before.append(element.name)
 
-    def idle_cores(self, instances: int) -> None:
-        """One instance is run by one thread at a time, however many call."""
-        computing = list(_computing(self.node.instance or self.node.entry))
-        cores = usable_cpus()
-        on_cpu = self.keys.device is None or self.keys.device == "cpu"
-        if (
-            max(1, self.node.instance_num) > 1
-            or cores <= instances
-            or not on_cpu
-            or not computing
-            or any(element.cls.owns_thread for element in computing)
-        ):
-            return
+
+def _of_cores(node: NodePlan, instances: int) -> Iterator[_Doubt]:
+    """Look for cores that stay idle: one instance is run by one thread at a time."""
+    computing = list(_computing(node.instance or node.entry))
+    cores, device = usable_cpus(), node.keys.device
+    could_use_them = computing and not any(one.cls.owns_thread for one in computing)
+    if could_use_them and device in (None, "cpu") and node.instance_num <= 1 and cores > instances:
         names = ", ".join(dict.fromkeys(element.name for element in computing))
-        self._add(
+        yield (
             "idle_cores",
             "instance_num",
-            f"instance_num is 1, so one batch at a time goes through {names}, and {cores} cores "
-            "can be used here",
+            (
+                f"instance_num is 1, so one batch at a time goes through {names}, and {cores} cores "
+                "can be used here"
+            ),
             f"Set instance_num, up to {cores}, if requests come from several threads.",
         )
 
