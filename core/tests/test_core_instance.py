@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 import headrace
-from headrace._build.door import Door
+from headrace._build.node_call import NodeCall
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -540,7 +540,7 @@ def test_where_nobody_registers_nothing_is_put_around():
         assert "forward" not in vars(observer)
         assert "forward" not in vars(background)
         door = forward.forward.__self__
-        assert type(door) is Door
+        assert type(door) is NodeCall
         assert door.scheduler is pipe._engine._nodes["x"].scheduler
 
 

@@ -12,21 +12,22 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend
+from headrace._build.standing import Ended
 from headrace._plan.word import planned_word
 from headrace._portable import error_text, without_locals
 from headrace.errors import BackendError, InstanceLostError, RequestError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
+    from headrace._backend import Backend
     from headrace._checked import Outcomes
     from headrace._plan.element import Element
     from headrace.keys import Request
 
     Forward = Callable[[list[Request]], Outcomes]
 
-__all__ = ["BatchEnd", "Ended", "Passage", "Standing"]
+__all__ = ["BatchEnd"]
 
 
 class BatchEnd:
@@ -87,7 +88,7 @@ class BatchEnd:
         for backend, element in self._exits:
             if element not in edges[:1]:  # else nothing has run that it could let go
                 self._open(backend, last=element in edges[1:])
-        return Ended(built, self)
+        return Ended(built, self.run)
 
     @contextmanager
     def trial(self) -> Iterator[None]:
@@ -165,45 +166,3 @@ def _edge(root: Element, place: int) -> Element:
             break
         element = inner
     return element
-
-
-class Standing(Backend):
-    """Base of what stands for another backend."""
-
-    def __init__(self, child: Backend) -> None:
-        self.child = child
-        self.min, self.max, self.rerun = child.min, child.max, child.rerun  # type: ignore[misc]
-        self._name, self._node, self._index = child._label(), child._node, child._index
-        self._lost = child._lost
-        self._bounded, self._takes_one = child._bounded, child._takes_one
-        self._state = "ready"
-
-    def _last_label(self, request: Request) -> str:
-        return self.child._last_label(request)
-
-
-class Ended(Standing):
-    """A backend with the end of its batches."""
-
-    def __init__(self, child: Backend, end: BatchEnd) -> None:
-        super().__init__(child)
-        self.end = end
-
-    def __call__(self, batch: Sequence[Request]) -> Outcomes:
-        """Run a batch; after `close` the backend refuses it, and nothing of its end is called."""
-        return self.child(batch) if self.child._state != "ready" else super().__call__(batch)
-
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Run the backend, then what is to be called at the end."""
-        return self.end.run(self.child, batch)
-
-
-class Passage(Standing):
-    """One use of a node or instance that others use, too: an exit of its own.
-
-    It calls the ``forward`` of what it stands for, so that it costs nothing.
-    """
-
-    def __init__(self, child: Backend) -> None:
-        super().__init__(child)
-        self.forward = child.forward  # type: ignore[method-assign]

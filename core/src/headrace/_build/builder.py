@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace._build.at import At, BuildSettings, Commons
 from headrace._build.batch_end import BatchEnd
-from headrace._build.door import Door, FrontDoor
 from headrace._build.elements import ElementBuilder, reached_by_name
 from headrace._build.instances import FRONT_WIDTH, instances_of
+from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import Parts
 from headrace._build.word import building_word
 from headrace._config.nesting import with_room
@@ -126,7 +126,7 @@ class Builder:
         node = self.plan.nodes[name]
 
         def build() -> ComposedNode:
-            return self._door(node) if node.door_to else self._node(node, schedule)
+            return self._second_door(node) if node.door_to else self._node(node, schedule)
 
         self.nodes[name] = built = self._alone(build)
         return built
@@ -171,13 +171,15 @@ class Builder:
         if node.init is not None:
             builder.element(node.init, replace(at, end=BatchEnd()))
         entry = at.end.around(builder.element(node.entry, at), node.entry)
-        door = self.registered.setdefault(f"node.{node.name}", entry)
-        scheduler = door.scheduler if isinstance(door, Door) else put_queue([door])
-        if node.instance is not None and isinstance(door, Door):
+        callee = self.registered.setdefault(f"node.{node.name}", entry)
+        scheduler = callee.scheduler if isinstance(callee, NodeCall) else put_queue([callee])
+        if node.instance is not None and isinstance(callee, NodeCall):
             needs = needed_keys(node.backend, builder.by_element)
             if needs != ("data",):
                 scheduler.need(needs)
-        self.registered[f"node.{node.name}"] = Door(scheduler, self.plan.links[node.name].levels)
+        self.registered[f"node.{node.name}"] = NodeCall(
+            scheduler, self.plan.links[node.name].levels
+        )
         builder.registered = self.commons.registered  # for what a backend builds later
         return ComposedNode(
             scheduler,
@@ -192,10 +194,10 @@ class Builder:
             holds=builder.looked_up - builder.registers,
         )
 
-    def _door(self, node: NodePlan) -> ComposedNode:
+    def _second_door(self, node: NodePlan) -> ComposedNode:
         """Make a second door to a node: the same queue, batches and instances."""
         target = self.nodes[node.door_to or ""]
-        self.registered[f"node.{node.name}"] = Door(
+        self.registered[f"node.{node.name}"] = NodeCall(
             target.scheduler,
             self.plan.links[node.name].levels,
             self.plan.door_timeouts_ms[node.name],
@@ -214,8 +216,8 @@ class Builder:
         parts = self._all.nested()
         builder = self._elements(None, Shared(), _no_queue)
         front = builder.element(root, At.begin(parts))
-        if isinstance(front, FrontDoor) and front.door.is_plain:
-            scheduler = front.door.scheduler
+        if isinstance(front, FrontCall) and front.call.is_plain:
+            scheduler = front.call.scheduler
         else:
             # It calls nodes and does not batch: any number of requests are inside at a time.
             scheduler = schedule([Instance(i, front, least=1, most=1) for i in range(FRONT_WIDTH)])

@@ -6,8 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.builder import Builder
-from headrace._build.door import Door, Guarded, NotCallable
 from headrace._build.instances import PolicyFactory, front_limits, limits_of
+from headrace._build.node_call import NodeCall
+from headrace._build.standing import Guarded, NotCallable
 from headrace._engine.blueprint import Blueprint, Change, NodeBlueprint
 from headrace._graph.links import Links
 from headrace._plan.word import planned_word
@@ -173,14 +174,14 @@ class _Aside:
         registered = service.commons.registered
         if self._unused is None:  # a second door, to a node to which other doors may lead
             for one, limit_ms in self._plan.door_timeouts_ms.items():
-                door = registered[f"node.{one}"]
-                if isinstance(door, Door):
-                    door.timeout_ms = limit_ms
+                call = registered[f"node.{one}"]
+                if isinstance(call, NodeCall):
+                    call.timeout_ms = limit_ms
             return
         old, new = service.nodes[name], self.builder.nodes[name]
-        for door in self.builder.registered.values():
-            if isinstance(door, Door) and door.scheduler is self._unused:
-                door.scheduler = old.scheduler
+        for call in self.builder.registered.values():
+            if isinstance(call, NodeCall) and call.scheduler is self._unused:
+                call.scheduler = old.scheduler
         registered.update({key: self.builder.registered[key] for key in new.registers})
         for gone in old.registers - new.registers:
             registered.pop(gone, None)
@@ -188,8 +189,8 @@ class _Aside:
         self.builder.registered = registered  # its own would keep instances that are retired
         for key, node in self._plan.nodes.items():
             if node.door_to == name:
-                door_node = service.nodes[key]
-                door_node.by_element, door_node.shared = new.by_element, new.shared
+                other = service.nodes[key]
+                other.by_element, other.shared = new.by_element, new.shared
 
     def _check_unheld(self) -> None:
         """Refuse to exchange instances that other nodes hold and call past the queue."""
@@ -199,8 +200,8 @@ class _Aside:
         holders["entrypoint"] = service.front.holds if service.front is not None else set()
         for holder, held in holders.items():
             for one in sorted(held & own.registers):
-                door = service.commons.registered[one]
-                if not (isinstance(door, Door) and door.scheduler is own.scheduler):
+                call = service.commons.registered[one]
+                if not (isinstance(call, NodeCall) and call.scheduler is own.scheduler):
                     raise SetupError(
                         f"{holder} holds the instance {one!r} itself, so it cannot be exchanged",
                         node=name,
@@ -210,7 +211,7 @@ class _Aside:
     def _check_guards(self, node: ComposedNode) -> None:
         """Refuse instances of other nodes that were built to be called through their queue only."""
         for one in sorted(node.holds):
-            if not isinstance(self.builder.registered[one], (Door, Guarded, NotCallable)):
+            if not isinstance(self.builder.registered[one], (NodeCall, Guarded, NotCallable)):
                 raise SetupError(
                     f"{one!r} was built for its own node alone, and cannot be called from here "
                     "as well",

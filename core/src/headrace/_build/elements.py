@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from headrace._backend import InitContext
 from headrace._build.at import LOOK_S, At, logger_of
-from headrace._build.batch_end import BatchEnd, Passage
-from headrace._build.door import Bound, Door, FrontDoor, Guarded, InThread, NotCallable
+from headrace._build.batch_end import BatchEnd
 from headrace._build.instances import device_of
+from headrace._build.node_call import FrontCall, NodeCall
+from headrace._build.standing import Bound, Guarded, InThread, NotCallable, Passage
 from headrace._build.word import Word, building_word
 from headrace._context import Shared, shown_progress
 from headrace._plan.element import elements_run, roots_of, takes_dependency
@@ -85,7 +86,7 @@ class ElementBuilder:
     def child(self, element: Element, at: At) -> Backend:
         """Build an element for one that will call it."""
         built = self.element(element, at)
-        if self.node is None or not isinstance(built, (Door, Guarded)):
+        if self.node is None or not isinstance(built, (NodeCall, Guarded)):
             return built
         passage = Passage(built)
         at.end.exit(passage, element)
@@ -197,7 +198,7 @@ class ElementBuilder:
 
     def guarded(self, built: Backend) -> Backend:
         """Let one thread at a time call a backend, unless it can take more."""
-        if isinstance(built, (Door, FrontDoor, NotCallable, Guarded)):
+        if isinstance(built, (NodeCall, FrontCall, NotCallable, Guarded)):
             return built
         return Guarded(built)
 
@@ -209,7 +210,7 @@ class ElementBuilder:
 
     def schedule(self, backends: list[Backend]) -> Backend:
         """Put the queue of the node before its instances."""
-        return Door(self._schedule(backends))
+        return NodeCall(self._schedule(backends))
 
     def _lookup(self, named: Named, at: At) -> Backend:
         if not named.registered:
@@ -222,7 +223,7 @@ class ElementBuilder:
                 node=self.name,
                 hint="Name it in the configuration: nodes are built after those they name.",
             )
-        return FrontDoor(built) if self.node is None and isinstance(built, Door) else built
+        return FrontCall(built) if self.node is None and isinstance(built, NodeCall) else built
 
     def bound(self, element: Element, at: At) -> Backend:
         """Build a name that stands for an instance, with what it depends on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.door import InThread
+from headrace._build.standing import InThread
 from headrace._plan.ranges import narrowed
 from headrace._scheduling.instance import Instance, Limits
 from headrace.errors import HeadraceError, SetupError

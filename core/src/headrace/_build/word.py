@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._build.at import At, Commons
-    from headrace._build.door import InThread
     from headrace._build.parts import Parts
+    from headrace._build.standing import InThread
     from headrace._plan.element import Element, NodePlan, PipelinePlan
     from headrace.errors import SetupError
 

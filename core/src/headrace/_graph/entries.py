@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace._scheduling.entry import NOBODY, Entry
 from headrace.errors import (
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from headrace._graph.links import Each
-    from headrace._graph.route import Step
     from headrace._graph.traversal import Failure
     from headrace._scheduling.entry import Owner
     from headrace._scheduling.scheduler import Scheduler
@@ -29,8 +28,24 @@ if TYPE_CHECKING:
 __all__ = ["Elements", "count", "elements_of", "entry_at", "needed_with_each"]
 
 
+class Called(Protocol):
+    """A node, as whoever calls it has it.
+
+    Attributes:
+        scheduler: Its queue and instances.
+        timeout_ms: The limit of a second door, which its node does not know; None for none.
+    """
+
+    scheduler: Scheduler
+    timeout_ms: float | None
+
+    @property
+    def levels(self) -> Sequence[Each]:
+        """Its own ``each``, and those of the nodes behind a second door."""
+
+
 def entry_at(
-    step: Step,
+    node: Called,
     request: Request,
     owner: Owner = NOBODY,
     *,
@@ -38,27 +53,27 @@ def entry_at(
     priority: int = 0,
 ) -> Entry:
     """Make the entry of a request at a node; one that is wrong is done, with its error."""
-    if step.timeout_ms is not None:
-        own = time.monotonic() + step.timeout_ms / 1000
+    if node.timeout_ms is not None:
+        own = time.monotonic() + node.timeout_ms / 1000
         deadline = own if deadline is None else min(own, deadline)
     entry = Entry(request, owner, deadline=deadline, priority=priority)
     try:
-        entry.weight = step.scheduler.checked(request)
+        entry.weight = node.scheduler.checked(request)
     except InputError as error:
         entry.refuse(error)
     return entry
 
 
-def elements_of(step: Step, request: Request) -> Elements:
+def elements_of(node: Called, request: Request) -> Elements:
     """Give what a node with ``each`` runs for.
 
     Raises:
         InputError: The request has no list there; it is counted.
     """
     try:
-        return Elements(step.links.levels, request)
+        return Elements(node.levels, request)
     except HeadraceError as error:
-        step.scheduler.count_refused(request, error)
+        node.scheduler.count_refused(request, error)
         raise
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from headrace._graph.links import Links
+    from headrace._graph.links import Each, Links
     from headrace._scheduling.scheduler import Scheduler
 
 __all__ = ["Hop", "Route", "Step", "make_route", "roots"]
@@ -45,6 +45,11 @@ class Step:
 
     def __post_init__(self) -> None:
         self.runs_once = not self.links.levels and self.timeout_ms is None
+
+    @property
+    def levels(self) -> Sequence[Each]:
+        """Its own ``each``, and those of the nodes behind a second door."""
+        return self.links.levels
 
     @property
     def is_plain(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._build.door import NotCallable
+from headrace._build.standing import NotCallable
 from headrace._build.word import Word
 from headrace.errors import ContractError
 

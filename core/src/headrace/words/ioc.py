@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from headrace._build.door import NotCallable
+from headrace._build.standing import NotCallable
 from headrace._build.word import Word
 from headrace._context import Shared
 from headrace._plan.element import Named

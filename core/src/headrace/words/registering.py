@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from headrace._build.at import At
-from headrace._build.door import NotCallable
+from headrace._build.standing import NotCallable
 from headrace._options import Options as _Options
 from headrace._plan.element import Named
 from headrace.errors import SetupError
