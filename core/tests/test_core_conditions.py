@@ -24,6 +24,7 @@ from headrace.policies import (
     Cut,
     Enough,
     FreeInstances,
+    Greedy,
     Idle,
     Verdict,
     Waited,
@@ -78,6 +79,49 @@ class Inst:
 
 def line(*weights, at=0.0, **more):
     return Line([Request(weight, at) for weight in weights], **more)
+
+
+# An instance that takes one request at a time.
+
+
+@given(
+    st.integers(1, 9),
+    st.integers(0, 3),
+    st.booleans(),
+    st.booleans(),
+    st.floats(0, 9),
+    st.booleans(),
+)
+def test_the_policies_of_the_module_take_what_is_full_at_once(n, running, opened, sized, now, pad):
+    """The scheduler does not ask them then."""
+
+    class Never(ConditionPolicy):
+        condition = ~Count(1) & Waited(ms=1e9)
+
+    sizes = [1] if sized else None
+    queue = line(*[1] * n, running=running, open=opened)
+    for policy in (
+        Greedy(Greedy.Options(batching_timeout=1e6, batch_sizes=sizes, pad=pad)),
+        Never(Never.Options(batch_sizes=sizes, pad=pad)),
+    ):
+        assert policy.cut.takes_what_is_full
+        assert policy.cut(queue, Inst(max=1), now) == Cut(1)
+
+
+def test_a_cut_of_ones_own_is_asked_also_where_one_request_fills_an_instance(gate, client, waiting):
+    class Pairs(Greedy):
+        def cut(self, queue, instance, now):
+            return Cut(1) if len(queue) >= 2 or gate.batches else Cut(0)
+
+    headrace.register("Pairs", Pairs, replace=True)
+    gate.open()
+    with headrace.pipe({"backend": "Gate", "batch_policy": "Pairs"}) as pipe:
+        first = client(pipe, {"data": 1})
+        waiting(pipe, 1)
+        assert gate.batches == []
+        second = client(pipe, {"data": 2})
+        assert [one.outcome()["result"] for one in (first, second)] == [1, 2]
+        assert gate.batches == [[1], [2]]
 
 
 # One at a time.

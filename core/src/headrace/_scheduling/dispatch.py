@@ -113,10 +113,12 @@ class Dispatcher(Assignment):
         self._batches = batch_policy
         self._dispatches = dispatch_policy
         self._timer = timer
+        self._takes_what_is_full = getattr(batch_policy.cut, "takes_what_is_full", False)
 
     def use(self, other: Dispatcher) -> None:
         """Decide with the policies of another dispatcher from now on."""
         self._batches, self._dispatches = other._batches, other._dispatches
+        self._takes_what_is_full = other._takes_what_is_full
 
     def dispatch(self, me: Caller | Runner | None) -> Work | None:
         """Claim instances for all batches that are due; give back the one that ``me`` runs."""
@@ -169,7 +171,10 @@ class Dispatcher(Assignment):
                 node.lose(instance)
                 offered.remove(instance)
                 return None
-            take, again_at = self._cut(QueueView(node), instance, now)
+            take, again_at = 1, None
+            all_weigh_one = node.queue.weight == node.queue.count
+            if not (self._takes_what_is_full and instance.max == 1 and all_weigh_one):
+                take, again_at = self._cut(QueueView(node), instance, now)
         except _PolicyFailedError as failed:
             self._policy_failed(failed)
             return None
@@ -298,8 +303,7 @@ class Dispatcher(Assignment):
         node = self._node
         instance, entries = work
         weight = instance.running_weight
-        full = instance.max is not None and weight >= instance.max
-        if not node.queue.count or full or instance.retired is not None:
+        if not node.queue.count or instance.full or instance.retired is not None:
             return
         now = node.clock()
         try:

@@ -263,7 +263,7 @@ class Driver:
             return  # it was posted twice
         instance.ident = get_ident()
         instance.holder = instance.thread
-        if node.queue.count:
+        if node.queue.count and not instance.full:
             with node.section, node.lock:
                 self.dispatcher.top_up(work)
         errors, _ = self._safely(work)

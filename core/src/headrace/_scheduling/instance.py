@@ -246,6 +246,11 @@ class Instance(Counts):
         return self.holder is not None
 
     @property
+    def full(self) -> bool:
+        """Whether nothing more fits into the batch that it is to run."""
+        return self.max is not None and self.running_weight >= self.max
+
+    @property
     def batches(self) -> int:
         """How many batches have been started."""
         return self.unqueued + self.queued

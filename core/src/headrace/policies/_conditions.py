@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace.policies._contract import Cut
+from headrace.policies._contract import Cut, takes_what_is_full
 from headrace.policies._defaults import Sized, oldest_of
 
 if TYPE_CHECKING:
@@ -289,6 +289,7 @@ class ConditionPolicy(Sized):
         """Give the condition; called once, when the policy is made. The default: `condition`."""
         return self.condition
 
+    @takes_what_is_full
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Cut as the class says; see `BatchPolicy.cut`."""
         take, weight, full = self._fits(queue, instance.max)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from headrace._options import Options as _Options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["BatchPolicy", "Cut", "DispatchPolicy", "InstanceView", "Queue", "Waiting"]
 
@@ -107,6 +107,18 @@ class Cut:
 
     take: int
     wake_at: float | None = None
+
+
+_Cut = TypeVar("_Cut", bound="Callable[..., Cut]")
+
+
+def takes_what_is_full(cut: _Cut) -> _Cut:
+    """Mark a `cut` that takes all that fits as soon as no more would fit, whatever else it waits for.
+
+    So nobody needs to ask it for an instance that takes one request at a time.
+    """
+    cut.takes_what_is_full = True  # type: ignore[attr-defined]
+    return cut
 
 
 class BatchPolicy:

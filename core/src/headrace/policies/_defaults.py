@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, field_validator
 
 from headrace._options import Options as _Options
-from headrace.policies._contract import BatchPolicy, Cut, DispatchPolicy
+from headrace.policies._contract import BatchPolicy, Cut, DispatchPolicy, takes_what_is_full
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,6 +105,7 @@ class Greedy(Sized):
         super().__init__(options)
         self._linger = self.options.batching_timeout / 1000
 
+    @takes_what_is_full
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Cut as the class says; see `BatchPolicy.cut`."""
         take, weight, full = self._fits(queue, instance.max)
