@@ -6,10 +6,11 @@ with OpenCV), through a network on the GPU, to the number of its class. Parts:
 - ``model``: where the model is the limit (the first network of a list that is at most half as fast
   as decoding on all processors; which one is printed). headrace with two nodes (decoding in many
   instances, the model in two, captured graphs) and 40 clients, beside the same captured module
-  called back to back with inputs that lie on the device. Then half that load, open loop: p99.
+  called back to back with inputs that lie on the device, and beside a program of the same threads
+  written by hand (`two_stages`): the floor of Python threads. Then half that load, open loop: p99.
 - ``resnet``: ResNet-50 in fp16 with graphs, beside the lower of decoding alone and the module alone,
-  and beside the naive program: 40 threads, each decodes and calls the module. Decoding on the GPU
-  runs too, whatever it gives.
+  beside the program written by hand, and beside the naive one: 40 threads, each decodes and calls
+  the module. Decoding on the GPU runs too, whatever it gives.
 - ``graphs``: the same module with and without captured graphs, batch 8, one instance.
 - ``host``: what a chain of five cheap words costs the host more than the same five calls of torch.
 - ``onnx``: OnnxTensor with the CUDA provider and inputs on the device, beside a bare
@@ -35,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 import cv2
 import numpy as np
 import torch
+from benchmarks.captured import Captured
 from benchmarks.load import (
     Load,
     arguments,
@@ -46,6 +48,7 @@ from benchmarks.load import (
     save,
     usable_cpus,
 )
+from benchmarks.two_stages import TwoStages
 
 import headrace
 
@@ -215,6 +218,19 @@ class Bench:
         files = self.files
         return self.load(lambda i: int(pipe({"data": files[i % len(files)]})["result"]), CLIENTS)
 
+    def by_hand(self, name: str, *, half: bool) -> TwoStages:
+        """Give the program of threads written by hand: decoding workers, two model threads."""
+        module = self.module(name, half)
+        runners = [Captured(module, BATCH, (SIDE, SIDE, 3)) for _ in range(2)]
+        return TwoStages(
+            picture_of, runners, decoders=self.decoders, batch=BATCH, timeout_ms=TIMEOUT_MS
+        )
+
+    def hand_written(self, program: TwoStages) -> Load:
+        """Load the program written by hand from 40 clients."""
+        files = self.files
+        return self.load(lambda i: int(program(files[i % len(files)])), CLIENTS)
+
     def naive(self, name: str, *, half: bool) -> Load:
         """40 threads: each decodes, copies to the device and calls the module."""
         module, files = self.module(name, half), self.files
@@ -257,6 +273,13 @@ def open_loop(pipe: headrace.Pipeline, files: list[bytes], rate: float, seconds:
     return 1e3 * float(np.percentile(latencies, 99))
 
 
+def _beside_hand(ours: list[Load], by_hand: list[Load], bench: Bench) -> str:
+    return (
+        f"{ratio(ours, by_hand):.3f} x the same threads written by hand ({bench.decoders} decode, 2 run the"
+        f" module): {middle(by_hand).rps:.0f} pictures a second"
+    )
+
+
 def part_model(bench: Bench) -> dict[str, Any]:
     decoding = bench.decoding()
     speeds = {}
@@ -268,10 +291,14 @@ def part_model(bench: Bench) -> dict[str, Any]:
     print(f"decoding on {bench.cores} processors alone: {decoding:.0f} pictures a second")
     for name, speed in speeds.items():
         print(f"{name}, fp32, batch {BATCH}, captured, back to back: {speed:.0f}")
-    ratios, loads = [], []
-    with headrace.pipe(bench.pipeline(chosen, half=False)) as pipe:
+    ratios, loads, by_hand = [], [], []
+    with (
+        headrace.pipe(bench.pipeline(chosen, half=False)) as pipe,
+        bench.by_hand(chosen, half=False) as program,
+    ):
         for _ in range(bench.rounds):
             loads.append(bench.headrace(pipe))
+            by_hand.append(bench.hand_written(program))
             ratios.append(loads[-1].rps / bench.bare(chosen, half=False))
         histogram = pipe.stats()["nodes"]["model"]["batch_size"]["mean"]
         rate = middle(loads).rps / 2
@@ -282,6 +309,7 @@ def part_model(bench: Bench) -> dict[str, Any]:
         f"headrace, {CLIENTS} clients, {chosen}: {middle(loads).rps:.0f} pictures a second, mean batch"
         f" {histogram:.2f}, p99 {middle(loads).p99_us / 1e3:.1f} ms\n"
         f"  {statistics.median(ratios):.3f} x the bare module (wanted: 0.95)\n"
+        f"  {_beside_hand(loads, by_hand, bench)}\n"
         f"  open loop at {rate:.0f} a second: p99 {p99_ms:.2f} ms (wanted: {limit_ms:.2f} ms, two batches"
         f" of {one_batch_ms:.2f} ms and the timeout of {TIMEOUT_MS} ms)\n",
         flush=True,
@@ -291,6 +319,8 @@ def part_model(bench: Bench) -> dict[str, Any]:
         "decoding": decoding,
         "bare": speeds,
         "ratio": statistics.median(ratios),
+        "over_by_hand": ratio(loads, by_hand),
+        "by_hand": by_hand,
         "p99_ms": p99_ms,
         "limit_ms": limit_ms,
         "loads": loads,
@@ -299,10 +329,14 @@ def part_model(bench: Bench) -> dict[str, Any]:
 
 def part_resnet(bench: Bench) -> dict[str, Any]:
     name = "tiny" if bench.quick else "resnet50"
-    ours, naive, lower = [], [], []
-    with headrace.pipe(bench.pipeline(name, half=True)) as pipe:
+    ours, by_hand, naive, lower = [], [], [], []
+    with (
+        headrace.pipe(bench.pipeline(name, half=True)) as pipe,
+        bench.by_hand(name, half=True) as program,
+    ):
         for _ in range(bench.rounds):
             ours.append(bench.headrace(pipe))
+            by_hand.append(bench.hand_written(program))
             lower.append(min(bench.decoding(), bench.bare(name, half=True)))
             naive.append(bench.naive(name, half=True))
     share = statistics.median(a.rps / b for a, b in zip(ours, lower, strict=True))
@@ -316,12 +350,21 @@ def part_resnet(bench: Bench) -> dict[str, Any]:
     print(
         f"{name} fp16: headrace {middle(ours).rps:.0f} pictures a second, naive {middle(naive).rps:.0f},"
         f" the lower of decoding and module {statistics.median(lower):.0f}\n"
-        f"  {share:.3f} x the lower one (wanted: 0.90), {times:.1f} x the naive program (wanted: 5)"
+        f"  {share:.3f} x the lower one (wanted: 0.90), {times:.1f} x the naive program (wanted: 5)\n"
+        f"  {_beside_hand(ours, by_hand, bench)}"
     )
     if on_gpu is not None:
         print(f"  decoding on the GPU: {on_gpu.rps:.0f} pictures a second")
     print(flush=True)
-    return {"share": share, "over_naive": times, "ours": ours, "naive": naive, "on_gpu": on_gpu}
+    return {
+        "share": share,
+        "over_naive": times,
+        "over_by_hand": ratio(ours, by_hand),
+        "ours": ours,
+        "by_hand": by_hand,
+        "naive": naive,
+        "on_gpu": on_gpu,
+    }
 
 
 def part_graphs(bench: Bench) -> dict[str, Any]:
@@ -421,7 +464,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0", help="where the model runs")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="what to run")
     parser.add_argument("--seconds", type=float, help="length of a window of load")
-    parser.add_argument("--decoders", type=int, help="instances that decode (all processors)")
+    parser.add_argument("--decoders", type=int, help="threads that decode (as many as processors)")
     given = parser.parse_args()
     seconds = given.seconds or (0.3 if given.quick else 4.0)
     about = environment(("headrace", "torch", "torchvision", "onnxruntime-gpu", "onnxruntime"))

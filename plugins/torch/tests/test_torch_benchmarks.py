@@ -27,3 +27,5 @@ def test_a_benchmark_runs_and_writes_its_figures(tmp_path, run_here, arguments, 
     figures = json.loads(file.read_text(encoding="utf-8"))
     assert set(figures) == {"environment", *parts}
     assert all(figures[part] for part in parts)
+    for part in {"model", "resnet"}.intersection(parts):
+        assert all(load["rps"] > 0 for load in figures[part]["by_hand"])
