@@ -6,7 +6,18 @@ from typing import Annotated, Optional
 
 import typer
 
-__all__ = ["CONTEXT_SETTINGS", "EXITS", "Config", "Json", "NoImport", "Settings", "names_beginning"]
+from headrace_cli.reporting import Group
+
+__all__ = [
+    "CONTEXT_SETTINGS",
+    "EXITS",
+    "Config",
+    "Json",
+    "NoImport",
+    "Settings",
+    "group",
+    "names_beginning",
+]
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -40,6 +51,20 @@ Settings = Annotated[
         show_default=False,
     ),
 ]
+
+
+def group(summary: str) -> typer.Typer:
+    """Make a group of commands, ``headrace GROUP COMMAND``."""
+    made = typer.Typer(
+        cls=Group,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings=CONTEXT_SETTINGS,
+        help=summary,
+    )
+    made.callback()(lambda: None)  # without it a group of one command is that command
+    return made
 
 
 def names_beginning(incomplete: str) -> list[str]:

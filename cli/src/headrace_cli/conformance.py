@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -226,20 +227,14 @@ def _show(found: Certificate) -> None:
 
 
 def _detail(verdict: Verdict) -> str:
-    if verdict.good:
-        return (
-            verdict.detail if verdict.expected is None else f"{verdict.expected}: {verdict.detail}"
-        )
-    return f"{verdict.detail}\n{verdict.reason}"
+    if not verdict.good:
+        return f"{verdict.detail}\n{verdict.reason}"
+    return verdict.detail if verdict.expected is None else f"{verdict.expected}: {verdict.detail}"
 
 
 def _caption(found: Certificate) -> str:
-    counted_rules = counted(len(found.rules), "rule")
-    excepted = len(found.expected_failures)
-    bad = [verdict.outcome for verdict in found.rules if not verdict.good]
-    blocked, unjudged = bad.count("blocked"), bad.count("not_judged")
-    failed = len(bad) - blocked - unjudged
-    counts = [counted_rules, f"{failed} failed", f"{blocked} blocked"]
-    counts += [f"{unjudged} not judged", f"{excepted} excepted"]
+    outcomes = Counter(_MARKS[verdict.outcome] for verdict in found.rules)
+    marks = ("FAILED", "blocked", "not judged", "excepted")
+    counts = ", ".join(f"{outcomes[mark]} {mark.lower()}" for mark in marks)
     ran = f"headrace {found.headrace}, Python {found.python}, {found.platform}"
-    return f"{found.expression}: {', '.join(counts)}; {ran}"
+    return f"{found.expression}: {counted(len(found.rules), 'rule')}, {counts}; {ran}"

@@ -13,11 +13,11 @@ import typer
 
 from headrace.errors import ConfigError, Problem
 from headrace.plugins import KNOWN_BACKENDS, qualifier
-from headrace_cli.arguments import CONTEXT_SETTINGS, EXITS, Json
+from headrace_cli.arguments import EXITS, Json, group
 from headrace_cli.console import OK, print_data, print_message
-from headrace_cli.names import all_plugins
+from headrace_cli.names import COMMANDS, all_plugins
 from headrace_cli.printing import as_json
-from headrace_cli.reporting import Command, Group
+from headrace_cli.reporting import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,18 +33,7 @@ _TOKEN = re.compile(
 _ROOT = "{{cookiecutter.distribution}}"
 
 
-new = typer.Typer(
-    cls=Group,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings=CONTEXT_SETTINGS,
-)
-
-
-@new.callback()
-def _new() -> None:
-    """Start a distribution of your own from a template."""
+new = group(COMMANDS["new"])
 
 
 @new.command(cls=Command, epilog=EXITS)

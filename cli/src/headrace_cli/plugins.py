@@ -11,10 +11,11 @@ import typer
 
 import headrace
 from headrace.plugins import findings, installed
-from headrace_cli.arguments import CONTEXT_SETTINGS, Json, names_beginning
+from headrace_cli.arguments import Json, group, names_beginning
 from headrace_cli.console import FAILED, OK, counted, print_data, print_message
+from headrace_cli.names import COMMANDS
 from headrace_cli.printing import print_json
-from headrace_cli.reporting import Command, Group
+from headrace_cli.reporting import Command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,14 +28,7 @@ _INSTALL = (
 )
 
 
-plugins = typer.Typer(
-    cls=Group,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings=CONTEXT_SETTINGS,
-    help="Show what is installed, what a backend takes, and what is wrong.",
-)
+plugins = group(COMMANDS["plugins"])
 
 
 @plugins.command("list", cls=Command)
@@ -45,34 +39,26 @@ def list_(json: Json = False) -> int:
     No backend is imported, only the light modules with hooks.
     """
     found = installed()
-    rows = [plugin.to_dict() for plugin in found]
     for slip in findings():
         if slip.kind == "unknown_plugin":
             print_message(f"warning: HEADRACE_PLUGINS: {slip.reason}. {slip.remedy}")
     if json:
-        print_json(rows)
+        print_json([plugin.to_dict() for plugin in found])
         return OK
     if not found:
         print_message(_INSTALL)
         return OK
     table = [("DISTRIBUTION", "VERSION", "RANGE", "STATE", "BACKENDS")]
     table += [
-        (
-            r["distribution"],
-            r["version"],
-            r["range"] or "-",
-            r["state"],
-            ", ".join(r["backends"]),
-        )
-        for r in rows
+        (one.distribution, one.version, one.range or "-", one.state, ", ".join(one.backends))
+        for one in found
     ]
     widths = [max(len(cells[i]) for cells in table) for i in range(4)]
     _print_row(table[0], widths)
-    for cells, row in zip(table[1:], rows, strict=True):
+    for cells, plugin in zip(table[1:], found, strict=True):
         _print_row(cells, widths)
-        for text in (row["reason"], row["remedy"]):
-            if text is not None:
-                print_data(f"    {text}")
+        for text in filter(None, (plugin.reason, plugin.remedy)):
+            print_data(f"    {text}")
     return OK
 
 

@@ -243,16 +243,12 @@ class _Run:
         if self.interrupted:
             text = f"interrupted; {text}, {self.begun - answered} not done"
         text += f"; {self.seconds:.2f} s, {rate:.1f} requests per second"
+        nodes = self.pipeline.stats()["nodes"].items()
+        ran = {name: node["batch_size"]["mean"] for name, node in nodes if node["batches"]}
         means = [
-            (name, node["batch_size"]["mean"])
-            for name, node in self.pipeline.stats()["nodes"].items()
-            if node["batches"]
+            f"{name} {mean:.1f}" if len(ran) > 1 else f"{mean:.1f}" for name, mean in ran.items()
         ]
-        if len(means) == 1:
-            return f"{text}, mean batch {means[0][1]:.1f}"
-        if means:
-            text += ", mean batch " + ", ".join(f"{name} {mean:.1f}" for name, mean in means)
-        return text
+        return f"{text}, mean batch {', '.join(means)}" if means else text
 
 
 def _nothing() -> None:
