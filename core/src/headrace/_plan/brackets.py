@@ -26,12 +26,7 @@ def check_arity(planning: Planning, element: Element, bracket: Bracket, scope: S
     """Check the number of children; report it if it is wrong."""
     call, cls, phases = element.call, element.cls, bracket.phases
     count = len(bracket.children)
-    try:
-        least, most = _takes(cls)
-    except (TypeError, ValueError):
-        what = f"takes={cls.takes!r} is neither a number of children nor (least, most or None)"
-        planning.add("arity", f"the class {cls.__name__} is wrong, {what}", call, scope)
-        return False
+    least, most = _takes(cls)
     if not phases and (scope.open_slot or (scope.named and takes_dependency(cls))):
         return True
     if phases and most != 0 and len(phases) != cls.phases:

@@ -130,12 +130,7 @@ def _computing(root: Element, *, threads: bool = True) -> Iterator[Element]:
         root: Where to begin.
         threads: Whether to look into ``BackgroundThread`` as well.
     """
-    todo = [root]
-    while todo:
-        element = todo.pop()
-        if planned_word(element.cls)._threaded and not threads:
-            continue
-        todo.extend(reversed(element.children))
+    for element in root.walk(lambda one: threads or not planned_word(one.cls)._threaded):
         if element.named is None and not element.children and element.spec.distribution != _CORE:
             yield element
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._graph.links import is_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
@@ -102,14 +102,18 @@ class Element:
         """The elements in its bracket, all phases one after the other."""
         return [element for phase in self.phases for element in phase]
 
-    def walk(self) -> list[Element]:
-        """Give this element and all below it, parents first."""
-        found, todo = [], [self]
+    def walk(self, into: Callable[[Element], bool] | None = None) -> Iterator[Element]:
+        """Give this element and all below it, parents first.
+
+        Args:
+            into: Tells whether what stands in an element is looked at; None for all.
+        """
+        todo = [self]
         while todo:
             element = todo.pop()
-            found.append(element)
-            todo.extend(reversed(element.children))
-        return found
+            yield element
+            if into is None or into(element):
+                todo.extend(reversed(element.children))
 
 
 @dataclass(eq=False)
@@ -174,7 +178,6 @@ class NodePlan:
         origins: Where each key came from: ``node``, ``global`` or ``default``.
         init: What is built before it, or None.
         entry: The whole node.
-        door: What ``node.{node_name}`` means: a registered element, or ``entry`` itself.
         instance: What an instance is built from, None when the node registers none.
         instance_num: How many instances it registers.
         door_to: The node that it is a second door to, or None.
@@ -188,7 +191,6 @@ class NodePlan:
     batch_policy: PolicyPlan
     dispatch_policy: PolicyPlan
     init: Element | None = None
-    door: Element | None = None
     instance: Element | None = None
     instance_num: int = 0
     door_to: str | None = None

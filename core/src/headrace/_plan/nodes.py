@@ -134,7 +134,6 @@ class NodePlanner:
             )
         if named.element is None:
             return False
-        plan.door = named.element
         first = registered.get(f"{self.name}.0")
         if first is not None:
             plan.instance, plan.instance_num = first.element, self.keys.instance_num
@@ -143,7 +142,7 @@ class NodePlanner:
             give_threads(root)
         own = [n for n in registered.values() if n.node == self.name and n.index is None]
         check_used(self.planner, own, Scope(layer))
-        door = called(plan.door)
+        door = called(named.element)
         good = self._check_one_queue(roots, door, layer)
         good &= self.planner.check_called(door, layer)
         return self._check_range(plan, door) and good

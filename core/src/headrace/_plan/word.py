@@ -262,28 +262,23 @@ def why_not_callable(element: Element) -> str | None:
 
 def needs_thread(element: Element) -> bool:
     """Tell whether a backend below owns its thread and stands in no thread or process of its own."""
-    todo = [element]
-    while todo:
-        one = todo.pop()
-        if one.named is not None and not one.children:
-            continue
-        if one.own_thread or planned_word(one.cls)._threaded:
-            continue
-        if one.cls.owns_thread:
-            return True
-        todo += one.children
-    return False
+    return any(one.cls.owns_thread and _runs_here(one) for one in element.walk(_runs_here))
+
+
+def _runs_here(element: Element) -> bool:
+    """Tell whether an element runs in the thread that runs what it stands in."""
+    elsewhere = element.own_thread or planned_word(element.cls)._threaded
+    return not elsewhere and (element.named is None or bool(element.children))
 
 
 def give_threads(root: Element) -> None:
     """Put a thread around what needs one and stands in no ``Reflect`` of an instance."""
-    todo = [root]
-    while todo:
-        element = todo.pop()
-        word = planned_word(element.cls)
-        if element.own_thread or word._threaded:
-            continue
-        if word._wiring or word._gathers:
-            todo += element.children
-        elif needs_thread(element):
+    for element in root.walk(_holds_others):
+        if not _holds_others(element) and _runs_here(element) and needs_thread(element):
             element.own_thread = True
+
+
+def _holds_others(element: Element) -> bool:
+    """Tell whether an element runs nothing by itself, so that threads are put around its children."""
+    word = planned_word(element.cls)
+    return not element.own_thread and (word._wiring or word._gathers)

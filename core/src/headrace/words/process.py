@@ -73,7 +73,7 @@ class Process(Word):
     def _check(cls, use: Use) -> bool:
         """Check that all that stands inside is there; report what is not."""
         children = use.element.children
-        inside = children[0].walk() if children else []
+        inside = list(children[0].walk()) if children else []
         own = {id(one) for one in inside}
         for one in inside:
             named = one.named
