@@ -334,7 +334,7 @@ import threading
 import _thread
 
 import headrace
-from headrace._scheduling import helpers
+from headrace._scheduling import process_threads
 
 
 class Closes(headrace.Backend):
@@ -361,7 +361,7 @@ def no_more_threads():
             setattr(threading, name, refuse)
 
 
-helpers._STAYS_S = 0.05
+process_threads._STAYS_S = 0.05
 headrace.register("Closes", Closes)
 pipes = [headrace.pipe({"backend": "Closes"}) for _ in range(2)]
 assert [pipe({"data": 1})["result"] for pipe in pipes] == [1, 1]

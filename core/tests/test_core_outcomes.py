@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace._scheduling.entry import Entry
-from headrace._scheduling.helpers import shared_timer
+from headrace._scheduling.process_threads import shared_timer
 from headrace._scheduling.queue import RequestQueue
 from headrace.errors import (
     BackendError,

@@ -10,7 +10,7 @@ import time
 import weakref
 from typing import Any, Protocol
 
-from headrace._scheduling import helpers, locks
+from headrace._scheduling import locks, process_threads
 
 __all__ = ["EXIT_S", "Closable", "close_at_exit", "usable_cpus"]
 
@@ -94,7 +94,7 @@ def _skip_destructors() -> None:
 
 
 def _in_child() -> None:
-    helpers.after_fork()
+    process_threads.after_fork()
     locks.after_fork()
     for closable in list(_open):
         closable.after_fork()

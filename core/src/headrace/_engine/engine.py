@@ -20,8 +20,8 @@ from headrace._graph.waiting import run_from_front
 from headrace._process import close_at_exit
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import DONE, unreadable
-from headrace._scheduling.helpers import errands
 from headrace._scheduling.locks import Signal, taking
+from headrace._scheduling.process_threads import errands
 from headrace.errors import ClosedError, DeadlineExceededError, InputError, SetupError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from headrace._scheduling.admission import inside
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import RUNNING, Entry
-from headrace._scheduling.helpers import callbacks, errands
 from headrace._scheduling.locks import Signal
+from headrace._scheduling.process_threads import callbacks, errands
 from headrace._scheduling.threads import cycle_of, waiting
 
 if TYPE_CHECKING:

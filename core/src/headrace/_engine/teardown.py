@@ -9,8 +9,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from headrace._scheduling.helpers import errands
 from headrace._scheduling.locks import Signal, taking
+from headrace._scheduling.process_threads import errands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

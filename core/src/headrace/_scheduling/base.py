@@ -12,9 +12,9 @@ from headrace._scheduling.admission import enter, interrupted, refuse
 from headrace._scheduling.calls import call_run_here, errand, reentrant, reset
 from headrace._scheduling.driving import Driver
 from headrace._scheduling.entry import DONE, NEW, RUNNING, Entry, checked_weight
-from headrace._scheduling.helpers import errands, shared_timer
 from headrace._scheduling.locks import main_thread
 from headrace._scheduling.node import Node
+from headrace._scheduling.process_threads import errands, shared_timer
 from headrace._scheduling.queue import Waits
 from headrace._scheduling.threads import Caller, Work, cycle_of, waiting
 from headrace.errors import ContractError, InputError, code_of
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from headrace._scheduling.helpers import Timer
     from headrace._scheduling.instance import Instance, Limits
+    from headrace._scheduling.process_threads import Timer
     from headrace.keys import Request
     from headrace.policies import BatchPolicy, DispatchPolicy
 

@@ -20,8 +20,8 @@ from functools import partial, wraps
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from headrace._scheduling.helpers import errands
 from headrace._scheduling.locks import Signal, holds_a_lock, main_thread, near_stack_end, no_room
+from headrace._scheduling.process_threads import errands
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,9 +15,9 @@ from headrace._scheduling.base import SchedulerBase
 from headrace._scheduling.batch import run_alone
 from headrace._scheduling.calls import errand
 from headrace._scheduling.entry import MISSING, refuses_change
-from headrace._scheduling.helpers import errands
 from headrace._scheduling.instance import BARGE_S, RETURNING, SWIFT_S
 from headrace._scheduling.locks import holds_a_lock, main_thread, near_stack_end
+from headrace._scheduling.process_threads import errands
 from headrace._scheduling.threads import Caller, Work
 from headrace.errors import code_of
 

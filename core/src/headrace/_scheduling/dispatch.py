@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from headrace._scheduling.entry import Entry
-    from headrace._scheduling.helpers import Timer
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
+    from headrace._scheduling.process_threads import Timer
     from headrace._scheduling.threads import Workers
     from headrace.policies import BatchPolicy, DispatchPolicy
 

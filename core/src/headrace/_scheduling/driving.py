@@ -12,7 +12,7 @@ from headrace._scheduling.admission import deadline_error, interrupted
 from headrace._scheduling.calls import errand
 from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.entry import DONE, RUNNING
-from headrace._scheduling.helpers import errands
+from headrace._scheduling.process_threads import errands
 from headrace._scheduling.threads import Runner, Work, Workers
 from headrace.errors import BackendError
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace._scheduling.entry import Entry
-    from headrace._scheduling.helpers import Timer
     from headrace._scheduling.node import Node
+    from headrace._scheduling.process_threads import Timer
     from headrace._scheduling.threads import Caller
     from headrace.policies import BatchPolicy, DispatchPolicy
 

@@ -11,8 +11,8 @@ from headrace.errors import ClosedError, InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._scheduling.helpers import Alarm
     from headrace._scheduling.locks import Signal
+    from headrace._scheduling.process_threads import Alarm
     from headrace.keys import Request
 
 
@@ -43,7 +43,7 @@ class Owner(Protocol):
         """Take note of the outcome, without any lock held; a second time changes nothing.
 
         Whoever hands the request on gives the dict back first, see `Entry.give_back`. It must be
-        short: code of the user is run by `headrace._scheduling.helpers.callbacks`.
+        short: code of the user is run by `headrace._scheduling.process_threads.callbacks`.
         """
 
 

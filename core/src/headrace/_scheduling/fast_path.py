@@ -36,9 +36,9 @@ from headrace._scheduling.batch import judged, wrapped
 from headrace._scheduling.calls import errand
 from headrace._scheduling.claiming import Claiming, fail, restore
 from headrace._scheduling.entry import MISSING
-from headrace._scheduling.helpers import errands
 from headrace._scheduling.instance import RETURNING, SWIFT_S
 from headrace._scheduling.locks import holds_a_lock, main_thread, near_stack_end, no_room
+from headrace._scheduling.process_threads import errands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

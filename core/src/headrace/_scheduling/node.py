@@ -13,9 +13,9 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, Entry, own_error
-from headrace._scheduling.helpers import errands
 from headrace._scheduling.instance import SWIFT_S, Counts, new_idle_lists
 from headrace._scheduling.locks import outermost
+from headrace._scheduling.process_threads import errands
 from headrace._scheduling.queue import NodeQuota, RequestQueue
 from headrace._scheduling.threads import Caller
 from headrace.errors import InstanceLostError, code_of

@@ -3,7 +3,7 @@
 One lock per node guards the queue, the instances and the states of the requests; only free instances
 on an idle list are taken without it. The main thread never takes it. The parts, from the bottom:
 
-- `locks`, `helpers`, `calls`: what is asked for in the main thread, or where a lock is held;
+- `locks`, `process_threads`, `calls`: what is asked for in the main thread, or where a lock is held;
 - `entry`, `instance`, `queue`: the data; `threads`: who runs batches, and who waits for whom;
 - `node`: what the parts share, the one outcome of every request, and the section under the lock;
 - `admission`: who is let into the queue; `batch`: running one batch;
@@ -23,9 +23,9 @@ from headrace._scheduling.admission import enter, held_here, inside, unfit
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, RUNNING, WAITING, own_error
 from headrace._scheduling.fast_path import FastPath
-from headrace._scheduling.helpers import errands
 from headrace._scheduling.instance import RETURNING, Counts, add_counts, new_idle_lists, summary
 from headrace._scheduling.locks import Signal, taking
+from headrace._scheduling.process_threads import errands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
