@@ -31,11 +31,7 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
 
 __all__ = [
-    "BACKENDS",
-    "CONFORMANCE",
-    "HOOKS",
     "PluginRecord",
-    "conformance_classes",
     "discover",
     "normalised_plugin",
     "unknown_plugins",
@@ -43,7 +39,6 @@ __all__ = [
 
 BACKENDS = "headrace.backends"
 HOOKS = "headrace.plugins"
-CONFORMANCE = "headrace.conformance"
 _GROUPS = (BACKENDS, HOOKS)
 _OURS = re.compile(r"\s*headrace\b(?![-_.]*\w)", re.IGNORECASE)
 
@@ -78,18 +73,10 @@ class PluginRecord:
     managers: dict[str, Any] = field(default_factory=dict, repr=False)
     answers: dict[str, list[Any]] = field(default_factory=dict, repr=False)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give the record as plain data for JSON."""
-        return {
-            "plugin": self.plugin,
-            "distribution": self.distribution,
-            "version": self.version,
-            "range": self.requires,
-            "backends": dict(sorted(self.backends.items())),
-            "state": self.state,
-            "reason": self.reason,
-            "remedy": self.remedy,
-        }
+    def refuse(self, state: str, reason: str, remedy: str = "") -> None:
+        """Say that nothing of it can be used; ``remedy`` is to install it again unless it is given."""
+        again = f"Install it again: pip install --force-reinstall {self.distribution}"
+        self.state, self.reason, self.remedy = state, reason, remedy or again
 
 
 def normalised_plugin(distribution: str) -> str:
@@ -122,23 +109,6 @@ def discover(environ: Mapping[str, str] | None = None) -> list[PluginRecord]:
     return records
 
 
-def conformance_classes() -> dict[tuple[str, str], str]:
-    """Give the import path of each conformance class, by distribution and name of the backend."""
-    from importlib.metadata import entry_points
-
-    points = entry_points(group=CONFORMANCE)
-    return {(_name_of(point), point.name): plain_path(point.value) for point in points}
-
-
-def _name_of(point: EntryPoint) -> str:
-    """Give the name of the distribution of an entry point, however broken its metadata is."""
-    try:
-        head = _head(point.dist) if point.dist is not None else None
-    except Exception:  # noqa: BLE001 - one plugin's bad metadata must not stop the others
-        head = None
-    return (head["Name"] if head else None) or _module_of(point)
-
-
 def _module_of(point: EntryPoint) -> str:
     return plain_path(point.value).partition(":")[0].partition(".")[0]
 
@@ -146,42 +116,37 @@ def _module_of(point: EntryPoint) -> str:
 def _add(by_name: dict[str, PluginRecord], points: list[EntryPoint]) -> None:
     """Make the record of one distribution, or add to that of another of the same name."""
     dist = points[0].dist
-    head: Message | None = None
     unreadable: Exception | None = None
+    version, dependencies = "unknown", tuple[str, ...]()
+    name = _module_of(points[0])  # however broken the metadata is, it has a name
     try:
-        head = _head(dist) if dist is not None else None
+        head = _head(dist)
+        name = head["Name"] or name
+        version = head["Version"] or version
+        dependencies = tuple(head.get_all("Requires-Dist") or (dist and dist.requires) or ())
     except Exception as error:  # noqa: BLE001 - one plugin's bad metadata must not stop the others
         unreadable = error
-    # However broken its metadata is, it has a name.
-    name = (head["Name"] if head else None) or _module_of(points[0])
-    record = by_name.get(name)
-    if record is not None:
-        _add_points(record, points)
+    if name in by_name:
+        _add_points(by_name[name], points)
         return
-    record = by_name[name] = PluginRecord(normalised_plugin(name), name, "unknown")
+    record = PluginRecord(normalised_plugin(name), name, version, dependencies=dependencies)
+    by_name[name] = record
     _add_points(record, points)
-    if unreadable is not None:
-        _set_unreadable(record, unreadable)
-    elif dist is not None and head is not None:
-        record.version = head["Version"] or "unknown"
+    if unreadable is None:
         try:
-            record.dependencies = tuple(head.get_all("Requires-Dist") or dist.requires or ())
             _check_range(record)
         except Exception as error:  # noqa: BLE001 - as above
-            _set_unreadable(record, error)
+            unreadable = error
+    if unreadable is not None:
+        record.refuse("broken", f"its metadata cannot be read: {unreadable}")
 
 
-def _set_unreadable(record: PluginRecord, error: Exception) -> None:
-    record.state = "broken"
-    record.reason = f"its metadata cannot be read: {error}"
-    record.remedy = f"Install it again: pip install --force-reinstall {record.distribution}"
-
-
-def _head(dist: Distribution) -> Message:
+def _head(dist: Distribution | None) -> Message:
     """Give the fields of the metadata; the description after them may be long, and is not read."""
     from email.parser import HeaderParser
 
-    text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or dist.read_text("") or ""
+    names = ("METADATA", "PKG-INFO", "")
+    text = next(filter(None, map(dist.read_text, names)), "") if dist is not None else ""
     return HeaderParser().parsestr(re.split(r"\r?\n\r?\n", text, maxsplit=1)[0])
 
 
@@ -192,9 +157,8 @@ def _add_points(record: PluginRecord, points: list[EntryPoint]) -> None:
             if path not in record.hooks:
                 record.hooks.append(path)
         elif record.backends.setdefault(point.name, path) != path:
-            record.state = "broken"
-            record.reason = f"it offers the backend {point.name!r} twice"
-            record.remedy = "Ask its author for a version that offers it once."
+            twice = f"it offers the backend {point.name!r} twice"
+            record.refuse("broken", twice, "Ask its author for a version that offers it once.")
 
 
 def _check_range(record: PluginRecord) -> None:
@@ -207,12 +171,10 @@ def _check_range(record: PluginRecord) -> None:
             continue
         record.requires, fits = asked
         if not fits:
-            record.state = "incompatible"
-            record.reason = (
-                f"it requires headrace {record.requires}, this is {headrace.__version__}"
-            )
-            record.remedy = (
-                f"Install versions that fit: pip install --upgrade {record.distribution} headrace"
+            record.refuse(
+                "incompatible",
+                f"it requires headrace {record.requires}, this is {headrace.__version__}",
+                f"Install versions that fit: pip install --upgrade {record.distribution} headrace",
             )
 
 
@@ -239,13 +201,10 @@ def _check_allowed(record: PluginRecord, allowed: str | None) -> None:
     denied = {normalised_plugin(word[1:].strip()) for word in words if word.startswith("-")}
     only = {word for word in words if not word.startswith("-")}
     if record.plugin in denied or (not denied and not only) or (only and record.plugin not in only):
-        record.state = "disabled"
-        record.reason = f"HEADRACE_PLUGINS={allowed} does not allow it"
-        record.remedy = (
-            f"Take '-{record.plugin}' out of HEADRACE_PLUGINS."
-            if record.plugin in denied
-            else f"Add {record.plugin!r} to HEADRACE_PLUGINS, or unset it."
-        )
+        remedy = f"Add {record.plugin!r} to HEADRACE_PLUGINS, or unset it."
+        if record.plugin in denied:
+            remedy = f"Take '-{record.plugin}' out of HEADRACE_PLUGINS."
+        record.refuse("disabled", f"HEADRACE_PLUGINS={allowed} does not allow it", remedy)
 
 
 def _words(allowed: str) -> list[str]:

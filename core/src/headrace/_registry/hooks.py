@@ -95,13 +95,12 @@ def call_hook(name: str) -> list[tuple[PluginRecord, Any]]:
 
 def _set_failed(record: PluginRecord, error: BaseException) -> None:
     lacking = [library_missing(error, path) for path in record.hooks]
-    record.reason = f"its hooks failed: {type(error).__name__}: {error}"
+    reason = f"its hooks failed: {type(error).__name__}: {error}"
     if all(lacking):
-        record.state = "missing_dependency"
-        record.remedy = f"Install {lacking[0]!r}, or install {record.distribution} again."
+        remedy = f"Install {lacking[0]!r}, or install {record.distribution} again."
+        record.refuse("missing_dependency", reason, remedy)
     else:
-        record.state = "broken"
-        record.remedy = f"Install it again: pip install --force-reinstall {record.distribution}"
+        record.refuse("broken", reason)
 
 
 def given(record: PluginRecord) -> dict[str, Any]:

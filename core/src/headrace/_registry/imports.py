@@ -26,7 +26,7 @@ from headrace.errors import PluginLoadError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["is_file", "refused", "run_imports"]
+__all__ = ["refused", "run_imports"]
 
 _YES = ("1", "true", "yes", "on")
 _NO = ("0", "false", "no", "off", "")
@@ -41,7 +41,7 @@ PATIENCE_S = 60.0
 """How long the importing thread may stand still outside of `threading`: libraries take long to load."""
 
 
-def is_file(item: str) -> bool:
+def _is_file(item: str) -> bool:
     """Tell whether an item of ``import`` is a file, and not a module."""
     return item.endswith(".py") or "/" in item or os.sep in item
 
@@ -61,7 +61,7 @@ def run_imports(wanted: list[tuple[str, Path]]) -> tuple[tuple[str, dict[str, ty
     """
     tables = []
     for item, base in wanted:
-        if is_file(item):
+        if _is_file(item):
             path = (base / Path(item).expanduser()).resolve()
             tables.append((str(path), _run_file(path, item)))
         else:
