@@ -97,7 +97,7 @@ class _Parser(Scanner):
         return self._bracket
 
     def _open_args(self, *, prefix: bool) -> _State:
-        frame = OpenArgs(self.at, self._draft, prefix=prefix)
+        frame = OpenArgs(self.at, self._draft, prefix)
         self.take()
         self.open.append(frame)
         self.comma = -1

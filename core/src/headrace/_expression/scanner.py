@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from headrace._expression.templates import (
     MissingError,
@@ -40,63 +41,55 @@ _MARKS = ("$", "{", "}")
 _NO_VALUES = Values(None, {})
 
 
+@dataclass(slots=True)
 class Draft:
     """A `Call` in the making."""
 
-    __slots__ = ("args", "name", "name_span", "phases", "prefix", "start")
-
-    def __init__(self, start: int) -> None:
-        self.start = start
-        self.name = ""
-        self.name_span: Span = (start, start)
-        self.args = EMPTY
-        self.prefix: Args | None = None
-        self.phases: tuple[tuple[Call, ...], ...] = ()
+    start: int
+    name: str = ""
+    name_span: Span = (0, 0)
+    args: Args = EMPTY
+    prefix: Args | None = None
+    phases: tuple[tuple[Call, ...], ...] = ()
 
 
+@dataclass(slots=True)
 class OpenArgs:
     """A ``(`` that is not closed yet; ``key`` belongs to the value that is being read."""
 
-    __slots__ = ("at", "key", "keys", "named", "owner", "positional", "prefix", "spans", "start")
-    closer = ")"
-    wants = "',' or ')'"
-
-    def __init__(self, at: int, owner: Draft, *, prefix: bool) -> None:
-        self.at = at
-        self.owner = owner
-        self.prefix = prefix
-        self.positional: list[Value] = []
-        self.named: list[tuple[str, Value]] = []
-        self.spans: list[Span] = []
-        self.keys: dict[str, int] = {}
-        self.key: str | None = None
-        self.start = at
+    at: int
+    owner: Draft
+    prefix: bool
+    positional: list[Value] = field(default_factory=list)
+    named: list[tuple[str, Value]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    keys: dict[str, int] = field(default_factory=dict)
+    key: str | None = None
+    start: int = 0
+    closer: ClassVar[str] = ")"
+    wants: ClassVar[str] = "',' or ')'"
 
 
+@dataclass(slots=True)
 class OpenList:
     """A ``[`` of a list that is not closed yet."""
 
-    __slots__ = ("at", "values")
-    closer = "]"
-    wants = "',' or ']'"
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        self.values: list[Value] = []
+    at: int
+    values: list[Value] = field(default_factory=list)
+    closer: ClassVar[str] = "]"
+    wants: ClassVar[str] = "',' or ']'"
 
 
+@dataclass(slots=True)
 class OpenBracket:
     """A ``[`` behind a name that is not closed yet."""
 
-    __slots__ = ("at", "done", "owner", "phase")
-    closer = "]"
-    wants = "',', ';' or ']'"
-
-    def __init__(self, at: int, owner: Draft) -> None:
-        self.at = at
-        self.owner = owner
-        self.done: list[tuple[Call, ...]] = []
-        self.phase: list[Call] = []
+    at: int
+    owner: Draft
+    done: list[tuple[Call, ...]] = field(default_factory=list)
+    phase: list[Call] = field(default_factory=list)
+    closer: ClassVar[str] = "]"
+    wants: ClassVar[str] = "',', ';' or ']'"
 
 
 Open: TypeAlias = OpenArgs | OpenList | OpenBracket
@@ -239,7 +232,7 @@ class Scanner:
             raise self.refuse(message, self.at, hint=hint)
         raise self.unexpected("the end of the text")
 
-    # Errors; who calls raises them.
+    # The errors, which the caller raises.
 
     def refuse(
         self,
