@@ -14,9 +14,9 @@
     word       := name characters and : + @ % ~ *
     quoted     := '"' JSON's escapes '"' | "'" no escapes "'"
 
-White space (space, tab, newline, carriage return) is free outside quotes. The parser keeps its own
-stack: a state is a method that reads a little and gives the next one, and what is open lies in
-``open``. Time and memory are linear in the text.
+White space (space, tab, newline, carriage return) is free outside quotes. A rule that needs another
+one yields it, and `run` keeps those that wait on a list of its own, so that nothing recurses however
+deep a text is nested. Time and memory are linear in the text.
 
 `read_expression` replaces placeholders where they are read, so that what one brings in can neither
 end a name or text nor begin another:
@@ -32,11 +32,10 @@ end a name or text nor begin another:
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._expression.scanner import Draft, OpenArgs, OpenBracket, OpenList, Scanner
+from headrace._expression.scanner import Scanner
 from headrace._expression.templates import (
     MissingError,
     Placeholder,
@@ -44,227 +43,160 @@ from headrace._expression.templates import (
     Values,
     whole_placeholder,
 )
-from headrace._expression.tree import Args, Call
+from headrace._expression.tree import EMPTY, Args, Call
 from headrace._expression.words import KEY, NumberError, read_word, shorten
 from headrace.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from headrace._expression.scanner import Open
-    from headrace._expression.tree import Value
+    from headrace._expression.tree import Span, Value
 
 __all__ = ["parse", "read_expression"]
 
-_State = Callable[[], Any]
+_Rule: TypeAlias = "Generator[_Rule, Any, Any]"
 
 
 class _Parser(Scanner):
-    """The states; each gives the next one, None at the end."""
+    """The rules of the grammar, each a generator: it yields a rule and is sent what that has read."""
 
-    def __init__(self, text: str, *, literal: bool = False, values: Values | None = None) -> None:
-        super().__init__(text, literal=literal, values=values)
-        self._draft = Draft(0)
-        self._result: Value = None
+    def run(self, rule: _Rule) -> Any:
+        """Read the whole text by one rule."""
+        rules, result = [rule], None
+        while rules:
+            try:
+                inner = rules[-1].send(result)
+            except StopIteration as end:
+                rules.pop()
+                result = end.value
+            else:
+                rules.append(inner)
+                result = None
+        self.finish()
+        return result
 
-    def run(self, state: _State | None) -> Value:
-        """Go from state to state, to the result."""
-        while state is not None:
-            state = state()
-        return self._result
-
-    def element(self) -> _State:
-        """Read ``[ "(" args ")" ] name`` and what follows."""
-        found = self.peek()
-        self._draft = Draft(self.at)
-        if found == "(":
-            return self._open_args(prefix=True)
-        return self._name()
-
-    def _name(self) -> _State:
-        found, start = self.peek(), self.at
-        word = self.word()
+    def element(self, word: str = "", start: int = 0) -> _Rule:
+        """Read an element; ``word`` is its name if that was read already, at ``start``."""
+        prefix, args, phases = None, EMPTY, ()
+        name_start = start
         if not word:
-            raise self.missing("name", found)
-        return self._named(word, start)
-
-    def _named(self, word: str, start: int) -> _State:
-        """Take ``word`` as the name of the draft."""
-        self._draft.name = self.name_of(word, start)
-        self._draft.name_span = (start, self.end)
+            found, start = self.peek(), self.at
+            if found == "(":
+                prefix = yield self.arguments(may_be_empty=False)
+                found = self.peek()
+            name_start = self.at
+            word = self.word()
+            if not word:
+                raise self.missing("name", found)
+        name, name_span = self.name_of(word, name_start), (name_start, self.end)
         if self.peek() == "(":
-            return self._open_args(prefix=False)
-        return self._bracket
+            args = yield self.arguments()
+            if self.peek() == "(":
+                raise self.refuse("second '( )': a name has one pair of parentheses", self.at)
+        if self.peek() == "[":
+            phases = yield self.phases()
+            if self.peek() == "(":
+                raise self.refuse("options stand before the brackets: A(c)[B]", self.at)
+            if self.peek() == "[":
+                raise self.refuse("second '[ ]': a name has one pair of brackets", self.at)
+        span = (start, self.end)
+        return Call(
+            name, args, phases, prefix=prefix, span=span, name_span=name_span, text=self.text
+        )
 
-    def _open_args(self, *, prefix: bool) -> _State:
-        frame = OpenArgs(self.at, self._draft, prefix)
-        self.take()
-        self.open.append(frame)
-        self.comma = -1
-        if self.peek() != ")":
-            return self.value
-        if prefix:
-            hint = "Remove the '()' in front of the name."
-            raise self.refuse("empty prefix: expected a value", frame.at, self.at + 1, hint=hint)
-        return self._close_args
-
-    def _bracket(self) -> _State:
-        """Read what follows a name and its options."""
-        found = self.peek()
-        if found == "(":
-            raise self.refuse("second '( )': a name has one pair of parentheses", self.at)
-        if found != "[":
-            return self._end_element
-        frame = OpenBracket(self.at, self._draft)
-        self.take()
-        self.open.append(frame)
-        self.comma = -1
+    def phases(self) -> _Rule:
+        """Read the bracket of a name."""
+        bracket = self.enter("]", "',', ';' or ']'")
         if self.peek() == "]":
             message = "empty brackets: expected a name between '[' and ']'"
-            raise self.refuse(message, frame.at, self.at + 1, hint="Leave the brackets out.")
-        return self.element
+            raise self.refuse(message, bracket.at, self.at + 1, hint="Leave the brackets out.")
+        done: list[tuple[Call, ...]] = []
+        phase: list[Call] = []
+        mark = ","
+        while mark:
+            phase.append((yield self.element()))
+            mark = self.separator(",;")
+            if mark != ",":
+                done.append(tuple(phase))
+                phase = []
+        return tuple(done)
 
-    def _end_element(self) -> _State | None:
-        draft = self._draft
-        call = Call(
-            draft.name,
-            draft.args,
-            draft.phases,
-            prefix=draft.prefix,
-            span=(draft.start, self.end),
-            name_span=draft.name_span,
-            text=self.text,
-        )
-        return self._deliver(call)
+    def arguments(self, *, may_be_empty: bool = True) -> _Rule:
+        """Read what stands in parentheses: values first, then keys with values."""
+        bracket = self.enter(")", "',' or ')'")
+        if self.peek() == ")" and not may_be_empty:
+            hint = "Remove the '()' in front of the name."
+            raise self.refuse("empty prefix: expected a value", bracket.at, self.at + 1, hint=hint)
+        positional: list[Value] = []
+        named: dict[str, Value] = {}
+        spans: list[Span] = []
+        mark = self.separator(",") if self.peek() == ")" else ","
+        while mark:
+            self.peek()
+            start, word = self.at, self.word()
+            if word and self.peek() == "=":
+                self._begin_value(bracket, word, start)
+                value = yield self.value()
+            else:
+                value = yield self.value(word, start)
+            span = (start, self.end)
+            if bracket.key is None:
+                if named:
+                    raise self._after_key([*named][-1], span)
+                positional.append(value)
+            elif bracket.key in named:
+                first = spans[len(positional) + [*named].index(bracket.key)]
+                raise self._twice(bracket.key, first, span)
+            else:
+                named[bracket.key] = value
+            spans.append(span)
+            bracket.key = None
+            mark = self.separator(",")
+        span = (bracket.at, self.end)
+        return Args(tuple(positional), tuple(named.items()), spans=tuple(spans), span=span)
 
-    def value(self) -> _State | None:
-        """Read an argument or an element of a list."""
-        found, start = self.peek(), self.at
-        frame = self.open[-1] if self.open else None
-        if isinstance(frame, OpenArgs) and frame.key is None:
-            frame.start = start
-        if found == '"' or found == "'":
-            return self._deliver(self.quoted())
-        if found == "[":
-            return self._open_list()
-        word = self.word()
-        if not word:
-            raise self.missing("value", found)
-        return self._after_word(word, start, frame)
-
-    def _open_list(self) -> _State:
-        self.open.append(OpenList(self.at))
+    def _begin_value(self, bracket: Open, key: str, start: int) -> None:
+        """Step over the ``=`` after a key."""
+        if not KEY.fullmatch(key):
+            message = f"expected a key (letters, digits and '_'), got {shorten(key)!r}"
+            raise self.refuse(message, start, start + len(key))
         self.take()
+        bracket.key = key
         self.comma = -1
-        return self._close_list if self.peek() == "]" else self.value
 
-    def _after_word(self, word: str, start: int, frame: Open | None) -> _State | None:
-        following = self.peek()
-        if following == "=" and isinstance(frame, OpenArgs) and frame.key is None:
-            if not KEY.fullmatch(word):
-                message = f"expected a key (letters, digits and '_'), got {shorten(word)!r}"
-                raise self.refuse(message, start, start + len(word))
-            self.take()
-            frame.key = word
-            self.comma = -1
-            return self.value
-        if following in ("(", "["):
-            self._draft = Draft(start)
-            return self._named(word, start)
-        return self._deliver(self._word_value(word, start))
+    def _after_key(self, key: str, span: Span) -> ConfigError:
+        message = f"positional value after {shorten(key)!r}: expected key=value"
+        return self.refuse(message, *span, hint="Values without a key come first.")
 
-    def _deliver(self, value: Value) -> _State | None:
-        """Hand a finished value or element to what is open around it, and read on."""
-        if not self.open:
-            self._result = value
-            self.finish()
-            return None
-        frame = self.open[-1]
-        if isinstance(frame, OpenArgs):
-            self._add_argument(frame, value)
-        elif isinstance(frame, OpenList):
-            frame.values.append(value)
-        elif isinstance(value, Call):
-            frame.phase.append(value)
-        return self._separator(frame)
+    def _twice(self, key: str, first: Span, second: Span) -> ConfigError:
+        shown = [repr(shorten(self.text[slice(*span)])) for span in (first, second)]
+        return self.refuse(f"key {shorten(key)!r} stands twice: {' and '.join(shown)}", *second)
 
-    def _separator(self, frame: Open) -> _State:
-        found = self.peek()
-        if found == frame.closer:
-            return self._closing(frame)
-        is_bracket = isinstance(frame, OpenBracket)
-        if found == "," or (found == ";" and is_bracket):
-            self.comma = self.at
-            self.take()
-            if isinstance(frame, OpenBracket) and found == ";":
-                frame.done.append(tuple(frame.phase))
-                frame.phase = []
-            return self.element if is_bracket else self.value
-        raise self.not_separated(frame, found)
+    def value(self, word: str = "", start: int = 0) -> _Rule:
+        """Read an argument or an element of a list; ``word`` was read already, at ``start``."""
+        if not word:
+            found, start = self.peek(), self.at
+            if found in ("'", '"'):
+                return self.quoted()
+            if found == "[":
+                return (yield self.list_of_values())
+            word = self.word()
+            if not word:
+                raise self.missing("value", found)
+        if self.peek() in ("(", "["):
+            return (yield self.element(word, start))
+        return self._word_value(word, start)
 
-    def _closing(self, frame: Open) -> _State:
-        if isinstance(frame, OpenArgs):
-            return self._close_args
-        return self._close_list if isinstance(frame, OpenList) else self._close_bracket
-
-    def _add_argument(self, frame: OpenArgs, value: Value) -> None:
-        key, span = frame.key, (frame.start, self.end)
-        if key is None:
-            if frame.named:
-                message = (
-                    f"positional value after {shorten(frame.named[-1][0])!r}: expected key=value"
-                )
-                raise self.refuse(message, *span, hint="Values without a key come first.")
-            frame.positional.append(value)
-        elif key in frame.keys:
-            first = self.text[slice(*frame.spans[frame.keys[key]])]
-            second = self.text[slice(*span)]
-            message = (
-                f"key {shorten(key)!r} stands twice: {shorten(first)!r} and {shorten(second)!r}"
-            )
-            raise self.refuse(message, *span)
-        else:
-            frame.keys[key] = len(frame.spans)
-            frame.named.append((key, value))
-        frame.spans.append(span)
-        frame.key = None
-
-    def _close_args(self) -> _State:
-        frame = self.open.pop()
-        assert isinstance(frame, OpenArgs)  # noqa: S101 - for the type checker
-        self.take()
-        args = Args(
-            tuple(frame.positional),
-            tuple(frame.named),
-            spans=tuple(frame.spans),
-            span=(frame.at, self.end),
-        )
-        self._draft = frame.owner
-        if frame.prefix:
-            self._draft.prefix = args
-            self.comma = -1
-            return self._name
-        self._draft.args = args
-        return self._bracket
-
-    def _close_list(self) -> _State | None:
-        frame = self.open.pop()
-        assert isinstance(frame, OpenList)  # noqa: S101 - for the type checker
-        self.take()
-        return self._deliver(tuple(frame.values))
-
-    def _close_bracket(self) -> _State:
-        frame = self.open.pop()
-        assert isinstance(frame, OpenBracket)  # noqa: S101 - for the type checker
-        self.take()
-        self._draft = frame.owner
-        self._draft.phases = (*frame.done, tuple(frame.phase))
-        found = self.peek()
-        if found == "(":
-            raise self.refuse("options stand before the brackets: A(c)[B]", self.at)
-        if found == "[":
-            raise self.refuse("second '[ ]': a name has one pair of brackets", self.at)
-        return self._end_element
+    def list_of_values(self) -> _Rule:
+        """Read a list."""
+        self.enter("]", "',' or ']'")
+        found: list[Value] = []
+        mark = self.separator(",") if self.peek() == "]" else ","
+        while mark:
+            found.append((yield self.value()))
+            mark = self.separator(",")
+        return tuple(found)
 
     def _word_value(self, word: str, start: int) -> Value:
         pieces = self.pieces_of(word, start)
@@ -284,11 +216,12 @@ class _Parser(Scanner):
             return text
         if not templated or len(pieces) > 1 or not isinstance(value, str):
             return value
-        brought_in = _Parser(text, literal=True)
+        parser = _Parser(text, literal=True)
         try:
-            return brought_in.run(brought_in.value)
+            brought_in: Value = parser.run(parser.value())
         except ConfigError:
             return text
+        return brought_in
 
 
 def parse(text: str) -> Call:
@@ -344,7 +277,7 @@ def _parsed(text: object, *, literal: bool = False, values: Values | None = None
     if not isinstance(text, str):
         raise TypeError(f"an expression is a str, not {type(text).__name__}")
     parser = _Parser(str(text), literal=literal, values=values)
-    tree = parser.run(parser.element)
+    tree = parser.run(parser.element())
     if parser.problems:
         raise ConfigError(parser.problems)
     assert isinstance(tree, Call)  # noqa: S101 - for the type checker

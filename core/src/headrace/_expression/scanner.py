@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from dataclasses import dataclass
 
 from headrace._expression.templates import (
     MissingError,
@@ -17,7 +16,6 @@ from headrace._expression.templates import (
     split_bare,
     split_quoted,
 )
-from headrace._expression.tree import EMPTY
 from headrace._expression.words import (
     NAME,
     PLAIN_NAME,
@@ -29,10 +27,7 @@ from headrace._expression.words import (
 )
 from headrace.errors import ConfigError, Problem
 
-if TYPE_CHECKING:
-    from headrace._expression.tree import Args, Call, Span, Value
-
-__all__ = ["Draft", "Open", "OpenArgs", "OpenBracket", "OpenList", "Scanner"]
+__all__ = ["Open", "Scanner"]
 
 _BLANKS = re.compile(r"[ \t\n\r]*")
 _WIDE_WORD = re.compile(rf"{WORD_CHARACTER[:-1]}${{}}]+")
@@ -42,57 +37,20 @@ _NO_VALUES = Values(None, {})
 
 
 @dataclass(slots=True)
-class Draft:
-    """A `Call` in the making."""
+class Open:
+    """A ``(`` or ``[`` that is not closed yet.
 
-    start: int
-    name: str = ""
-    name_span: Span = (0, 0)
-    args: Args = EMPTY
-    prefix: Args | None = None
-    phases: tuple[tuple[Call, ...], ...] = ()
-
-
-@dataclass(slots=True)
-class OpenArgs:
-    """A ``(`` that is not closed yet; ``key`` belongs to the value that is being read."""
+    Attributes:
+        at: Its place.
+        closer: The character that closes it.
+        wants: What may follow a value in it, for errors.
+        key: The key whose value is being read, None when that has none.
+    """
 
     at: int
-    owner: Draft
-    prefix: bool
-    positional: list[Value] = field(default_factory=list)
-    named: list[tuple[str, Value]] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-    keys: dict[str, int] = field(default_factory=dict)
+    closer: str
+    wants: str
     key: str | None = None
-    start: int = 0
-    closer: ClassVar[str] = ")"
-    wants: ClassVar[str] = "',' or ')'"
-
-
-@dataclass(slots=True)
-class OpenList:
-    """A ``[`` of a list that is not closed yet."""
-
-    at: int
-    values: list[Value] = field(default_factory=list)
-    closer: ClassVar[str] = "]"
-    wants: ClassVar[str] = "',' or ']'"
-
-
-@dataclass(slots=True)
-class OpenBracket:
-    """A ``[`` behind a name that is not closed yet."""
-
-    at: int
-    owner: Draft
-    done: list[tuple[Call, ...]] = field(default_factory=list)
-    phase: list[Call] = field(default_factory=list)
-    closer: ClassVar[str] = "]"
-    wants: ClassVar[str] = "',', ';' or ']'"
-
-
-Open: TypeAlias = OpenArgs | OpenList | OpenBracket
 
 
 class Scanner:
@@ -133,6 +91,28 @@ class Scanner:
         """Step over the one character that `peek` gave."""
         self.at += 1
         self.end = self.at
+
+    def enter(self, closer: str, wants: str) -> Open:
+        """Step over an opening bracket."""
+        bracket = Open(self.at, closer, wants)
+        self.open.append(bracket)
+        self.take()
+        self.comma = -1
+        return bracket
+
+    def separator(self, marks: str) -> str:
+        """Read one of ``marks`` and give it, or the end of the innermost bracket and give ``""``."""
+        found, bracket = self.peek(), self.open[-1]
+        if found == bracket.closer:
+            self.open.pop()
+            self.take()
+            self.comma = -1
+            return ""
+        if not found or found not in marks:
+            raise self._not_separated(bracket, found)
+        self.comma = self.at
+        self.take()
+        return found
 
     def word(self) -> str:
         """Read a word as written, placeholders included; ``""`` if none begins here."""
@@ -265,14 +245,14 @@ class Scanner:
         frame = self.open[-1] if self.open else None
         if not found:
             return self._ended(what, frame)
-        if isinstance(frame, OpenArgs) and frame.key is not None:
+        if frame is not None and frame.key is not None:
             return self.unexpected(f"a value for {shorten(frame.key)!r}")
         if self.comma >= 0 and frame is not None and found == frame.closer:
             mark = self.text[self.comma]
             return self.refuse(f"trailing {mark!r}: expected a {what} after it", self.comma)
         return self.unexpected(f"a {what}")
 
-    def not_separated(self, frame: Open, found: str) -> ConfigError:
+    def _not_separated(self, frame: Open, found: str) -> ConfigError:
         """Make the error for ``found`` where a separator or closer has to stand."""
         if not found:
             return self._unclosed(frame, frame.wants)
