@@ -347,7 +347,7 @@ class Engine:
         steps = self._idle()
         for one in reversed(self._retirements):
             what = f"old instances of node {one.scheduler.name}"
-            steps.append((what, partial(one.close_ended_until, until)))
+            steps.append((what, partial(one.close_ended, until=until)))
         steps.append(("the pipeline", self._closed.set))
         if self._probes is not None:
             steps.append(("the probes", self._probes.close))

@@ -40,7 +40,7 @@ class _GivenUpError(Exception):
     """The thread that asked for the reload waits no more, and knows why."""
 
 
-_BUILDS, _IN_PLACE, _FAILED = "builds", "in place", "failed"
+_WAITS, _BUILDS, _IN_PLACE, _FAILED = "waits", "builds", "in place", "failed"
 
 
 class _Job:
@@ -54,7 +54,6 @@ class _Job:
         node, changes: What to do.
         until: When its time is over, in seconds of `time.monotonic`.
         ident: Identifier of the worker; 0 until it runs.
-        turn: Whether the reloads before it are over.
         over: Whether all old instances are closed.
     """
 
@@ -63,10 +62,9 @@ class _Job:
         self.changes = changes
         self.until = time.monotonic() + timeout_s
         self.ident = 0
-        self.turn = False
         self.over = False
         self._timeout_s = timeout_s
-        self._state = _BUILDS
+        self._state = _WAITS  # for the reloads before it
         self._error: BaseException | None = None
         self._cancel: Callable[[], None] | None = None
         self._lock = threading.RLock()
@@ -83,16 +81,16 @@ class _Job:
         """Wait until the reload or its time is over; raises the error when nothing has changed."""
         while not self.over and self._state != _FAILED:
             if not self._signal.sleep(self.left_s) and not self.left_s:
-                self.fail(self._late())
+                self.fail(self._late(self._state))
                 break
         if self._state == _FAILED and self._error is not None:
             raise self._error
         if not self.over:
             _log.warning("node %s: old instances are closed when their batch ends", self.node)
 
-    def _late(self) -> DeadlineExceededError:
+    def _late(self, state: str) -> DeadlineExceededError:
         what = f"the new instances were not warm within {self._timeout_s:g} s"
-        if not self.turn:
+        if state == _WAITS:
             what = f"another reload of this pipeline did not end within {self._timeout_s:g} s"
         return DeadlineExceededError(f"{what}; nothing has changed", node=self.node)
 
@@ -101,7 +99,7 @@ class _Job:
     def fail(self, error: BaseException) -> None:
         """End the job with nothing changed, unless the new instances are in place."""
         with self._lock:
-            if self._state != _BUILDS:
+            if self._state in (_IN_PLACE, _FAILED):
                 return
             self._state, self._error = _FAILED, error
             cancel = self._cancel
@@ -115,18 +113,18 @@ class _Job:
         return False
 
     def begin(self) -> None:
-        """Take note that the reloads before are over; raises when the job has failed."""
-        with self._lock:
-            self.turn = True
-            if self._state == _FAILED:
-                raise _GivenUpError
+        """Begin to build; raises when the job has failed."""
+        self._go_on(_BUILDS)
 
     def commit(self) -> None:
         """Begin to put the new instances in place; raises when the job has failed."""
+        self._go_on(_IN_PLACE)
+
+    def _go_on(self, state: str) -> None:
         with self._lock:
             if self._state == _FAILED:
                 raise _GivenUpError
-            self._state = _IN_PLACE
+            self._state = state
 
     def on_failure(self, cancel: Callable[[], None]) -> None:
         """Call ``cancel()`` when the job fails, at once if it has."""

@@ -149,17 +149,14 @@ class Retirement:
         self._left = list(instances)
         self._lock = threading.Lock()
 
-    def close_ended_until(self, until: float) -> None:
-        """Close those whose last batch has ended, waiting for another thread until ``until``."""
-        self.close_ended(until - time.monotonic())
-
-    def close_ended(self, timeout_s: float = -1.0) -> bool:
+    def close_ended(self, until: float | None = None) -> bool:
         """Close those whose last batch has ended; give whether all are closed.
 
         Args:
-            timeout_s: How long to wait for another thread that is closing them; -1 for ever.
+            until: How long to wait for another thread that is closing them; None for ever.
         """
-        if not self._lock.acquire(timeout=timeout_s if timeout_s == -1 else max(0.0, timeout_s)):
+        timeout_s = -1.0 if until is None else max(0.0, until - time.monotonic())
+        if not self._lock.acquire(timeout=timeout_s):
             return False
         try:
             node = self._node

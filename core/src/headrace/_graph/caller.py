@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from headrace._graph.handover import Ends
     from headrace._graph.route import Route
     from headrace._graph.traversal import Visit
-    from headrace._scheduling.entry import Entry
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
@@ -113,10 +112,8 @@ def _traverse(graph: Graph, route: Route, request: Request, *, internal: bool) -
             step.scheduler.call(
                 visit.request, internal=entered or internal, home=home if entered else None
             )
-        elif step.links.levels:
-            _run_each(visit, home, entered=entered, internal=entered or internal)
         else:
-            _run_limited(visit, home, entered=entered, internal=entered or internal)
+            _run_entries(visit, home, entered=entered, internal=entered or internal)
         entered = True
         if home.outside:
             home.let_in()
@@ -137,8 +134,8 @@ def _fail(failure: Failure, request: Request) -> NoReturn:
         del failure  # see `Entry.take_error`
 
 
-def _run_limited(visit: Visit, home: Scheduler, *, entered: bool, internal: bool) -> None:
-    """Run a second door with a limit of its own.
+def _run_entries(visit: Visit, home: Scheduler, *, entered: bool, internal: bool) -> None:
+    """Run a node with ``each``, or a second door with a limit of its own.
 
     Args:
         visit: The node, and the dict that it runs on.
@@ -146,40 +143,20 @@ def _run_limited(visit: Visit, home: Scheduler, *, entered: bool, internal: bool
         entered: Whether it has; else it is to enter here.
         internal: Whether closing does not refuse it.
     """
-    entry = entry_at(visit.step, visit.request)
-    _run_entries(visit, home, [entry], entered=entered, internal=internal)
-    if entry.error is not None:
-        raise entry.take_error()  # type: ignore[misc]
-
-
-def _run_each(visit: Visit, home: Scheduler, *, entered: bool, internal: bool) -> None:
-    scheduler = visit.step.scheduler
-    elements = elements_of(visit.step, visit.request)
-    entries = elements.entries(lambda one: entry_at(visit.step, one), scheduler)
-    groups = [] if elements.may_fail_alone else [entries]
-    _run_entries(visit, home, entries, groups, entered=entered, internal=internal)
+    step, waits = visit.step, home.waits(entered=entered)
+    elements = elements_of(step, visit.request)
+    entries = elements.entries(lambda one: entry_at(step, one), step.scheduler)
+    for entry in entries:
+        entry.waits = waits
+    if entries:
+        groups = [] if elements.may_fail_alone else [entries]
+        step.scheduler.call_many(entries, internal=internal, groups=groups)
     errors = [entry.take_error() for entry in entries]
     failure = elements.gather(errors)
     if failure is not None:
         if failure not in errors:
-            scheduler.count_late(failure)
+            step.scheduler.count_late(failure)
         try:
             raise failure
         finally:
             del failure, errors  # see `Entry.take_error`
-
-
-def _run_entries(
-    visit: Visit,
-    home: Scheduler,
-    entries: list[Entry],
-    groups: list[list[Entry]] | None = None,
-    *,
-    entered: bool,
-    internal: bool,
-) -> None:
-    waits = home.waits(entered=entered)
-    for entry in entries:
-        entry.waits = waits
-    if entries:
-        visit.step.scheduler.call_many(entries, internal=internal, groups=groups or [])

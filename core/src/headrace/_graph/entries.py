@@ -65,7 +65,7 @@ def entry_at(
 
 
 def elements_of(node: Called, request: Request) -> Elements:
-    """Give what a node with ``each`` runs for.
+    """Give what a node runs for one request.
 
     Raises:
         InputError: The request has no list there; it is counted.
@@ -109,12 +109,13 @@ class _Group(NamedTuple):
 
 
 class Elements:
-    """The requests that run for one request of a node with ``each``, and how they end as one.
+    """The requests that run for one request of a node, and how they end as one.
 
-    A second door to a node with ``each`` may have an ``each`` of its own: lists in lists.
+    With ``each`` these are the elements of a list; else it is that request itself. A second door to a
+    node with ``each`` may have an ``each`` of its own: lists in lists.
 
     Attributes:
-        requests: One shallow copy per element.
+        requests: One shallow copy per element, or the request itself.
         refused: Per place among them the error of one that cannot run: it is no list of elements.
         may_fail_alone: Whether the error of an element may be less than that of the request.
     """
@@ -123,16 +124,16 @@ class Elements:
         """Make the requests.
 
         Args:
-            levels: The ``each`` of the node, the outermost first.
+            levels: The ``each`` of the node, the outermost first; empty for none.
             request: The request of the node.
 
         Raises:
             InputError: The key of the outermost is missing, or holds no list.
         """
-        self.requests: list[Request] = []
+        self.requests: list[Request] = [] if levels else [request]
         self.refused: dict[int, InputError] = {}
         self.may_fail_alone = any(each.keep_errors for each in levels)
-        self._top = self._group(levels, request)
+        self._top = self._group(levels, request) if levels else None
 
     def _group(self, levels: Sequence[Each], request: Request) -> _Group:
         each, *below = levels
@@ -178,7 +179,7 @@ class Elements:
         if failed and not self.may_fail_alone:
             return failed[0]  # the others may have been cancelled for it
         late = deadline is not None and time.monotonic() >= deadline
-        return _gather(self._top, errors, late=late)
+        return _gather(self._top, errors, late=late) if self._top is not None else None
 
 
 def _copies(each: Each, request: Request) -> list[Request]:
