@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ class Links:
         map: Per node named, pairs of source key and target key; None without a map.
         otherwise: The key ``or``: it runs only where its predecessor gave no result.
         each: Its own ``each``; None when it runs once.
-        places: Per key, where it was written, as a problem has it.
-        incomplete: Whether a key could not be read, so that links may be missing.
         reposts: The nodes at which a `Repost` in its expression lets a request go on.
         calls: The nodes that its expression calls, ``Forward[node.x]``.
         door_to: The node that it is a second door to, or None.
@@ -56,8 +54,6 @@ class Links:
     map: Mapping[str, Pairs] | None = None
     otherwise: bool = False
     each: Each | None = None
-    places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
-    incomplete: bool = False
     reposts: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
     door_to: str | None = None

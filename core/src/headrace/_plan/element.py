@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace._graph.links import is_graph
+from headrace._graph.links import Links, is_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
     from headrace._expression import Call
-    from headrace._graph.links import Links
     from headrace._options import Options
     from headrace._registry import BackendSpec
     from headrace.errors import Problem
@@ -28,6 +27,7 @@ __all__ = [
     "Prefix",
     "ProbePlan",
     "Range",
+    "WrittenLinks",
     "doors",
     "elements_run",
     "nodes_named",
@@ -224,6 +224,19 @@ class NodePlan:
         return self.instance
 
 
+@dataclass(frozen=True)
+class WrittenLinks(Links):
+    """How one node is linked to the others, as it was written.
+
+    Attributes:
+        places: Per key, where it was written, as a problem has it.
+        incomplete: Whether a key could not be read, so that links may be missing.
+    """
+
+    places: Mapping[str, Place] = field(default_factory=dict, compare=False)
+    incomplete: bool = False
+
+
 @dataclass(eq=False)
 class PipelinePlan:
     """A whole pipeline.
@@ -251,7 +264,7 @@ class PipelinePlan:
     registered: dict[str, Named] = field(default_factory=dict)
     files: tuple[tuple[str, dict[str, type[Any]]], ...] = ()
     late: Callable[[str, str | None, tuple[dict[str, Named], ...]], Element] | None = None
-    links: dict[str, Links] = field(default_factory=dict)
+    links: dict[str, WrittenLinks] = field(default_factory=dict)
     probes: tuple[ProbePlan, ...] = ()
     allow_import: bool = True
     doubts: tuple[Problem, ...] = ()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from headrace._config.nodekeys import LINK_KEYS
-from headrace._graph.links import Each, Links
+from headrace._graph.links import Each
+from headrace._plan.element import WrittenLinks
 from headrace._plan.parameters import written_key
 from headrace._problem import nearest
 from headrace.errors import ConfigError
@@ -182,24 +183,24 @@ def _twice(names: list[str]) -> list[str]:
 
 def read_links(
     name: str, table: Mapping[str, Written], shared: Mapping[str, Written], problems: Problems
-) -> Links:
+) -> WrittenLinks:
     """Read the keys of one node that link it to others; what is wrong goes to ``problems``."""
     reader = _Reader(name, table, shared, problems)
-    links = Links(
+    links = WrittenLinks(
         name,
         reader.next(),
         reader.map(),
         reader.flag("or"),
         reader.each(keep_errors=reader.keep_errors()),
-        reader.places,
-        reader.incomplete,
+        places=reader.places,
+        incomplete=reader.incomplete,
     )
     if "each_errors" in table and "each" not in table:
         reader.wrong("each_errors", "the node has no 'each'")
     return links
 
 
-def check_links(links: Mapping[str, Links], problems: Problems) -> bool:
+def check_links(links: Mapping[str, WrittenLinks], problems: Problems) -> bool:
     """Check that the links of all nodes make a graph that every request can walk to its end.
 
     Returns:
@@ -224,7 +225,7 @@ def check_links(links: Mapping[str, Links], problems: Problems) -> bool:
     return all(name in links for one in links.values() for name in one.next)
 
 
-def _check_names(one: Links, links: Mapping[str, Links], problems: Problems) -> None:
+def _check_names(one: WrittenLinks, links: Mapping[str, WrittenLinks], problems: Problems) -> None:
     """Report the names in ``next`` and ``map`` that are no nodes."""
     for key, names in (("next", one.next), ("map", one.map or ())):
         for name in names:
@@ -233,11 +234,11 @@ def _check_names(one: Links, links: Mapping[str, Links], problems: Problems) -> 
                 _wrong(problems, one, key, f"no node is called {name!r}", suggestion=near)
 
 
-def _wrong(problems: Problems, links: Links, key: str, message: str, **more: Any) -> None:
+def _wrong(problems: Problems, links: WrittenLinks, key: str, message: str, **more: Any) -> None:
     problems.add("graph", message, **{**links.places[key], **more})
 
 
-def _cycle(links: Mapping[str, Links]) -> list[str] | None:
+def _cycle(links: Mapping[str, WrittenLinks]) -> list[str] | None:
     """Find nodes that follow each other in a cycle."""
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for name, one in links.items():
@@ -253,7 +254,10 @@ def _cycle(links: Mapping[str, Links]) -> list[str] | None:
 
 
 def _check_one(
-    one: Links, links: Mapping[str, Links], before: Mapping[str, list[str]], problems: Problems
+    one: WrittenLinks,
+    links: Mapping[str, WrittenLinks],
+    before: Mapping[str, list[str]],
+    problems: Problems,
 ) -> None:
     predecessors = before[one.name]
     if one.otherwise and len(predecessors) != 1:
@@ -284,8 +288,8 @@ def _check_one(
 
 def _check_source(
     name: str,
-    one: Links,
-    links: Mapping[str, Links],
+    one: WrittenLinks,
+    links: Mapping[str, WrittenLinks],
     before: Mapping[str, list[str]],
     problems: Problems,
 ) -> None:

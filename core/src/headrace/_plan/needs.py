@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace._config.problems import Problems
-    from headrace._graph.links import Links
     from headrace._plan.declared import Needs
-    from headrace._plan.element import Element, NodePlan
+    from headrace._plan.element import Element, NodePlan, WrittenLinks
 
 __all__ = ["check_keys_read", "needed_keys"]
 
-_Ended = tuple["set[str] | None", "Links | None"]
+_Ended = tuple["set[str] | None", "WrittenLinks | None"]
 """The keys that a node may end with beside what a caller brings, None when that is unknown; and the
 node whose ``map`` made the dict they are in, None when it is the caller's."""
 
@@ -58,7 +57,7 @@ def _needs(element: Element, built: Mapping[int, Backend]) -> Needs:
 
 
 def check_keys_read(
-    links: Mapping[str, Links],
+    links: Mapping[str, WrittenLinks],
     nodes: Mapping[str, NodePlan],
     problems: Problems,
     doubts: Problems,
@@ -90,7 +89,7 @@ def check_keys_read(
             ended[name] = _either(ended[name], ended[before[name][0]])
 
 
-def _begins(one: Links, before: list[str], ended: Mapping[str, _Ended]) -> _Ended:
+def _begins(one: WrittenLinks, before: list[str], ended: Mapping[str, _Ended]) -> _Ended:
     """Give the keys that the dict of a node has at its start, as `_Ended`."""
     if not before:
         return set(), None  # and whatever the caller brings
@@ -107,7 +106,7 @@ def _either(one: _Ended, other: _Ended) -> _Ended:
 
 
 def _check_sources(
-    one: Links, ended: Mapping[str, _Ended], problems: Problems, doubts: Problems
+    one: WrittenLinks, ended: Mapping[str, _Ended], problems: Problems, doubts: Problems
 ) -> None:
     """Report the keys that a ``map`` takes from nodes which do not end with them."""
     for node, pairs in (one.map or {}).items():
@@ -127,7 +126,11 @@ def _check_sources(
 
 
 def _check_first(
-    one: Links, mapped: Links, nodes: Mapping[str, NodePlan], keys: set[str], problems: Problems
+    one: WrittenLinks,
+    mapped: WrittenLinks,
+    nodes: Mapping[str, NodePlan],
+    keys: set[str],
+    problems: Problems,
 ) -> None:
     """Report the keys that a node reads first and that the ``map`` before it does not bring."""
     needs: Needs = {}
@@ -153,7 +156,9 @@ def _check_first(
             )
 
 
-def _written(one: Links, nodes: Mapping[str, NodePlan], keys: set[str] | None) -> set[str] | None:
+def _written(
+    one: WrittenLinks, nodes: Mapping[str, NodePlan], keys: set[str] | None
+) -> set[str] | None:
     """Give the keys that the dict of a node may have at its end; None when that is unknown."""
     if keys is None or one.levels:
         return None if keys is None else {*keys, RESULT}

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace._config.problems import Problems
-    from headrace._graph.links import Links
-    from headrace._plan.element import Element, NodePlan, Place
+    from headrace._plan.element import Element, NodePlan, Place, WrittenLinks
 
 __all__ = ["check_front", "check_reposts", "with_calls"]
 
@@ -21,7 +20,9 @@ Ways = dict[str, set[str]]
 """Per node, itself and all that come after it."""
 
 
-def with_calls(links: Mapping[str, Links], nodes: Mapping[str, NodePlan]) -> dict[str, Links]:
+def with_calls(
+    links: Mapping[str, WrittenLinks], nodes: Mapping[str, NodePlan]
+) -> dict[str, WrittenLinks]:
     """Add to the links what the expressions say: where `Repost` leads, which nodes are called."""
     found = dict(links)
     for name, node in nodes.items():
@@ -39,7 +40,7 @@ def with_calls(links: Mapping[str, Links], nodes: Mapping[str, NodePlan]) -> dic
 
 
 def check_reposts(
-    links: Mapping[str, Links], nodes: Mapping[str, NodePlan], problems: Problems
+    links: Mapping[str, WrittenLinks], nodes: Mapping[str, NodePlan], problems: Problems
 ) -> None:
     """Check that every walk that a `Repost` ends can go on. The nodes must form no cycle."""
     if not any(one.reposts for one in links.values()):
@@ -55,7 +56,10 @@ def check_reposts(
 
 
 def check_front(
-    front: Element, links: Mapping[str, Links], nodes: Mapping[str, NodePlan], problems: Problems
+    front: Element,
+    links: Mapping[str, WrittenLinks],
+    nodes: Mapping[str, NodePlan],
+    problems: Problems,
 ) -> None:
     """Check what an ``entrypoint`` does to the graph: there is no walk where nothing walks."""
     run = elements_run(nodes, [front])
@@ -86,7 +90,7 @@ def check_front(
             )
 
 
-def _places(nodes: Mapping[str, NodePlan], one: Links) -> dict[str, Place]:
+def _places(nodes: Mapping[str, NodePlan], one: WrittenLinks) -> dict[str, Place]:
     """Give where each Repost that a node may run is written, by its target."""
     if one.name not in nodes:
         return {}
@@ -95,7 +99,7 @@ def _places(nodes: Mapping[str, NodePlan], one: Links) -> dict[str, Place]:
 
 
 def _wrong(
-    one: Links, target: str, links: Mapping[str, Links], after: Ways, ends: Ways
+    one: WrittenLinks, target: str, links: Mapping[str, WrittenLinks], after: Ways, ends: Ways
 ) -> tuple[str, str] | None:
     if one.each is not None:
         return (
@@ -130,12 +134,12 @@ def _wrong(
     return None
 
 
-def _after(links: Mapping[str, Links]) -> Ways:
+def _after(links: Mapping[str, WrittenLinks]) -> Ways:
     """Find what comes after each node by ``next``, the node itself included."""
     return {name: _closure(name, {n: one.next for n, one in links.items()}) for name in links}
 
 
-def _ends(links: Mapping[str, Links], after: Ways) -> Ways:
+def _ends(links: Mapping[str, WrittenLinks], after: Ways) -> Ways:
     """Find the nodes at which a walk from each node may end, by ``next`` and by `Repost`."""
     ways = {name: (*one.next, *one.reposts) for name, one in links.items()}
     return {name: {n for n in _closure(name, ways) if not links[n].next} for name in after}
