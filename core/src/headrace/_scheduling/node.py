@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from headrace.errors import ClosedError
 
 
+take = deque.popleft
+
 _log = logging.getLogger("headrace.scheduling")
 
 
@@ -264,16 +266,25 @@ class Node:
                     self.look_if_quiet()
 
     def _notify_owners(self) -> None:
-        while self.settled:
-            try:
-                entry = self.settled.popleft()
-            except IndexError:  # another thread was quicker
-                return
-            self._notify_one(entry)
+        entry: Entry | None = None
+        try:
+            while self.settled:
+                # The entry leaves the queue and gets its name in one step of the interpreter.
+                (entry,) = map(take, (self.settled,))
+                self._notify_one(entry)
+                entry = None
+        except IndexError:  # another thread was quicker
+            pass
+        finally:
+            if entry is not None:  # something hit this thread: whoever is next notifies its owner
+                self.settled.appendleft(entry)
 
     def _notify_one(self, entry: Entry) -> None:
         try:
-            entry.owner.finished(entry)
+            try:
+                entry.owner.finished(entry)
+            except BaseException:  # noqa: BLE001 - it may be meant for the thread, and not for the entry
+                entry.owner.finished(entry)
         except BaseException as error:  # noqa: BLE001 - the others must be notified
             _log.error("node %s: an outcome could not be delivered", self.name, exc_info=error)
         entry.owner = NOBODY  # an owner knows its entry: together they would be garbage

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._scheduling.calls import served_by
 from headrace._scheduling.driving import Driver
 from headrace._scheduling.locks import main_thread, taking
-from headrace._scheduling.node import Node
+from headrace._scheduling.node import Node, take
 from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Caller
 
@@ -147,16 +147,13 @@ class ProbedNode(Node):
     def _notify_owners(self) -> None:
         """Let the probes hear of what was settled, then notify the owners. Without the lock."""
         interrupt: BaseException | None = None
-        callers: list[Entry] = []
-        others: list[Entry] = []
+        entry: Entry | None = None
+        taken: list[Entry] = []
         ended = self.clock()
         try:
             while self.settled:
-                try:
-                    entry = self.settled.popleft()
-                except IndexError:  # another thread was quicker
-                    break
-                (callers if isinstance(entry.owner, Caller) else others).append(entry)
+                (entry,) = map(take, (self.settled,))
+                taken.append(entry)
                 try:
                     entry.give_back()
                 finally:
@@ -165,10 +162,15 @@ class ProbedNode(Node):
                     self.hear(entry.request, entry.arrival, ended, entry.error)
                 except KeyboardInterrupt as raised:
                     interrupt = raised
+        except IndexError:  # another thread was quicker
+            pass
         finally:
-            self._answer(callers)
-            for entry in others:
-                self._notify_one(entry)
+            if entry is not None and entry not in taken:
+                taken.append(entry)
+            self._answer([entry for entry in taken if isinstance(entry.owner, Caller)])
+            for entry in taken:
+                if not isinstance(entry.owner, Caller):
+                    self._notify_one(entry)
         if interrupt is not None:
             raise interrupt
 
