@@ -589,7 +589,7 @@ def test_the_front_of_a_pipeline_may_be_an_expression():
 # Depth.
 
 
-@pytest.mark.parametrize("depth", [1000, 100_000])
+@pytest.mark.parametrize("depth", [1000, 30_000])
 def test_sequences_directly_in_sequences_are_joined_to_any_depth(depth):
     assert run("S[" * depth + "X" + "]" * depth) == "X"
     assert run("S[X," * 1000 + "Y" + "]" * 1000) == "Y"
