@@ -61,6 +61,10 @@ the others are **not judged**, pytest skips them with that reason, and the certi
 and certifies nothing (exit status 1). Marks of the class and `pytestmark` of its module count for
 its tests, so `-m "not gpu"` leaves out what has `@pytest.mark.gpu`.
 
+**A backend that works only inside another expression** (a part of an `IoC`) names the conformance class
+of that expression, `inside = WholeConformance`. Rules about its class are judged of itself, those that
+build or run it of the whole.
+
 Numbers with fractions in two results count as equal within `rtol = 1e-5` and `atol = 1e-6`, which
 the class may set; everything else is compared exactly, arrays by dtype, shape and content. Arrays on
 a device are compared and kept by a copy on the host, through whatever they have for that: `cpu()`,

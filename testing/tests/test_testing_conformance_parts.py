@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import headrace
+from headrace.errors import BackendError, InputError, SetupError
 from headrace_testing import BackendConformance, certify
 from headrace_testing.conformance import rules
 from headrace_testing.conformance.memory import shares_memory
@@ -188,3 +189,90 @@ def test_rules_about_keys_do_not_apply_where_none_is_read():
     about_keys = {"missing-key", "wrong-type", "wrong-shape", "wrong-dtype", "bad-item-alone"}
     about_imports = {"imports-lazily", "missing-library"}  # it is a class of a test module
     assert set(found) == about_keys | about_imports
+
+
+class PartOfConformance(headrace.Backend):
+    """Adds one, after another part has shown that it may.
+
+    Reads:
+        data: A number.
+    Writes:
+        result: The number and one.
+    Batch:
+        1 or more.
+
+    Raises:
+        InputError: There is no data.
+        BackendError: Nothing was shown.
+    Source:
+        own
+    """
+
+    rerun = True
+    broken = False
+
+    def init(self, options, context):
+        if not context.scope.get("shown", False):
+            raise SetupError("it works only inside IoC[ShowOfConformance,...]")
+
+    def forward(self, batch):
+        outcomes = []
+        for request in batch:
+            right = isinstance(request.get("data"), int)
+            outcomes.append(None if right else InputError("there is no number", key="data"))
+            if right:
+                request["result"] = request["data"] + (len(batch) if self.broken else 1)
+        return outcomes
+
+
+class ShowOfConformance(headrace.Backend):
+    """Shows that the other may; it is never called."""
+
+    reads = writes = ()
+
+    def init(self, options, context):
+        context.scope.get_or_create("shown", lambda: True)
+
+    def forward(self, batch):
+        raise BackendError("it is never called")
+
+
+class WholeConformance(BackendConformance):
+    __test__ = False
+    expression = "IoC[ShowOfConformance,PartOfConformance;PartOfConformance]"
+    options = {"max": 4}  # noqa: RUF012
+
+    def make_item(self, k):
+        return {"data": k}
+
+
+class InsideConformance(WholeConformance):
+    expression = "PartOfConformance"
+    inside = WholeConformance
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_part_is_judged_by_itself_and_in_the_whole(broken, monkeypatch):
+    for cls in (PartOfConformance, ShowOfConformance):
+        headrace.register(cls.__name__, cls, replace=True)
+    monkeypatch.setattr(PartOfConformance, "broken", broken)
+    found = certify(InsideConformance)
+    outcomes = {v.id: v for v in found.rules}
+    assert found.backend == "PartOfConformance"
+    assert outcomes["docstring-sections"].detail == ""
+    assert outcomes["order-kept"].detail.startswith("judged in IoC[ShowOfConformance,")
+    wrong = {v.id: v.detail for v in found.rules if not v.good}
+    assert found.certified is not broken, wrong
+    if broken:
+        assert set(wrong) >= {"batch-equals-items"}
+
+
+def test_what_the_whole_lacks_the_part_lacks(monkeypatch):
+    for cls in (PartOfConformance, ShowOfConformance):
+        headrace.register(cls.__name__, cls, replace=True)
+    monkeypatch.setattr(WholeConformance, "unavailable", lambda self: "no device")
+    found = certify(InsideConformance)
+    assert (found.unavailable, found.certified) == ("no device", False)
+    outcomes = {v.id: (v.outcome, v.detail) for v in found.rules}
+    assert outcomes["runs"] == ("not_judged", f"judged in {WholeConformance.expression}: no device")
+    assert outcomes["docstring-keys"][0] == "passed"

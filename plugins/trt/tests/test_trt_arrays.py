@@ -129,6 +129,17 @@ def test_slices_of_an_array_on_the_device():
     assert cuda.memory == {}
 
 
+def test_memory_that_cannot_be_given_back_is_told_in_the_log(caplog, monkeypatch):
+    cuda = FakeCuda()
+    pool = DevicePool(cuda, cuda.stream_create())
+    block = pool.take(300)
+    pool.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda, "free", lambda pointer: pointer / 0)
+        del block
+    assert "512 bytes of device memory could not be given back" in caplog.text
+
+
 def test_arrays_of_others_are_read_where_they_are():
     cuda = FakeCuda(devices=2)
     array = OnDevice(cuda, np.zeros((2, 3), np.float16), stream=7)

@@ -37,6 +37,10 @@ class OnThisMachine(conformance.TensorrtInferTensorConformance):
 @pytest.mark.parametrize(
     ("kit", "more"),
     [
+        (conformance.Onnx2TensorrtConformance, {}),
+        (conformance.LoadTensorrtEngineConformance, {}),
+        (conformance.TensorrtCatConformance, {}),
+        (conformance.TensorrtSplitConformance, {}),
         (conformance.TensorrtInferTensorConformance, {}),
         (conformance.TensorrtTensorConformance, {"output_device": "cuda"}),
         (conformance.TensorrtTensorConformance, {"cuda_graph": True}),
@@ -55,7 +59,9 @@ def test_every_rule_is_kept_on_a_device_of_host_memory(device, monkeypatch, kit,
         return CachedPlan(Path("it.plan"), json.dumps(told).encode(), False, {})
 
     monkeypatch.setattr("headrace_trt.obtaining.build_engine", build_engine)
-    members = {"options": {**kit.options, **more}, "unavailable": lambda self: None}
+    here = {"unavailable": lambda self: None}
+    inside = kit.inside and type("WholeOnFake", (kit.inside,), here)
+    members = {**here, "options": {**kit.options, **more}, "inside": inside}
     certificate = certify(type("OnFake", (kit,), members))
     wrong = [(v.id, v.detail) for v in certificate.rules if v.outcome in ("failed", "blocked")]
     assert wrong == []

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
     from headrace.keys import Request
 
-__all__ = ["TensorrtInferTensorConformance", "TensorrtTensorConformance"]
+__all__ = [
+    "LoadTensorrtEngineConformance",
+    "Onnx2TensorrtConformance",
+    "TensorrtCatConformance",
+    "TensorrtInferTensorConformance",
+    "TensorrtSplitConformance",
+    "TensorrtTensorConformance",
+]
 
 MODEL = Path(__file__).with_name("conformance.onnx")
 """``y = relu(x W + b)``: ``x`` is ``float32 [N, 3]``, ``y`` is ``float32 [N, 2]``."""
@@ -56,3 +63,38 @@ class TensorrtTensorConformance(_OnCuda):
 
     __test__ = True
     expression = "TensorrtTensor"
+
+
+class Onnx2TensorrtConformance(_OnCuda):
+    """The word that builds; it is never called."""
+
+    __test__ = True
+    expression = "Onnx2Tensorrt"
+    inside = TensorrtTensorConformance
+
+
+class LoadTensorrtEngineConformance(_OnCuda):
+    """The word that loads a plan; it is never called."""
+
+    __test__ = True
+    expression = "LoadTensorrtEngine"
+    options: Mapping[str, Any] = {"model": str(MODEL), "max": 8}
+    inside = TensorrtTensorConformance
+
+
+class TensorrtCatConformance(_OnCuda):
+    """The part that gathers a batch."""
+
+    __test__ = True
+    expression = "TensorrtCat"
+    options: Mapping[str, Any] = {"max": 8}
+    inside = TensorrtTensorConformance
+
+
+class TensorrtSplitConformance(_OnCuda):
+    """The part that hands the rows out."""
+
+    __test__ = True
+    expression = "TensorrtSplit"
+    options: Mapping[str, Any] = {"max": 8}
+    inside = TensorrtTensorConformance

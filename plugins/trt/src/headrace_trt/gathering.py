@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import BackendError
+from headrace.errors import BackendError, InputError
 from headrace_trt.arrays import DeviceArray
 from headrace_trt.results import check_rows, rows_of, whole
 
@@ -131,6 +131,7 @@ class Gathering:
         """Give each request its rows of the result of the gathered batch, which is its ``data``.
 
         Raises:
+            InputError: A request has no ``data``.
             BackendError: A request was not gathered, or the result has other rows.
         """
         several = len(self._rows) > 1
@@ -141,6 +142,8 @@ class Gathering:
             if found is None:
                 raise BackendError("this request was not gathered by the TensorrtCat of this batch")
             number, start, rows, sample = found
+            if "data" not in request:
+                raise InputError("the request lacks a key", key="data", expected="a result")
             data = request["data"]
             if several:
                 data = data[number]

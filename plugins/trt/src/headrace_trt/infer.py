@@ -203,6 +203,7 @@ class TensorrtSplit(headrace.Backend):
         1 or more.
 
     Raises:
+        InputError: A request has no ``data``.
         BackendError: The result does not have the rows of the batch.
     Source:
         own

@@ -23,11 +23,11 @@ class LoadTensorrtEngine(EngineWord):
     instances of the node on one device share it.
 
     Reads:
-        data: Nothing is read: it is never called.
+        Nothing. It is never called.
     Writes:
-        result: Nothing is written.
+        Nothing.
     Batch:
-        It is never called.
+        1 or more, though it is never called.
 
     Raises:
         BackendError: It was called.
@@ -36,8 +36,6 @@ class LoadTensorrtEngine(EngineWord):
     """
 
     Options = LoadOptions
-    reads = ("data",)
-    writes = ("result",)
 
     def init(self, options: LoadOptions, context: headrace.InitContext) -> None:
         """Give the engine: out of the node's store, or loaded."""

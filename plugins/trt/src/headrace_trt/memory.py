@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from headrace_trt.cuda import Cuda
 
 __all__ = ["Block", "Buffer", "DevicePool", "PinnedArena", "Stream"]
+
+_log = logging.getLogger("headrace.trt")
 
 ALIGNMENT: Final = 256
 """What TensorRT asks of addresses, and what every allocation of CUDA has, in bytes."""
@@ -58,10 +62,14 @@ class Block:
         """Whether another library was given the address: it may have work queued elsewhere."""
 
     def __del__(self) -> None:
-        try:  # noqa: SIM105 - suppress() costs more, and a block is dropped per result
+        if sys.is_finalizing():
+            return  # modules may be gone; the driver takes the memory of a process that ends
+        try:
             self._pool._give_back(self.pointer, self.nbytes, foreign=self.foreign)
-        except Exception:  # noqa: BLE001, S110 - at the interpreter's exit anything may be gone
-            pass
+        except Exception as error:  # noqa: BLE001 - whoever drops a result cannot be told
+            _log.warning(
+                "%d bytes of device memory could not be given back: %s", self.nbytes, error
+            )
 
 
 class DevicePool:

@@ -24,11 +24,11 @@ class Onnx2Tensorrt(EngineWord):
     instances of the node on one device share it.
 
     Reads:
-        data: Nothing is read: it is never called.
+        Nothing. It is never called.
     Writes:
-        result: Nothing is written.
+        Nothing.
     Batch:
-        It is never called.
+        1 or more, though it is never called.
 
     Raises:
         BackendError: It was called.
@@ -37,8 +37,6 @@ class Onnx2Tensorrt(EngineWord):
     """
 
     Options = BuildOptions
-    reads = ("data",)
-    writes = ("result",)
 
     def init(self, options: BuildOptions, context: headrace.InitContext) -> None:
         """Give the engine: out of the node's store, out of the cache, or built."""

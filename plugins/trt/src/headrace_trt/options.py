@@ -94,7 +94,9 @@ class BuildOptions(headrace.Options):
         "channel, in units of the input.",
     )
     std: tuple[FiniteFloat, ...] | FiniteFloat | None = Field(
-        None, description="What the difference is divided by, inside the network, likewise."
+        None,
+        description="What the difference is divided by inside the network, one number or one per "
+        "channel, in units of the input.",
     )
     image_input: bool = Field(
         False,
@@ -128,7 +130,9 @@ class BuildOptions(headrace.Options):
         None, ge=0, description="Most streams beside the main one; default: the library's."
     )
     sparsity: bool = Field(False, description="Whether sparse weights are used as such.")
-    dla_core: int | None = Field(None, ge=0, description="DLA core to build for; default: the GPU.")
+    dla_core: int | None = Field(
+        None, ge=0, description="Index of the DLA core to build for, from 0; default: the GPU."
+    )
     refit: bool = Field(False, description="Whether the weights can be changed later.")
     strip: bool = Field(
         False, description="Whether the plan is kept without weights; they come from `model`."

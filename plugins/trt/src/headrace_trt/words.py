@@ -38,6 +38,8 @@ class EngineWord(headrace.Backend):
     """Base of the words that bring an engine; they are built, and never called."""
 
     owns_thread = True
+    reads: tuple[str, ...] | type = ()
+    writes: tuple[str, ...] | type = ()
     _engine: Engine | None = None
 
     def forward(self, batch: list[Request]) -> None:

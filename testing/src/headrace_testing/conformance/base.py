@@ -25,6 +25,8 @@ class BackendConformance:
         options: Node keys and options that go beside it in the configuration.
         expected_failures: Per rule that the backend does not keep, the reason, which the
             certificate shows. A rule listed here that is kept is itself a failure.
+        inside: For a backend that works only as a part of another expression, the conformance class
+            of that expression: rules that build or run it are judged there.
         rtol, atol: How far numbers with fractions in two results may differ and still count as
             equal: ``abs(a - b) <= atol + rtol * abs(b)``. Everything else is compared exactly.
     """
@@ -32,6 +34,7 @@ class BackendConformance:
     expression: str = ""
     options: Mapping[str, Any] = {}
     expected_failures: Mapping[str, str] = {}
+    inside: type[BackendConformance] | None = None
     rtol: float = 1e-5
     atol: float = 1e-6
 

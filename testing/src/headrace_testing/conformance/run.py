@@ -7,6 +7,7 @@ import difflib
 import json
 import platform
 import warnings
+from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,7 @@ class ConformanceRun:
         self.rules = rules()
         self.subject = Subject(cls(), promised)
         self.expected = dict(cls.expected_failures)
+        self._inside = None if cls.inside is None else ConformanceRun(cls.inside)
         self._verdicts: dict[str, Verdict] = {}
         self._builds = _that_build(self.rules)
 
@@ -130,11 +132,18 @@ class ConformanceRun:
     def close(self) -> None:
         """Close what was built."""
         self.subject.close()
+        if self._inside is not None:
+            self._inside.close()
 
     def verdict(self, identifier: str) -> Verdict:
         """Judge one rule, and before it those that it needs; each is judged once."""
         if identifier not in self._verdicts:
-            self._verdicts[identifier] = self._judge(self.rules[identifier])
+            found = self._judge(self.rules[identifier])
+            if self._inside is not None and found.outcome == NOT_JUDGED:
+                found = self._inside.verdict(identifier)
+                where = f"judged in {self._inside.subject.kit.expression}"
+                found = replace(found, detail=": ".join(filter(None, (where, found.detail))))
+            self._verdicts[identifier] = found
         return self._verdicts[identifier]
 
     def _judge(self, rule: Rule) -> Verdict:
@@ -172,7 +181,10 @@ class ConformanceRun:
 
     def certificate(self) -> Certificate:
         """Judge all rules."""
-        return describe(self.subject, tuple(self.verdict(identifier) for identifier in self.rules))
+        found = describe(self.subject, tuple(self.verdict(identifier) for identifier in self.rules))
+        if self._inside is not None:
+            found = replace(found, unavailable=self._inside.subject.unavailable)
+        return found
 
 
 def describe(subject: Subject, verdicts: tuple[Verdict, ...]) -> Certificate:

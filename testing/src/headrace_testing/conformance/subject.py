@@ -49,7 +49,8 @@ class Subject:
     Attributes:
         kit: An instance of the class.
         promised: The class that an entry point promises, or None.
-        unavailable: What this machine lacks to build the backend, None for nothing.
+        unavailable: Why the backend cannot be built by itself (what this machine lacks, or that it
+            works only inside another expression); None where it can.
         measured: What rules have measured once and share.
     """
 
@@ -62,6 +63,8 @@ class Subject:
                 f"{type(kit).__name__}.unavailable() gives {lacking!r}, which is neither None nor a "
                 "text that says what is lacking"
             )
+        if kit.inside is not None:
+            self.unavailable = f"it works only inside {kit.inside.expression}"
         self._open: list[Live] = []
         self._expected: dict[int, Any] = {}
         self.measured: dict[Any, Any] = {}
