@@ -262,6 +262,42 @@ def test_an_element_under_a_condition_may_not_ask_for_company(text):
         headrace.PipelineConfig.load({"backend": text, "min": 2, "max": 4})
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "S[Inc,(key=k)InitMadeRange(2,4)]",
+            "InitMadeRange needs at least 2, and a branch may get",
+        ),
+        ("HasKey(k)[InitMadeRange(2,4)]", "InitMadeRange needs at least 2, and a branch may get"),
+        (
+            "S[InitMadeRange(1,2),InitMadeRange(4,8)]",
+            "needs at least 4, InitMadeRange takes at most 2",
+        ),
+    ],
+)
+def test_ranges_that_only_init_knows_are_refused_in_plain_words(text, problem):
+    class InitMadeRange(headrace.Backend):
+        class Options(headrace.Options):
+            positional = ("low", "high")
+            low: int
+            high: int
+
+        def init(self, options, context):
+            self.min, self.max = options.low, options.high
+
+        def forward(self, batch):
+            raise AssertionError("it is never built to the end")
+
+    headrace.register("InitMadeRange", InitMadeRange, replace=True)
+    with pytest.raises(SetupError) as caught:
+        headrace.pipe({"backend": text, "max": 8})
+    assert problem in caught.value.what
+    assert "ValueError" not in str(caught.value)
+    assert caught.value.node == "main"
+    assert text.startswith(caught.value.backend)
+
+
 # Conditions.
 
 

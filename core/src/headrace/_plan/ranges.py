@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace._plan.element import Range
 from headrace._weights import range_problem
+from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from headrace._backend import Backend
@@ -22,6 +23,7 @@ __all__ = [
     "depending_range",
     "inside",
     "narrowed",
+    "of_built",
     "ranged",
     "sequence",
     "states_range",
@@ -108,6 +110,22 @@ def ranged(
         Ranged(child._label(), (child.min, child.max), condition)
         for child, condition in zip(children, conditional, strict=True)
     ]
+
+
+def of_built(
+    rule: Callable[[Sequence[Ranged]], Range],
+    children: Sequence[Backend],
+    prefixes: Sequence[tuple[Sequence[Any], Mapping[str, Any]]] = (),
+) -> Range:
+    """Give the range of a container by a rule of this module, of children that are built.
+
+    Raises:
+        SetupError: The rule refuses what ``init`` of the children made of their ranges.
+    """
+    try:
+        return rule(ranged(children, prefixes))
+    except ValueError as error:
+        raise SetupError(str(error)) from error
 
 
 def sequence(ranges: Sequence[Ranged]) -> Range:

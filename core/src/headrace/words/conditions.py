@@ -9,7 +9,7 @@ from pydantic import Field
 
 from headrace._build.word import Word
 from headrace._options import Options as _Options
-from headrace._plan.ranges import branches, ranged
+from headrace._plan.ranges import branches, of_built
 from headrace.keys import DATA
 from headrace.words._calling import Caller, caller_of
 
@@ -59,7 +59,7 @@ class Branches(Word):
         """Take over the branches."""
         children = context.children
         self.options = options
-        self.min, self.max = branches(ranged(children))
+        self.min, self.max = of_built(branches, children)
         self._yes = caller_of(children[0], pad=self._pad)
         self._no = caller_of(children[1], pad=self._pad) if len(children) > 1 else None
         self._silent: dict[int, Backend] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.word import Word
-from headrace._plan.ranges import ranged, sequence
+from headrace._plan.ranges import of_built, sequence
 from headrace.errors import NoResultError
 from headrace.keys import DATA, REPOST
 from headrace.words._calling import caller_of
@@ -105,7 +105,7 @@ class Sequential(Word):
         """Take over the children."""
         children = context.children
         prefixes = context.prefixes or tuple(((), {}) for _ in children)
-        self.min, self.max = sequence(ranged(children, prefixes))
+        self.min, self.max = of_built(sequence, children, prefixes)
         self._steps = [
             _Step(child, "or" in positional, named.get("key"), pad=self._pad)
             for child, (positional, named) in zip(children, prefixes, strict=True)
