@@ -123,3 +123,53 @@ def test_planner_and_builder_import_no_word(package):
             modules = [node.module] if isinstance(node, ast.ImportFrom) else []
             modules += [one.name for one in node.names] if isinstance(node, ast.Import) else []
             assert not [m for m in modules if m and m.startswith("headrace.words")], file.name
+
+
+TWO_BATCHINGS = (
+    "IoC[InstancesRegister[Reflect[backend]],Register(x)[Batching[InstanceDispatcher]],"
+    "Register[Batching[InstanceDispatcher]];Forward[node.{node_name}]]"
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"backend": "S[(or)Identity,Identity]"},
+            "(or) cannot stand before the first element of S",
+        ),
+        ({"backend": "IoC[Identity,Identity;Identity]"}, "'Identity' stands twice before ';'"),
+        ({"backend": "IoC[Identity;S[Identity],Identity]"}, "IoC has one front after ';'"),
+        ({"backend": "DI[S[Identity],Identity]"}, "S is to depend on Identity, and has a bracket"),
+        ({"backend": "S[Queue(q)]"}, "Queue only declares a queue: S cannot call it"),
+        ({"backend": "S[List[Identity]]"}, "List only builds others: S cannot call it"),
+        ({"backend": "Proxy[main.0(a=1)]"}, "Proxy takes a name here, without ( ) and [ ]"),
+        ({"backend": "S[DagDispatcher]"}, "so node 'main' would call itself"),
+        ({"backend": "Identity", "node_entrypoint": TWO_BATCHINGS}, "a node has one Batching"),
+        (
+            {"backend": "Identity", "node_entrypoint": "IoC[Batching;Reflect[backend]]"},
+            "Batching ends in no Batching[InstanceDispatcher]",
+        ),
+        (
+            {"entrypoint": "Process[DagDispatcher]", "a": {"backend": "Identity"}},
+            "DagDispatcher cannot stand in Process",
+        ),
+        (
+            {
+                "a": {"backend": "CatSplit[Identity,(or)Identity,Identity]"},
+            },
+            "CatSplit does not understand the prefix (or)",
+        ),
+        (
+            {
+                "a": {"backend": "CatSplit[Identity,S[Repost[b]],Identity]"},
+                "b": {"backend": "Identity"},
+            },
+            "Repost[b] cannot stand in the middle of CatSplit",
+        ),
+    ],
+)
+def test_what_a_word_refuses_it_says(config, message):
+    with pytest.raises(errors.ConfigError) as caught:
+        headrace.PipelineConfig.load(config)
+    assert [p for p in caught.value.problems if message in p.message], caught.value

@@ -96,7 +96,7 @@ def _options(
 def plan_policies(
     planning: Planning, origins: dict[str, str]
 ) -> tuple[PolicyPlan, PolicyPlan] | None:
-    """Plan the two policies of the node that the planning has entered; None when one is wrong."""
+    """Plan the two policies of the node that was entered; None when one is wrong."""
     batch = _policy(planning, "batch_policy", BATCH_POLICY)
     dispatch = _policy(planning, "dispatch_policy", DISPATCH_POLICY)
     if batch is not None and dispatch is not None and batch.cls is dispatch.cls:
@@ -153,7 +153,7 @@ def _planned(planning: Planning, found: _Named, origins: dict[str, str]) -> Poli
 
 
 def plan_probes(planning: Planning, table: Mapping[str, Written]) -> tuple[ProbePlan, ...]:
-    """Plan what ``[global] probes`` lists, in which the planning is; what is wrong is left out."""
+    """Plan what ``[global] probes`` lists, whose keys were entered; what is wrong is left out."""
     written = table.get("probes")
     if written is None or written.value is None:
         return ()
