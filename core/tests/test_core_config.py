@@ -982,10 +982,10 @@ def test_slips_in_toml_are_told(line, hint, tmp_path):
 LINES = """\
 # comment = 1
 extends = "base.toml"
-"Nope::x" = 1
 text = '''
-many = 1
+"Nope::x" = 1
 '''
+"Nope::x" = 1
 [one]
   backend = "S[Show,Shoe]"
 next = 'two,three'
@@ -1003,7 +1003,7 @@ def test_what_is_wrong_has_the_line_and_column_of_its_file(tmp_path):
     assert found == {
         "global.max": ("base.toml", 2, 7),
         "define.Z": ("base.toml", 4, 7),
-        "global.Nope::x": ("c.toml", 3, 1),
+        "global.Nope::x": ("c.toml", 6, 1),
         "one.backend": ("c.toml", 8, 21),
         "one.next": ("c.toml", 9, 1),
     }

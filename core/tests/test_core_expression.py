@@ -202,6 +202,8 @@ def test_refused_with_its_place(text):
         ("A[B", "'[' is never closed"),
         ("A[B", "ended after 3 characters"),
         ("A(a=1,a=2)", "'a=1' and 'a=2'"),
+        ("A(a=1,2)", "positional value after 'a'"),
+        ("A[B,(x)]", "expected a name, got ']'"),
         ("A[B](c)", "A(c)[B]"),
         ("A[B x]", "expected ',', ';' or ']'"),
         ("A[]", "empty brackets"),

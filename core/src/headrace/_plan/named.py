@@ -87,7 +87,7 @@ def _options(
         planning.problems,
         "" if found.offer is None else found.offer.record.plugin,
     ).read(given)
-    return None if found.call.phases else options
+    return options
 
 
 # Policies.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
 
-__all__ = ["BackendSpec", "as_backend", "forget", "is_policy", "of_callable"]
+__all__ = ["BackendSpec", "as_backend", "is_policy", "of_callable"]
 
 _METHODS = ("forward", "forward_with_dep", "init", "warm_up", "close", "describe")
 
@@ -113,12 +113,6 @@ def of_callable(function: Any, *, batched: bool) -> type[Backend]:
             hint="Register a function that returns its result.",
         )
     return of_function(function, batched=batched)
-
-
-def forget(cls: type[Any]) -> None:
-    """Forget the backend that was made of a class whose name means another one now."""
-    with _LOCK:
-        _made.pop(cls, None)
 
 
 # What can be seen of a class without running it.

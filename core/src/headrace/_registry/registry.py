@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import headrace
 from headrace._problem import nearest
-from headrace._registry.backends import BackendSpec, as_backend, forget, is_policy, of_callable
+from headrace._registry.backends import BackendSpec, as_backend, is_policy, of_callable
 from headrace._registry.catalogue import (
     CORE_BACKENDS,
     CORE_POLICIES,
@@ -94,8 +94,6 @@ class Registry:
                 f"{name!r} is registered already, as {known.__module__}.{known.__qualname__}",
                 hint="Choose another name, or pass replace=True.",
             )
-        if known is not None and known is not cls:
-            forget(known)
         table[name] = cls
 
     def _table(self) -> dict[str, type[Any]]:
