@@ -10,14 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import headrace
 from headrace._registry import registry
-
-pytest.importorskip("typer")
-
-from typer.testing import CliRunner
-
 from headrace_cli.app import app
 
 
@@ -69,7 +65,7 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "local", {})
     yield folder
     monkeypatch.undo()
-    registry.refresh()
+    headrace.plugins.refresh()
 
 
 def entry_points_below(folder):
@@ -85,7 +81,7 @@ def entry_points_below(folder):
 
 def only(monkeypatch, *plugins):
     monkeypatch.setenv("HEADRACE_PLUGINS", ",".join(plugins))
-    registry.refresh()
+    headrace.plugins.refresh()
 
 
 GOOD = '''
@@ -572,7 +568,7 @@ def one_of_each(site, monkeypatch):
     add_plugin(site, "headrace-new", backends={"New": "new_module:New"}, requires=("headrace>=99",))
     add_plugin(site, "headrace-off", backends={"Off": "off_module:Off"}, module="1 / 0")
     monkeypatch.setenv("HEADRACE_PLUGINS", "-off,-cv,-ort")
-    registry.refresh()
+    headrace.plugins.refresh()
 
 
 BY_METADATA = {
@@ -772,3 +768,23 @@ def test_list_prints_what_programs_are_told(site):
     done = python("-m", "headrace", "plugins", "list", "--json", path=site)
     same = [plugin.to_dict() for plugin in headrace.plugins.installed(refresh=True)]
     assert json.loads(done.stdout) == json.loads(json.dumps(same))
+
+
+ODD = """
+import headrace
+class Odd(headrace.Backend):
+    reads = "data"
+    async def forward(self, batch): ...
+"""
+
+
+def test_doctor_says_whose_class_breaks_the_contract(site, monkeypatch):
+    add_plugin(site, "headrace-contract", backends={"Odd": "odd_module:Odd"}, module=ODD)
+    only(monkeypatch, "contract")
+    result = headrace_says("plugins", "doctor", "--json")
+    (finding,) = [f for f in json.loads(result.stdout)["findings"] if f["kind"] != "disabled"]
+    assert result.exit_code == 1
+    assert (finding["distribution"], finding["backend"]) == ("headrace-contract", "Odd")
+    assert finding["kind"] == "broken"
+    assert "reads is 'data'" in finding["reason"]
+    assert finding["remedy"].startswith("Ask its author for a fix.")

@@ -7,9 +7,6 @@ import re
 from xml.etree import ElementTree as ET
 
 import pytest
-
-pytest.importorskip("typer")
-
 from typer.testing import CliRunner
 
 import headrace

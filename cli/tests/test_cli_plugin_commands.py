@@ -9,14 +9,9 @@ import sys
 
 import pytest
 import typer
-
-import headrace
-from headrace._registry import registry
-
-pytest.importorskip("typer")
-
 from typer.testing import CliRunner
 
+import headrace
 from headrace_cli.app import app
 from headrace_cli.names import COMMANDS as OWN_COMMANDS
 
@@ -223,7 +218,7 @@ def test_two_plugins_with_one_command_are_an_error_and_the_qualifier_chooses(sit
 
 def test_a_disabled_plugin_has_no_commands(train, monkeypatch):
     monkeypatch.setenv("HEADRACE_PLUGINS", "-train")
-    registry.refresh()
+    headrace.plugins.refresh()
     assert "label" not in says("--help").output.partition("Commands of plugins")[2]
     assert says("label", "x").exit_code == 2
 

@@ -7,8 +7,6 @@ import json
 
 import pytest
 
-pytest.importorskip("typer")
-
 from headrace_cli.printing import as_json, as_line, escaped, shown
 
 

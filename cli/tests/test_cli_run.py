@@ -8,22 +8,19 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
-
-import headrace
-from headrace_testing import Blocking
-
-pytest.importorskip("typer")
-
 from typer.testing import CliRunner
 
+import headrace
 from headrace_cli import results as results_module
 from headrace_cli import run as run_module
 from headrace_cli.app import app
 from headrace_cli.console import WrongArgument
 from headrace_cli.inputs import Input, expand
+from headrace_testing import Blocking
 
 FAILS_LATE_S = 240.0
 """A process that hangs fails its test after this; nothing else is measured in seconds."""
@@ -424,3 +421,42 @@ def test_a_second_ctrl_c_ends_any_command(tmp_path):
         first_line(process.stderr, "deaf")
         process.send_signal(signal.SIGINT)
         assert process.wait(FAILS_LATE_S) == 130
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_ctrl_c_while_it_builds_ends_it_as_soon_as_init_has_noticed(tmp_path):
+    (tmp_path / "slow.py").write_text(
+        textwrap.dedent(
+            """
+            import os, signal, threading
+            import headrace
+
+            @headrace.register("Polite")
+            class Polite(headrace.Backend):
+                owns_thread = True
+
+                def init(self, options, context):
+                    def send():
+                        os.kill(os.getpid(), signal.SIGINT)
+                    threading.Timer(0.0, send).start()
+                    while not context.cancelled():
+                        threading.Event().wait(0.01)
+                    print("noticed", flush=True)
+                    raise RuntimeError("given up")
+
+                def forward(self, batch):
+                    pass
+            """
+        )
+    )
+    config = tmp_path / "slow.toml"
+    config.write_text('import = ["slow.py"]\nbackend = "Polite"\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "run", str(config), str(config)],
+        capture_output=True,
+        text=True,
+        timeout=FAILS_LATE_S,
+        check=False,
+    )
+    assert done.returncode == 128 + signal.SIGINT, done.stderr
+    assert done.stdout == "noticed\n"

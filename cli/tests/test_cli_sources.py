@@ -10,14 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import headrace
 from headrace._registry import registry
-
-pytest.importorskip("typer")
-
-from typer.testing import CliRunner
-
 from headrace_cli.app import app
 from headrace_cli.inputs import Input
 from headrace_cli.output import Output, suffix_of

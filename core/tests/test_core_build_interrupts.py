@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -210,41 +209,3 @@ def test_interrupts_at_any_point_leave_nothing_behind():
         """
     )
     assert out == "True\n"
-
-
-def test_the_command_line_ends_as_soon_as_init_has_noticed(tmp_path):
-    (tmp_path / "slow.py").write_text(
-        textwrap.dedent(
-            """
-            import os, signal, threading
-            import headrace
-
-            @headrace.register("Polite")
-            class Polite(headrace.Backend):
-                owns_thread = True
-
-                def init(self, options, context):
-                    def send():
-                        os.kill(os.getpid(), signal.SIGINT)
-                    threading.Timer(0.0, send).start()
-                    while not context.cancelled():
-                        threading.Event().wait(0.01)
-                    print("noticed", flush=True)
-                    raise RuntimeError("given up")
-
-                def forward(self, batch):
-                    pass
-            """
-        )
-    )
-    config = tmp_path / "slow.toml"
-    config.write_text('import = ["slow.py"]\nbackend = "Polite"\n')
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "run", str(config), str(config)],
-        capture_output=True,
-        text=True,
-        timeout=FAILS_LATE_S,
-        check=False,
-    )
-    assert done.returncode == 128 + signal.SIGINT, done.stderr
-    assert done.stdout == "noticed\n"
