@@ -209,6 +209,11 @@ def test_a_node_key_that_nobody_has_is_an_error_with_a_suggestion():
     ]
 
 
+def test_an_arg_of_a_definition_that_none_of_its_backends_has_is_an_error_with_a_suggestion():
+    (found,) = problems({"backend": "Z(txet=1)", "define": {"Z": "S[Identity,Show]"}})
+    assert (found.code, found.suggestion) == ("unknown_option", "text")
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_node_key_with_a_scope_is_an_error_that_names_the_key(shared):
     source = {"main": {"backend": "Show"}, "global": {}}
