@@ -30,10 +30,14 @@ if TYPE_CHECKING:
     from email.message import Message
     from importlib.metadata import Distribution, EntryPoint
 
+    from packaging.requirements import Requirement
+
 __all__ = [
     "PluginRecord",
     "discover",
+    "is_core",
     "normalised_plugin",
+    "requirement_here",
     "unknown_plugins",
 ]
 
@@ -163,14 +167,11 @@ def _add_points(record: PluginRecord, points: list[EntryPoint]) -> None:
 
 def _check_range(record: PluginRecord) -> None:
     """Compare what the plugin requires of core with the core that runs."""
-    for text in record.dependencies:
-        if not _OURS.match(text):
+    for wanted in map(requirement_here, filter(_OURS.match, record.dependencies)):
+        if wanted is None or not is_core(wanted):
             continue
-        asked = _range_of_core(text, headrace.__version__)
-        if asked is None:
-            continue
-        record.requires, fits = asked
-        if not fits:
+        record.requires = str(wanted.specifier)
+        if not wanted.specifier.contains(headrace.__version__, prereleases=True):
             record.refuse(
                 "incompatible",
                 f"it requires headrace {record.requires}, this is {headrace.__version__}",
@@ -178,19 +179,25 @@ def _check_range(record: PluginRecord) -> None:
             )
 
 
-@functools.cache
-def _range_of_core(text: str, core: str) -> tuple[str, bool] | None:
-    """Give the range that a requirement asks of core, and if version ``core`` is in it."""
-    from packaging.requirements import Requirement
+def is_core(requirement: Requirement) -> bool:
+    """Tell whether it is core that is required."""
     from packaging.utils import canonicalize_name
 
-    requirement = Requirement(text)
-    if canonicalize_name(requirement.name) != "headrace":
-        return None
-    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-        return None
-    fits = requirement.specifier.contains(core, prereleases=True)
-    return str(requirement.specifier), fits
+    return canonicalize_name(requirement.name) == "headrace"
+
+
+@functools.cache
+def requirement_here(text: str) -> Requirement | None:
+    """Read a requirement; None for one that its marker leaves out here.
+
+    Raises:
+        InvalidRequirement: It is none.
+    """
+    from packaging.requirements import Requirement
+
+    wanted = Requirement(text)
+    here = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+    return wanted if here else None
 
 
 def _check_allowed(record: PluginRecord, allowed: str | None) -> None:

@@ -8,13 +8,14 @@ wrong in a module only its import shows.
 from __future__ import annotations
 
 import ast
-import functools
 import importlib.util
 import re
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from headrace._registry.discovery import is_core, requirement_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,7 +43,7 @@ def missing_requirements(requires: Iterable[str]) -> Iterator[tuple[str, str]]:
     """
     from importlib.metadata import distributions
 
-    for wanted in filter(None, map(_parsed, requires)):
+    for wanted in filter(None, map(_library, requires)):
         found = next(iter(distributions(name=wanted.name)), None)
         if found is None and _can_be_imported(wanted.name):
             continue  # another build of that library, `lib-gpu` for `lib`, has taken its place
@@ -78,21 +79,15 @@ def _can_be_imported(distribution: str) -> bool:
     return found is not None and found.origin is not None
 
 
-@functools.cache
-def _parsed(text: str) -> Requirement | None:
+def _library(text: str) -> Requirement | None:
     """Give what a plugin requires besides core, or None for what is not for here or now."""
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.utils import canonicalize_name
+    from packaging.requirements import InvalidRequirement
 
     try:
-        wanted = Requirement(text)
+        wanted = requirement_here(text)
     except InvalidRequirement:
         return None  # what is no requirement asks for nothing that could be missing
-    if canonicalize_name(wanted.name) == "headrace":
-        return None
-    if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
-        return None
-    return wanted
+    return None if wanted is None or is_core(wanted) else wanted
 
 
 # Imports.
