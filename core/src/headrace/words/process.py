@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace._build.word import Building
     from headrace._checked import Outcomes
     from headrace._plan.declared import Needs
-    from headrace._plan.element import Element, NodePlan, PipelinePlan
+    from headrace._plan.element import Element
     from headrace._plan.word import Use
     from headrace.keys import Request
 
@@ -68,6 +68,7 @@ class Process(Word):
 
     takes = 1
     _threaded = True
+    _process: Any  # a Popen
 
     @classmethod
     def _check(cls, use: Use) -> bool:
@@ -105,60 +106,24 @@ class Process(Word):
 
     def _prepare(self, building: Building, element: Element, at: At) -> None:
         """Take note of what is to live there."""
-        inner = element.children[0]
-        self._far = _FarProcess(inner, building.node, building.plan, building.threads)
+        self._inside = element.children[0]
+        self._keys = building.node.keys if building.node is not None else None
+        self._files = [path for path, _ in building.plan.files]
+        self._threads = building.threads
+        named = [keys_named(one.cls, one.options, "reads") for one in self._inside.walk()]
+        self._read_there = {key for keys in named for key in keys}
 
     def init(self, options: Any, context: InitContext) -> None:
-        """Start the process, and take over the range of X."""
-        self._far.start(context)
-        about = self._far.about
-        self.min, self.max, self.rerun = about["min"], about["max"], about["rerun"]  # type: ignore[misc]
-        self.reads = about["reads"]
-
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Run X on the batch in its process."""
-        return self._far.run(batch)
-
-    def describe(self) -> dict[str, Any]:
-        """Give the number of the process, and what was built there."""
-        return {"process": self._far.about["process"], "tree": self._far.about["tree"]}
-
-    def close(self) -> None:
-        """Close X and end the process."""
-        self._far.stop()
-
-
-class _FarProcess:
-    """The process, and the pipe to it. Used by one thread at a time.
-
-    Args:
-        element: What is to live there.
-        node: The node that it is part of.
-        plan: The plan of the pipeline.
-        threads: How many threads it may use.
-    """
-
-    def __init__(
-        self, element: Element, node: NodePlan | None, plan: PipelinePlan, threads: int
-    ) -> None:
-        self.about: dict[str, Any] = {}
-        self._element, self._node, self._plan, self._threads = element, node, plan, threads
-        self._process: Any = None  # a Popen
-        elements = element.walk()
-        named = [keys_named(one.cls, one.options, "reads") for one in elements]
-        self._reads = {key for keys in named for key in keys}
-
-    def start(self, context: InitContext) -> None:
-        """Start the process and build what lives there.
+        """Start the process, build X there, and take over its range.
 
         Raises:
             SetupError: It could not be built, or the process ended.
         """
         about = {
             "node": context.node_name,
-            "keys": self._node.keys if self._node is not None else None,
+            "keys": self._keys,
             "index": context.instance_index,
-            "element": self._element,
+            "element": self._inside,
             "threads": self._threads,
             "allow_import": context.allow_import,
         }
@@ -174,29 +139,31 @@ class _FarProcess:
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        watch = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(context.cancelled, watch), daemon=True)
-        watcher.start()
+        built = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(context.cancelled, built), daemon=True)
+        watch.start()
         try:
-            answer = self._ask({"files": [path for path, _ in self._plan.files], "plan": plan})
+            answer = self._ask({"files": self._files, "plan": plan})
         except (OSError, EOFError):
             raise SetupError(f"the process ended with status {self._status()}") from None
         finally:
-            watch.set()
+            built.set()
         if isinstance(answer, BaseException):
             self._kill()
             raise answer
-        self.about = answer
+        self._about: dict[str, Any] = answer
+        self.min, self.max, self.rerun = answer["min"], answer["max"], answer["rerun"]  # type: ignore[misc]
+        self.reads = answer["reads"]
 
-    def _watch(self, cancelled: Any, done: threading.Event) -> None:
+    def _watch(self, cancelled: Callable[[], bool], built: threading.Event) -> None:
         """End the process when the build is given up."""
-        while not done.wait(0.1):
+        while not built.wait(0.1):
             if cancelled():
                 self._kill()
                 return
 
-    def run(self, batch: list[Request]) -> Outcomes:
-        """Run a batch there.
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Run X on the batch in its process.
 
         Raises:
             InstanceLostError: The process has died.
@@ -218,8 +185,8 @@ class _FarProcess:
                     f"its process has died, with status {self._status()}",
                     hint="Pipeline.reload starts another.",
                 ) from None
-            told_of = iter(map(self._taken, alive, answers))
-            outcomes = [next(told_of) if error is None else error for error in outcomes]
+            answered = map(_taken, alive, answers)
+            outcomes = [next(answered) if error is None else error for error in outcomes]
         return outcomes if any(outcomes) else None
 
     def _parcel(self, request: Request) -> bytes:
@@ -233,7 +200,7 @@ class _FarProcess:
                     pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
                     kept[key] = value
                 except Exception as error:
-                    if key in self._reads:
+                    if key in self._read_there:
                         raise InputError(
                             f"it cannot be sent to another process: {error_text(error)}",
                             key=key,
@@ -242,23 +209,13 @@ class _FarProcess:
                         ) from error
             return pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
 
-    def _taken(self, request: Request, answer: tuple[bytes, bytes]) -> Exception | None:
-        """Do to a request what was done to its copy; give its outcome."""
-        found, outcome = answer
-        try:
-            apply(pickle.loads(found), request)  # noqa: S301 - from our own process
-            error: Exception | None = pickle.loads(outcome)  # noqa: S301
-        except Exception as lost:  # noqa: BLE001 - a class that is not known here
-            return BackendError(f"what its process answered is unknown here: {error_text(lost)}")
-        if isinstance(error, InstanceLostError):
-            error.node = None  # raised anew here, so that the instance is known to be lost
-        return error
+    def describe(self) -> dict[str, Any]:
+        """Give the number of the process, and what was built there."""
+        return {"process": self._about["process"], "tree": self._about["tree"]}
 
-    def stop(self) -> None:
-        """Close what lives there, and end the process; one that does not end is killed."""
+    def close(self) -> None:
+        """Close X and end the process; one that does not end is killed."""
         process = self._process
-        if process is None:
-            return
         with contextlib.suppress(OSError):
             process.stdin.close()  # the process takes it for the end
         try:
@@ -268,22 +225,20 @@ class _FarProcess:
         process.stdout.close()
         process.wait()
 
-    def _ask(self, message: Any) -> Any:
-        process = self._process
-        if process is None:
-            raise EOFError
-        send(process.stdin, message)
-        return receive(process.stdout)
+    # The pipe to the process, which one thread at a time uses.
 
-    def _status(self) -> int | None:
+    def _ask(self, message: Any) -> Any:
+        send(self._process.stdin, message)
+        return receive(self._process.stdout)
+
+    def _status(self) -> int:
         """Wait for a process whose pipe is closed, and give how it ended."""
         self._kill(wait_s=1.0)
-        return self._process.returncode if self._process is not None else None
+        status: int = self._process.returncode
+        return status
 
     def _kill(self, wait_s: float = 0.0) -> None:
         process = self._process
-        if process is None:
-            return
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(wait_s)
         process.kill()
@@ -291,3 +246,16 @@ class _FarProcess:
         for stream in (process.stdin, process.stdout):
             with contextlib.suppress(OSError):
                 stream.close()
+
+
+def _taken(request: Request, answer: tuple[bytes, bytes]) -> Exception | None:
+    """Do to a request what was done to its copy; give its outcome."""
+    found, outcome = answer
+    try:
+        apply(pickle.loads(found), request)  # noqa: S301 - from our own process
+        error: Exception | None = pickle.loads(outcome)  # noqa: S301
+    except Exception as lost:  # noqa: BLE001 - a class that is not known here
+        return BackendError(f"what its process answered is unknown here: {error_text(lost)}")
+    if isinstance(error, InstanceLostError):
+        error.node = None  # raised anew here, so that the instance is known to be lost
+    return error
