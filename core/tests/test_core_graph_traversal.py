@@ -13,6 +13,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace._graph.graph import Graph
 from headrace._graph.links import Links
 from headrace._graph.route import make_route, roots
 from headrace._graph.traversal import MOST_REPOSTS, Failure, Traversal
@@ -227,3 +228,36 @@ def test_a_request_may_be_reposted_a_hundred_times_and_no_more():
         (visit,), times = found, times + 1
     assert times == 100
     assert (found.error.code, found.error.limit, found.has_run) == ("limit", 100, True)
+
+
+class Scheduled:
+    """A scheduler as far as a graph links it."""
+
+    def needs_result(self, value):
+        self.value = value
+
+
+def test_the_last_request_that_ends_wakes_whoever_waits_for_all(client, until):
+    graph = Graph({"a": Links("a")}, {"a": Scheduled()}, {})
+    graph.in_flight.update({"first", "second"})
+    closing = client(graph.wait_ended, 3600.0)
+    until(lambda: graph.closers)
+    graph.ended("first")
+    graph.ended("second")
+    assert closing.outcome() is True
+    assert graph.wait_ended(0.0)
+    graph.in_flight.add("third")
+    assert not graph.wait_ended(0.0)
+    assert graph.closers == []
+
+
+def test_a_node_before_an_or_may_end_without_a_result():
+    schedulers = {name: Scheduled() for name in "abc"}
+    links = {"a": Links("a", next=("b",)), "b": Links("b", next=("c",), otherwise=True)}
+    graph = Graph({**links, "c": Links("c")}, schedulers, {})
+    assert {name: one.value for name, one in schedulers.items()} == {
+        "a": False,
+        "b": True,
+        "c": True,
+    }
+    assert graph.only.hops is None

@@ -870,6 +870,17 @@ def test_retired_instances_are_forgotten_by_backends_of_other_nodes_that_keep_th
     assert not alive
 
 
+def test_an_instance_that_a_reload_leaves_out_is_forgotten():
+    alive = weakref.WeakSet()
+    keeper(alive)
+    config = {"first": {"backend": "Keeper", "instance_num": 3}, "second": {"backend": "Keeper"}}
+    with headrace.pipe(config) as pipe:
+        assert len(alive) == 4
+        pipe.reload("first", {"instance_num": 1})
+        gc.collect()
+        assert len(alive) == 2
+
+
 def test_what_a_backend_builds_later_finds_the_instances_that_are_in_service():
     keeper(weakref.WeakSet())
     config = {"first": {"backend": "Keeper", "next": "second"}, "second": {"backend": "Keeper"}}

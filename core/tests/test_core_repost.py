@@ -474,3 +474,24 @@ def test_requests_on_their_way_are_not_caught_by_a_repost_that_they_do_not_know(
             "node_name": "check",
             "result": 4,
         }
+
+
+def test_a_reload_that_fails_at_the_last_moment_leaves_no_repost_behind():
+    config = {
+        "check": {"backend": "Identity", "next": "last"},
+        "last": {"backend": "Negate"},
+        "other": {"backend": "Half"},
+    }
+
+    def commit():
+        raise TimeoutError
+
+    with headrace.pipe(config) as pipe:
+        engine = pipe._engine
+        change = engine.blueprint.change("check", {"backend": "Repost[other]"})
+        new = engine.build_aside(change, "check")
+        with pytest.raises(TimeoutError):
+            engine.put_in_place(change, "check", new, commit, 60.0)
+        change.close()
+        assert engine.graph.route_from("check").entry.links.reposts == ()
+        assert pipe({"data": 8, "node_name": "check"})["result"] == -8
