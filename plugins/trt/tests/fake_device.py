@@ -98,6 +98,11 @@ class FakeCuda:
     def queue_copy(self, target, source, nbytes, stream):
         self.copy(target, source, nbytes, stream)
 
+    def queue_gather(self, target, pieces, stream):
+        for pointer, nbytes in pieces:
+            self.copy(target, pointer, nbytes, stream)
+            target += nbytes
+
     def stream_synchronize(self, stream):
         self.waits += 1
         work, self.streams[stream] = self.streams.get(stream, []), []

@@ -1,11 +1,15 @@
 """The common batch, one sample per request: what is copied, and that every request gets its own row."""
 
+import ctypes
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from fake_device import FakeCuda, FakeEngine, FakeLibrary
 from onnx import TensorProto as T
 
 from headrace_trt import DeviceArray
+from headrace_trt import cuda as cuda_module
 from headrace_trt.arrays import StreamRef
 from headrace_trt.engine import Engine
 from headrace_trt.gathering import Gathering
@@ -136,3 +140,42 @@ def test_a_graph_reads_its_own_buffer(model):
         found, sizes = machine.run([whole[i] for i in order], gathered=False)
         assert sizes[0] == 512
         assert np.allclose(found, EXPECTED[order], atol=1e-5)
+
+
+@pytest.mark.parametrize("error", [0, 1, 700])
+def test_several_pieces_are_one_call_of_the_driver(monkeypatch, error):
+    """The call is made as CUDA 13 declares it; where it fails the pieces are copied one by one."""
+    calls, single = [], []
+    kind = ctypes.c_void_p, ctypes.c_size_t
+    declared = (kind[0], kind[0], kind[0], kind[1], kind[0], kind[0], kind[1], kind[0])
+
+    @ctypes.PYFUNCTYPE(ctypes.c_int, *declared)
+    def batch(targets, sources, sizes, count, attributes, first, of_attributes, stream):
+        array = ctypes.c_uint64 * count
+        targets, sources, sizes = (array.from_address(one) for one in (targets, sources, sizes))
+        order = (ctypes.c_uint32 * 8).from_address(attributes)
+        calls.append(
+            (list(order), ctypes.c_size_t.from_address(first).value, of_attributes, stream)
+        )
+        if not error:
+            for to, source, nbytes in zip(targets, sources, sizes, strict=True):
+                ctypes.memmove(to, source, nbytes)
+        return error
+
+    library = SimpleNamespace(cuMemcpyBatchAsync_v2=batch)
+    monkeypatch.setattr(ctypes, "PyDLL", lambda name: library)
+    made = cuda_module.Cuda.__new__(cuda_module.Cuda)
+    made._driver_batch = cuda_module._driver_batch()
+    made.queue_copy = lambda *what: single.append(what) or ctypes.memmove(*what[:3])
+    source, target = np.arange(100, dtype=np.uint8), np.zeros(40, np.uint8)
+    at = source.ctypes.data
+    pieces = [(at + 50, 10), (at, 7), (at + 20, 3), (at + 90, 9)]
+    wanted = np.concatenate([source[50:60], source[:7], source[20:23], source[90:99]])
+    for _ in range(2):
+        made.queue_gather(target.ctypes.data, pieces, 77)
+        assert np.array_equal(target[:29], wanted)
+        target[:] = 0
+    made.queue_gather(target.ctypes.data, pieces[:1], 77)
+    one = ([1, 0, 0, 0, 0, 0, 0, 0], 0, 1, 77)
+    assert calls == ([one] if error else [one, one])
+    assert len(single) == (9 if error else 1)

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
     from headrace_trt.cuda import Cuda
 
-__all__ = ["DeviceArray", "Foreign", "StreamRef", "item_bytes", "numpy_dtype", "read_foreign"]
+__all__ = [
+    "ArrayKind",
+    "DeviceArray",
+    "Foreign",
+    "StreamRef",
+    "item_bytes",
+    "numpy_dtype",
+    "read_foreign",
+]
 
 _EXTENDED: Final = ("bfloat16", "float8_e4m3fn")
 _TYPESTR: Final = {"bool": "|b1"}
@@ -60,6 +68,48 @@ class StreamRef:
         self.handle = handle
 
 
+class ArrayKind:
+    """What arrays of one place, type and shape share; whoever knows it has checked them all.
+
+    Attributes:
+        cuda: The CUDA runtime.
+        stream: The stream on which they are made.
+        ordinal, dtype, shape, nbytes: As of `DeviceArray`.
+    """
+
+    __slots__ = ("_row", "cuda", "dtype", "nbytes", "ordinal", "shape", "stream")
+
+    def __init__(
+        self, cuda: Cuda, stream: StreamRef, ordinal: int, dtype: str, shape: tuple[int, ...]
+    ) -> None:
+        self.cuda, self.stream, self.ordinal = cuda, stream, ordinal
+        self.dtype, self.shape = dtype, shape
+        self.nbytes = item_bytes(dtype)
+        for length in shape:
+            self.nbytes *= length
+        self._row: ArrayKind | None = None
+
+    def of_shape(self, shape: tuple[int, ...]) -> ArrayKind:
+        """Give the kind of arrays of another shape, with the same kind of rows where it has them."""
+        made = ArrayKind(self.cuda, self.stream, self.ordinal, self.dtype, shape)
+        if self._row is not None and self._row.shape == shape[1:]:
+            made._row = self._row
+        return made
+
+    @property
+    def row(self) -> ArrayKind:
+        """The kind of a row of the first axis."""
+        if self._row is None:
+            self._row = self.of_shape(self.shape[1:])
+        return self._row
+
+    def array(self, pointer: int, owner: Any) -> DeviceArray:
+        """Give the array at an address; ``owner`` is kept as long as it lives."""
+        made = DeviceArray.__new__(DeviceArray)
+        made._kind, made.pointer, made._owner = self, pointer, owner
+        return made
+
+
 class DeviceArray:
     """An array in C order in the memory of a CUDA device.
 
@@ -73,7 +123,7 @@ class DeviceArray:
         ordinal: Number of the device.
     """
 
-    __slots__ = ("_cuda", "_owner", "_row", "_stream", "dtype", "ordinal", "pointer", "shape")
+    __slots__ = ("_kind", "_owner", "pointer")
 
     def __init__(
         self,
@@ -86,14 +136,24 @@ class DeviceArray:
         stream: StreamRef,
         owner: Any,
     ) -> None:
-        self._cuda = cuda
+        self._kind = ArrayKind(cuda, stream, ordinal, dtype, shape)
         self._owner = owner
-        self._row: int | None = None
-        self._stream = stream
         self.pointer = pointer
-        self.shape = shape
-        self.dtype = dtype
-        self.ordinal = ordinal
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of its axes."""
+        return self._kind.shape
+
+    @property
+    def dtype(self) -> str:
+        """Name of its type, as numpy writes it."""
+        return self._kind.dtype
+
+    @property
+    def ordinal(self) -> int:
+        """Number of the device."""
+        return self._kind.ordinal
 
     @property
     def ndim(self) -> int:
@@ -111,7 +171,7 @@ class DeviceArray:
     @property
     def nbytes(self) -> int:
         """Its size in bytes."""
-        return self.size * item_bytes(self.dtype)
+        return self._kind.nbytes
 
     def __len__(self) -> int:
         if not self.shape:
@@ -127,60 +187,42 @@ class DeviceArray:
 
     def __getitem__(self, rows: int | slice) -> DeviceArray:
         """Give one row, or neighbouring rows, of the first axis; no copy."""
-        row = self._row
-        if row is None:
-            row = item_bytes(self.dtype)
-            for length in self.shape[1:]:
-                row *= length
-            self._row = row
-        if type(rows) is int and 0 <= rows < self.shape[0]:
-            return self._view(self.pointer + rows * row, self.shape[1:])
+        kind = self._kind
+        row = kind.row
         if isinstance(rows, slice):
             start, stop, step = rows.indices(len(self))
             if step != 1:
                 raise IndexError("rows of a DeviceArray are taken without a step")
-            shape = (max(stop - start, 0), *self.shape[1:])
+            kind = kind.of_shape((max(stop - start, 0), *kind.shape[1:]))
         else:
             start = range(len(self))[rows]
-            shape = self.shape[1:]
-        return self._view(self.pointer + start * row, shape)
+            kind = row
+        return kind.array(self.pointer + start * row.nbytes, self._owner)
 
     def rows(self) -> list[DeviceArray]:
         """Give every row of the first axis; no copy."""
-        cuda, owner, stream = self._cuda, self._owner, self._stream
-        shape, dtype, ordinal = self.shape[1:], self.dtype, self.ordinal
-        step = item_bytes(dtype)
-        for length in shape:
-            step *= length
-        pointer, new, made = self.pointer, DeviceArray.__new__, []
-        for _ in range(self.shape[0]):
+        kind, owner = self._kind.row, self._owner
+        pointer, step, new, made = self.pointer, kind.nbytes, DeviceArray.__new__, []
+        for _ in range(self._kind.shape[0]):
             row = new(DeviceArray)
-            row._cuda, row._owner, row._stream, row._row = cuda, owner, stream, None
-            row.pointer, row.shape, row.dtype, row.ordinal = pointer, shape, dtype, ordinal
+            row._kind, row._owner, row.pointer = kind, owner, pointer
             made.append(row)
             pointer += step
         return made
 
     def reshape(self, *shape: int) -> DeviceArray:
         """Give the same memory in another shape."""
-        made = self._view(self.pointer, tuple(shape))
-        if made.size != self.size:
+        kind = self._kind.of_shape(tuple(shape))
+        if kind.nbytes != self.nbytes:
             raise ValueError(f"{self!r} cannot be reshaped to {list(shape)}")
-        return made
-
-    def _view(self, pointer: int, shape: tuple[int, ...]) -> DeviceArray:
-        made = DeviceArray.__new__(DeviceArray)
-        made._cuda, made._owner, made._stream = self._cuda, self._owner, self._stream
-        made.pointer, made.shape, made.dtype = pointer, shape, self.dtype
-        made.ordinal, made._row = self.ordinal, None
-        return made
+        return kind.array(self.pointer, self._owner)
 
     def get(self) -> NDArray[Any]:
         """Copy it to the host and wait for the copy."""
         made = np.empty(self.shape, numpy_dtype(self.dtype))
-        self._cuda.set_device(self.ordinal)
-        self._cuda.copy(made.ctypes.data, self.pointer, self.nbytes, self._stream.handle)
-        self._cuda.stream_synchronize(self._stream.handle)
+        self._kind.cuda.set_device(self.ordinal)
+        self._kind.cuda.copy(made.ctypes.data, self.pointer, self.nbytes, self._kind.stream.handle)
+        self._kind.cuda.stream_synchronize(self._kind.stream.handle)
         return made
 
     @property
@@ -194,7 +236,7 @@ class DeviceArray:
             "data": (self.pointer, False),
             "version": 3,
             "strides": None,
-            "stream": self._stream.handle or None,
+            "stream": self._kind.stream.handle or None,
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -213,9 +255,9 @@ class DeviceArray:
             if dl_device is not None and dl_device[0] == dlpack.CPU:
                 return self.get().__dlpack__()
             raise BufferError("a DeviceArray is exported where it is, without a copy")
-        wanted, own = 1 if stream is None else stream, self._stream.handle
+        wanted, own = 1 if stream is None else stream, self._kind.stream.handle
         if own and wanted not in (-1, own):
-            _wait(self._cuda, wanted, own)
+            _wait(self._kind.cuda, wanted, own)
         self._note_foreign()
         device = (dlpack.CUDA, self.ordinal)
         return dlpack.export_capsule(self.pointer, self.shape, self.dtype, device, self._owner)
@@ -252,7 +294,7 @@ def read_foreign(value: Any, cuda: Cuda, stream: int, ordinal: int) -> Foreign |
         InputError: It is on another device.
     """
     if type(value) is DeviceArray and value.ordinal == ordinal:
-        own = value._stream.handle
+        own = value._kind.stream.handle
         if own not in (0, stream):
             _wait(cuda, stream, own)
         return Foreign(value.pointer, value.shape, value.dtype, True, value)

@@ -7,12 +7,13 @@ by importing this module.
 from __future__ import annotations
 
 import ctypes
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["Cuda", "CudaError", "device_of", "load_cuda", "request_error"]
 
@@ -62,6 +63,7 @@ class Cuda:
         self._any = runtime.cudaMemcpyKind.cudaMemcpyDefault
         self._copy = runtime.cudaMemcpyAsync
         self._driver_copy = _driver_copy()
+        self._driver_batch = _driver_batch()
         self._flags = runtime.cudaEventDisableTiming
 
     def _check(self, answer: Any, call: str) -> Any:
@@ -137,6 +139,20 @@ class Cuda:
         if queue is None or queue(target, source, nbytes, stream):
             self.copy(target, source, nbytes, stream)
 
+    def queue_gather(self, target: int, pieces: Sequence[tuple[int, int]], stream: int) -> None:
+        """Queue copies of pieces of device memory, given as address and size, one behind the other.
+
+        From CUDA 12.8 on the driver takes several copies in one call.
+        """
+        if self._driver_batch is not None and len(pieces) >= _LEAST_IN_BATCH:
+            if not self._driver_batch(target, pieces, stream):
+                return
+            self._driver_batch = None  # it is not for this device: copies are queued one by one
+        copy = self.queue_copy
+        for pointer, nbytes in pieces:
+            copy(target, pointer, nbytes, stream)
+            target += nbytes
+
     def stream_create(self) -> int:
         """Make a stream that does not wait for the default one."""
         flags = self._rt.cudaStreamNonBlocking
@@ -210,6 +226,44 @@ def _driver_copy() -> Callable[[int, int, int, int], int] | None:
     found.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
     found.restype = ctypes.c_int
     return found
+
+
+_LEAST_IN_BATCH: Final = 4
+"""From how many copies on one call for all of them pays."""
+
+_IN_STREAM_ORDER: Final = 1
+"""``CU_MEMCPY_SRC_ACCESS_ORDER_STREAM``: sources are read when it is the copy's turn on the stream."""
+
+
+def _driver_batch() -> Callable[[int, Sequence[tuple[int, int]], int], int] | None:
+    """Give a gather by the driver's ``cuMemcpyBatchAsync``, as of CUDA 13; None without one.
+
+    It takes the target, the pieces and the stream, and gives the driver's error number.
+    """
+    try:
+        call = ctypes.PyDLL("libcuda.so.1").cuMemcpyBatchAsync_v2
+    except (OSError, AttributeError):
+        return None
+    number, many = ctypes.c_size_t, ctypes.c_void_p
+    call.argtypes = (many, many, many, number, many, many, number, many)
+    call.restype = ctypes.c_int
+    # A CUmemcpyAttributes: the order, and hints and flags that are 0, whatever room they take. One for
+    # all copies, from the first on.
+    attributes = (ctypes.c_uint32 * 64)(_IN_STREAM_ORDER)
+    first = number(0)
+
+    def gather(target: int, pieces: Sequence[tuple[int, int]], stream: int) -> int:
+        count = len(pieces)
+        array = ctypes.c_uint64 * count
+        sources, sizes = zip(*pieces, strict=True)
+        targets = accumulate(sizes[:-1], initial=target)
+        error: int = call(
+            array(*targets), array(*sources), array(*sizes), count,
+            attributes, ctypes.byref(first), 1, stream,
+        )  # fmt: skip
+        return error
+
+    return gather
 
 
 _loaded: dict[str, Cuda] = {}

@@ -43,6 +43,7 @@ class Gathering:
         self._placed: tuple[Any, Run, Mapping[str, int]] | None = None
         self._layout: dict[int, tuple[int, int, int, bool]] = {}
         self._rows: tuple[int, ...] = ()
+        self._samples: list[int] = []
 
     def gather(self, batch: Sequence[Request]) -> list[Exception | None] | None:
         """Put all requests that are right into the input buffers; their ``result`` is the batch.
@@ -54,12 +55,12 @@ class Gathering:
             CudaError: The device failed, or is out of memory.
         """
         runner = self._runner
-        self._placed, self._layout = None, {}
+        self.finish()
         samples = runner.place_samples(batch)
         if samples is not None:
             run, pointers = samples
             self._rows = (run.rows,)
-            self._layout = {id(request): (0, row, 1, True) for row, request in enumerate(batch)}
+            self._samples = list(map(id, batch))
             gathered = self._arrays(run, pointers)
             self._placed = (gathered, run, pointers)
             for request in batch:
@@ -93,9 +94,7 @@ class Gathering:
             shape = run.shapes[port.name]
             if port.batched:
                 shape = (run.rows, *shape[1:])
-            arrays[port.name] = self._runner.outputs.array(
-                pointers[port.name], shape, port.dtype, None
-            )
+            arrays[port.name] = self._runner.outputs.array(port, pointers[port.name], shape, None)
         return next(iter(arrays.values())) if len(self._signature.inputs) == 1 else arrays
 
     def run(self, request: Request) -> bool:
@@ -120,12 +119,11 @@ class Gathering:
 
     def _whole_result(self, run: Run, outputs: Sequence[Any]) -> Any:
         check_rows(run.rows, self._signature.outputs, outputs)
-        parts = [
-            rows_of(output, 0, run.rows, sample=False) if port.batched else whole(output)
+        parts = {
+            port.name: rows_of(output, 0, run.rows, sample=False) if port.batched else whole(output)
             for port, output in zip(self._signature.outputs, outputs, strict=True)
-        ]
-        names = [port.name for port in self._signature.outputs]
-        return parts[0] if len(parts) == 1 else dict(zip(names, parts, strict=True))
+        }
+        return parts if len(parts) > 1 else next(iter(parts.values()))
 
     def split(self, batch: Sequence[Request]) -> None:
         """Give each request its rows of the result of the gathered batch, which is its ``data``.
@@ -134,9 +132,12 @@ class Gathering:
             InputError: A request has no ``data``.
             BackendError: A request was not gathered, or the result has other rows.
         """
+        if self._samples:
+            if self._split_samples(batch):
+                return
+            self._layout = {one: (0, row, 1, True) for row, one in enumerate(self._samples)}
         several = len(self._rows) > 1
         checked: Any = None
-        views: list[Any] | None = None
         for request in batch:
             found = self._layout.get(id(request))
             if found is None:
@@ -150,20 +151,34 @@ class Gathering:
             if data is not checked:
                 self._check(data, self._rows[number])
                 checked = data
-                views = data.rows() if type(data) is DeviceArray else None
-            if views is not None and sample and not self._unbatched:
-                request["result"] = views[start]
-            elif type(data) is dict:
-                request["result"] = {
-                    name: rows_of(value, start, start + rows, sample=sample)
-                    if name not in self._unbatched
-                    else whole(value)
-                    for name, value in data.items()
-                }
-            elif self._unbatched:
-                request["result"] = whole(data)
-            else:
-                request["result"] = rows_of(data, start, start + rows, sample=sample)
+            request["result"] = self._part(data, start, start + rows, sample=sample)
+
+    def _part(self, data: Any, start: int, stop: int, *, sample: bool) -> Any:
+        """Give rows of a result, of each output where there are several."""
+        if type(data) is dict:
+            return {
+                name: whole(value)
+                if name in self._unbatched
+                else rows_of(value, start, stop, sample=sample)
+                for name, value in data.items()
+            }
+        return whole(data) if self._unbatched else rows_of(data, start, stop, sample=sample)
+
+    def _split_samples(self, batch: Sequence[Request]) -> bool:
+        """Give each a row of one array of all, where they are those that were gathered, all samples.
+
+        False where anything is otherwise; what was given until then is given again.
+        """
+        data = batch[0].get("data")
+        if type(data) is not DeviceArray or self._unbatched:
+            return False
+        if data.shape[:1] != self._rows or list(map(id, batch)) != self._samples:
+            return False
+        for request, row in zip(batch, data.rows(), strict=True):
+            if request.get("data") is not data:
+                return False
+            request["result"] = row
+        return True
 
     def _check(self, data: Any, total: int) -> None:
         """Refuse a result that does not have the rows of the batch."""
@@ -180,4 +195,4 @@ class Gathering:
 
     def finish(self) -> None:
         """Forget the batch."""
-        self._placed, self._layout, self._rows = None, {}, ()
+        self._placed, self._layout, self._rows, self._samples = None, {}, (), []

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from headrace_trt.arrays import ArrayKind
     from headrace_trt.cuda import Cuda
     from headrace_trt.signature import Port, Signature
 
@@ -78,13 +79,7 @@ class Reader:
             value = request.get(key)
             if type(value) is np.ndarray and value.shape == shape and value.dtype == dtype:
                 return Item({name: value[None]}, 1, True)
-            if (
-                type(value) is DeviceArray
-                and value.shape == shape
-                and value.dtype == kind
-                and value.ordinal == self._ordinal
-                and value._stream.handle in (0, self._stream())
-            ):
+            if type(value) is DeviceArray and self._is_sample(value._kind):
                 return Item({name: Foreign(value.pointer, (1, *shape), kind, True, value)}, 1, True)
         return read_item(request, self._signature, self._keys, self._tensor)
 
@@ -96,25 +91,43 @@ class Reader:
         """
         if self._alone is None:
             return None
-        key, _, shape, dtype, kind = self._alone
-        on_device = type(batch[0].get(key)) is DeviceArray
-        wanted: Any = DeviceArray if on_device else np.ndarray
-        element: Any = kind if on_device else dtype
-        streams, ordinal = (0, self._stream()), self._ordinal
-        values = []
+        key, _, shape, dtype, _ = self._alone
+        values: list[Any] = []
+        if type(batch[0].get(key)) is DeviceArray:
+            kind: ArrayKind | None = None
+            for request in batch:
+                value: Any = request.get(key)
+                if type(value) is not DeviceArray or "request_size" in request:
+                    return None
+                if value._kind is not kind:
+                    kind = value._kind
+                    if not self._is_sample(kind):
+                        return None
+                values.append(value)
+            return values
         for request in batch:
-            value: Any = request.get(key)
+            value = request.get(key)
             if (
-                type(value) is not wanted
+                type(value) is not np.ndarray
                 or value.shape != shape
-                or value.dtype != element
+                or value.dtype != dtype
                 or "request_size" in request
             ):
                 return None
-            if on_device and (value.ordinal != ordinal or value._stream.handle not in streams):
-                return None
             values.append(value)
         return values
+
+    def _is_sample(self, kind: ArrayKind) -> bool:
+        """Tell whether arrays of a kind are samples of the only input, here and on this stream."""
+        if self._alone is None:
+            return False
+        _, _, shape, _, dtype = self._alone
+        return (
+            kind.shape == shape
+            and kind.dtype == dtype
+            and kind.ordinal == self._ordinal
+            and kind.stream.handle in (0, self._stream())
+        )
 
     def _tensor(self, value: Any, port: Port, key: str) -> Tensor:
         if type(value) is not np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace_trt.arrays import DeviceArray, StreamRef, item_bytes, numpy_dtype
+from headrace_trt.arrays import ArrayKind, DeviceArray, StreamRef, item_bytes, numpy_dtype
 from headrace_trt.memory import Buffer, DevicePool, PinnedArena, close_all
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class Outputs:
         self._arena = arena
         self._ordinal = ordinal
         self._buffers = {port.name: Buffer(cuda) for port in self.ports}
+        self._kinds: dict[str, ArrayKind] = {}
 
     def buffer(self, port: Port, nbytes: int) -> int:
         """Give the address of the buffer of an output, at least ``nbytes`` large."""
@@ -136,19 +137,17 @@ class Outputs:
                 self._cuda.copy(owner.pointer, source, nbytes, self._stream.handle)
             kept.append(raw.host)
             pointer = owner.pointer
-        return self.array(pointer, raw.shape, raw.port.dtype, owner)
+        return self.array(raw.port, pointer, raw.shape, owner)
 
-    def array(self, pointer: int, shape: tuple[int, ...], dtype: str, owner: Any) -> DeviceArray:
-        """Give an array on the device at an address; ``owner`` is kept as long as it lives."""
-        return DeviceArray(
-            self._cuda,
-            pointer,
-            shape,
-            dtype,
-            ordinal=self._ordinal,
-            stream=self._stream,
-            owner=owner,
-        )
+    def array(self, port: Port, pointer: int, shape: tuple[int, ...], owner: Any) -> DeviceArray:
+        """Give an array on the device of an input or output; ``owner`` is kept as long as it lives."""
+        kind = self._kinds.get(port.name)
+        if kind is None:
+            kind = ArrayKind(self._cuda, self._stream, self._ordinal, port.dtype, shape)
+            self._kinds[port.name] = kind
+        elif kind.shape != shape:
+            kind = self._kinds[port.name] = kind.of_shape(shape)
+        return kind.array(pointer, owner)
 
     def close(self) -> None:
         """Give the memory back that nobody holds."""

@@ -112,12 +112,9 @@ class InputBuffers:
         pieces = _pieces(values, row_bytes)
         if self._in_place and len(pieces) == 1 and first.pointer % ALIGNMENT == 0 < first.pointer:
             return int(first.pointer)
-        target = place = self.pointer(port.name, count * row_bytes)
+        target = self.pointer(port.name, count * row_bytes)
         if row_bytes:
-            copy = self._cuda.queue_copy
-            for pointer, nbytes in pieces:
-                copy(place, pointer, nbytes, stream)
-                place += nbytes
+            self._cuda.queue_gather(target, pieces, stream)
         return target
 
     def _usable(self, tensors: Sequence[Any], shape: tuple[int, ...]) -> bool:
@@ -218,12 +215,13 @@ def _pieces(values: Sequence[DeviceArray], row_bytes: int) -> list[tuple[int, in
     pieces = []
     owner, start, end = None, 0, 0
     for value in values:
-        if value.pointer == end and value._owner is owner is not None:
+        pointer = value.pointer
+        if pointer == end and value._owner is owner is not None:
             end += row_bytes
             continue
         if end:
             pieces.append((start, end - start))
-        owner, start = value._owner, value.pointer
-        end = start + row_bytes
+        owner, start = value._owner, pointer
+        end = pointer + row_bytes
     pieces.append((start, end - start))
     return pieces

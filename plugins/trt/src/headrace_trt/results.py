@@ -96,8 +96,12 @@ def check_rows(rows: int, ports: Sequence[Port], outputs: Sequence[Any]) -> None
 
 def rows_of(value: Any, start: int, stop: int, *, sample: bool) -> Any:
     """Give rows of an array of any library; of the host's in memory of their own."""
+    if type(value) is DeviceArray and not sample and start == 0 and stop == value.shape[0]:
+        return value
     if not isinstance(value, np.ndarray):
         return value[start] if sample else value[start:stop]
+    if sample and value.ndim > 1:
+        return value[start].copy()
     part = value[start:stop].copy()
     return part.reshape(part.shape[1:]) if sample else part
 
