@@ -268,6 +268,45 @@ def test_cat_split_gives_each_its_rows_as_it_came():
     assert [r.tolist() for r in results] == [[2, 4], [[6, 8], [10, 12]], [[14, 16]]]
 
 
+def test_words_inside_of_cat_split_give_what_they_give_outside():
+    words = (
+        "CvtColorTensor(bgr),NormalizeTensor(0.01,0.5),CropTensor(box=[1,1,7,7]),PadTensor(8,8),"
+        "SoftmaxTensor,TopKTensor(3)"
+    )
+    images = torch.arange(4 * 3 * 8 * 8, dtype=torch.float32).reshape(4, 3, 8, 8)
+    own = images.clone()
+    padded = torch.zeros(4, 3, 8, 8)
+    padded[:, :, :6, :6] = (images.flip(1) * 0.01 - 0.5)[:, :, 1:7, 1:7]
+    expected = padded.softmax(-1).topk(3).values
+    kinds = {
+        "samples": [{"data": image} for image in images],
+        "rows": [{"data": images[:3], "request_size": 3}, {"data": images[3]}],
+    }
+    for form in (f"S[{words}]", f"CatSplit[CatTensor,S[{words}],SplitTensor]"):
+        with headrace.pipe({"backend": form, "device": "cpu", "max": 8}) as pipe:
+            for requests in kinds.values():
+                found = pipe([{**request, "color": "rgb"} for request in requests])
+                rows = [request["result"]["values"].reshape(-1, 3, 8, 3) for request in found]
+                torch.testing.assert_close(torch.cat(rows), expected)
+                assert [one["result"]["values"].ndim for one in found] == [
+                    one["data"].ndim for one in requests
+                ]
+            # One that is wrong says so; the whole of those gathered with it is not touched.
+            with pytest.raises(InputError, match="color"):
+                pipe({"data": images[0], "color": "mauve"})
+    assert torch.equal(images, own)
+
+
+def test_split_gives_rows_of_their_own_as_samples_to_the_word_behind():
+    config = {"backend": "S[CatSplit[CatTensor,NormalizeTensor(2),SplitTensor],SoftmaxTensor]"}
+    images = [torch.rand(3, 4, 4) for _ in range(3)]
+    with headrace.pipe({**config, "device": "cpu", "max": 4}) as pipe:
+        found = pipe([{"data": image} for image in images])
+        alone = pipe({"data": images[0]})
+    for request, image in zip([*found, alone], [*images, images[0]], strict=True):
+        torch.testing.assert_close(request["result"], (image * 2).softmax(-1))
+
+
 def test_cat_refuses_what_does_not_fit_the_first_alone(bench):
     one = bench()
     cat = one.start(CatTensor)
@@ -342,6 +381,7 @@ FIX = "FixTensor(float32,3x-1x-1)"
         f"CatSplit[S[{FIX},CatTensor],TorchModule,SplitTensor]",
         f"S[{FIX},CatSplit[CatTensor,TorchModule,SplitTensor]]",
         f"S[{FIX},PadTensor(4,5),NormalizeTensor(1),ContiguousTensor,TorchModule,SoftmaxTensor(0)]",
+        f"S[{FIX},IndexSelectTensor([0,1,2],dim=0),TorchModule]",
     ],
 )
 @pytest.mark.parametrize("told", [{}, {"shape": "3x4x5"}], ids=["untold", "told"])
@@ -356,6 +396,7 @@ def test_the_batch_axis_of_fix_is_seen_where_no_rank_is_told(expression, told):
     }
     rows = np.stack([IMAGE_HWC + 1, IMAGE_HWC + 2])
     with headrace.pipe(config) as pipe:
+        alike = pipe([{"data": IMAGE_HWC}, {"data": IMAGE_HWC + 3}])
         found = pipe(
             [{"data": IMAGE_HWC}, {"data": rows, "request_size": 2}, {"data": IMAGE_HWC + 3}]
         )
@@ -366,6 +407,9 @@ def test_the_batch_axis_of_fix_is_seen_where_no_rank_is_told(expression, told):
             powers = np.exp(expected)
             expected = powers / powers.sum(1, keepdims=True)
         np.testing.assert_allclose(request["result"], expected, rtol=1e-5)
+    # Samples alone, which can be worked on as one tensor, keep their batch axis, too.
+    for request, other in zip(alike, (found[0], found[2]), strict=True):
+        np.testing.assert_allclose(request["result"], other["result"], rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", ["float32:3x-1x-1", {"x": "float32:3x-1x-1"}, {"x": "3x4x5"}])

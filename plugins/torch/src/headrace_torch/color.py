@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["CvtColorTensor", "NormalizeTensor"]
 
 _COLORS = ("rgb", "bgr", "gray")
+_EXPECTED = " or ".join(map(repr, _COLORS))
 
 
 class CvtColorTensor(PerImage):
@@ -73,11 +74,10 @@ class CvtColorTensor(PerImage):
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
         """Give the colour that the request names."""
-        wanted = " or ".join(map(repr, _COLORS))
-        color = read_key(request, "color", wanted)
+        color = read_key(request, "color", _EXPECTED)
         if not isinstance(color, str) or color not in _COLORS:
             got = repr(color) if isinstance(color, str) else type(color).__name__
-            raise InputError("the color is unknown", key="color", expected=wanted, got=got)
+            raise InputError("the color is unknown", key="color", expected=_EXPECTED, got=got)
         return color
 
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:

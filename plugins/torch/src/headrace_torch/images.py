@@ -172,8 +172,8 @@ def crop_image(
             filled crop would have more than 100 million pixels or a side above `MAX_SIDE`.
     """
     height, width = images.shape[2:]
-    _check_box((height, width), box, outside, key)
-    x1, y1, x2, y2 = map(_half_up, box)
+    x1, y1, x2, y2 = edges = [_half_up(edge) for edge in box]
+    _check_box((height, width), edges, box, outside, key)
     left, top, right, bottom = max(x1, 0), max(y1, 0), min(x2, width), min(y2, height)
     inside = images[:, :, top:bottom, left:right]
     if (x1, y1, x2, y2) == (left, top, right, bottom) or outside == "clip":
@@ -181,10 +181,12 @@ def crop_image(
     return _on_canvas(inside, (y2 - y1, x2 - x1), (top - y1, left - x1), fill_value)
 
 
-def _check_box(hw: tuple[int, int], box: Sequence[float], outside: str, key: str) -> None:
-    """Refuse a box that cannot be cut out of an image of this height and width."""
+def _check_box(
+    hw: tuple[int, int], edges: Sequence[int], box: Sequence[float], outside: str, key: str
+) -> None:
+    """Refuse a box, rounded to ``edges``, that cannot be cut out of an image of this size."""
     height, width = hw
-    x1, y1, x2, y2 = map(_half_up, box)
+    x1, y1, x2, y2 = edges
     what = None
     if max(x1, 0) >= min(x2, width) or max(y1, 0) >= min(y2, height):
         what = "the box holds no pixel of the image"
@@ -250,18 +252,18 @@ def _on_canvas(
     """Put images onto a new canvas of one value, or of one per channel."""
     (number, channels, height, width), (top, left) = images.shape, corner
     if isinstance(value, (int, float)):
-        canvas = images.new_full((number, channels, *hw), value)
-    else:
-        if len(value) != channels:
-            raise InputError(
-                "the values of the padding do not fit the image",
-                key="data",
-                expected=f"{len(value)} channel(s), one per value",
-                got=described(images),
-            )
-        canvas = images.new_empty((number, channels, *hw))
-        for channel, one in enumerate(value):
-            canvas[:, channel] = one
+        margins = (left, hw[1] - left - width, top, hw[0] - top - height)
+        return torch.constant_pad_nd(images, margins, value)
+    if len(value) != channels:
+        raise InputError(
+            "the values of the padding do not fit the image",
+            key="data",
+            expected=f"{len(value)} channel(s), one per value",
+            got=described(images),
+        )
+    canvas = images.new_empty((number, channels, *hw))
+    for channel, one in enumerate(value):
+        canvas[:, channel] = one
     canvas[:, :, top : top + height, left : left + width] = images
     return canvas
 

@@ -73,7 +73,8 @@ class Normalization:
         if self._factor is not None:
             values = values * self._factor
         if self._offset is not None:
-            values = values + self._offset
+            # What is new memory already is written into: a second tensor would cost as much again.
+            values = values + self._offset if values is images else values.add_(self._offset)
         if values.dtype != wanted:
             return values.to(wanted)
         return values.clone() if values is images else values

@@ -226,7 +226,8 @@ class Place:
                 return None
             if one.shape != shape or one.device != device:
                 return None
-        if len(tensors) == 1 or any(map(contains, batch, _SIZES)):
+        noted = self._with_axis and any(id(one) in self._with_axis for one in tensors)
+        if len(tensors) == 1 or noted or any(map(contains, batch, _SIZES)):
             return None
         if self.stream is not None:
             self.take_in(*tensors)
@@ -234,6 +235,23 @@ class Place:
             return torch.stack(tensors)
         except RuntimeError:  # memory ran out: one by one there may be less to hold
             return None
+
+    def rows(self, request: Mapping[str, Any]) -> torch.Tensor | None:
+        """Give the `request_size` rows of a request, if they are a dense tensor on this device.
+
+        Returns:
+            ``[N, ...]``; None where it brings something else: read on its own, it says what is wrong.
+        """
+        tensor: Any = request.get("data")
+        if type(tensor) is not torch.Tensor or tensor.device != self.device:
+            return None
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.ndim == 0:
+            return None
+        if tensor.shape[0] != request.get("request_size"):
+            return None
+        if self.stream is not None:
+            self.take_in(tensor)
+        return tensor
 
     def close(self) -> None:
         """Give the thread its device and stream back, and the memory to the device."""

@@ -179,6 +179,10 @@ class TopKTensor(_AlongDim):
         for request, values, indices in rows:
             request["result"] = {"values": values, "indices": indices}
 
+    def all_rows(self, result: Any) -> Any:
+        """Give both as a table."""
+        return {"values": result.values, "indices": result.indices}
+
     def rows_of(self, result: Any, start: int, stop: int, *, sample: bool) -> Any:
         """Give some rows of both."""
         place = start if sample else slice(start, stop)
