@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace._config.problems import Problems
     from headrace._graph.links import Pairs
 
-__all__ = ["check_links", "read_links"]
+__all__ = ["check_links", "predecessors", "read_links"]
 
 _PART = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*\[([^\[\]]*)\]\s*(,|$)")
 _PAIR = re.compile(r"\s*([^:,\s]+)\s*:\s*([^:,\s]+)\s*")
@@ -200,52 +200,41 @@ def read_links(
     return links
 
 
+def predecessors(links: Mapping[str, WrittenLinks]) -> dict[str, list[str]]:
+    """Give per node those that it comes next after."""
+    found: dict[str, list[str]] = {name: [] for name in links}
+    for one in links.values():
+        for name in one.next:
+            if name in found:
+                found[name].append(one.name)
+    return found
+
+
 def check_links(links: Mapping[str, WrittenLinks], problems: Problems) -> bool:
-    """Check that the links of all nodes make a graph that every request can walk to its end.
+    """Check that the links of all nodes make a graph through which every request finds its way.
 
     Returns:
         Whether all names in ``next`` are nodes, and none comes after itself.
     """
+    checker = _Checker(links, problems)
     for one in links.values():
-        _check_names(one, links, problems)
+        checker.names(one)
     cycle = _cycle(links)
     if cycle is not None:
-        way = " > ".join(cycle)
-        _wrong(problems, links[cycle[0]], "next", f"the nodes form a cycle: {way}")
+        message = f"the nodes form a cycle: {' > '.join(cycle)}"
+        checker.wrong(links[cycle[0]], "next", message)
         return False
-    before: dict[str, list[str]] = {name: [] for name in links}
-    for one in links.values():
-        for name in one.next:
-            if name in before:
-                before[name].append(one.name)
     if any(one.incomplete for one in links.values()):
         return False
     for one in links.values():
-        _check_one(one, links, before, problems)
+        checker.predecessors(one)
     return all(name in links for one in links.values() for name in one.next)
 
 
-def _check_names(one: WrittenLinks, links: Mapping[str, WrittenLinks], problems: Problems) -> None:
-    """Report the names in ``next`` and ``map`` that are no nodes."""
-    for key, names in (("next", one.next), ("map", one.map or ())):
-        for name in names:
-            if name not in links:
-                near = problems.nearest(name, links)
-                _wrong(problems, one, key, f"no node is called {name!r}", suggestion=near)
-
-
-def _wrong(problems: Problems, links: WrittenLinks, key: str, message: str, **more: Any) -> None:
-    problems.add("graph", message, **{**links.places[key], **more})
-
-
 def _cycle(links: Mapping[str, WrittenLinks]) -> list[str] | None:
-    """Find nodes that follow each other in a cycle."""
-    sorter: TopologicalSorter[str] = TopologicalSorter()
-    for name, one in links.items():
-        for following in one.next:
-            sorter.add(following, name)
+    """Find nodes that follow each other in a cycle; it begins at the first of them in the file."""
     try:
-        sorter.prepare()
+        TopologicalSorter(predecessors(links)).prepare()
     except CycleError as error:
         *found, _ = error.args[1]
         start = min(range(len(found)), key=lambda place: list(links).index(found[place]))
@@ -253,65 +242,60 @@ def _cycle(links: Mapping[str, WrittenLinks]) -> list[str] | None:
     return None
 
 
-def _check_one(
-    one: WrittenLinks,
-    links: Mapping[str, WrittenLinks],
-    before: Mapping[str, list[str]],
-    problems: Problems,
-) -> None:
-    predecessors = before[one.name]
-    if one.otherwise and len(predecessors) != 1:
-        _wrong(
-            problems,
-            one,
-            "or",
-            f"a node with 'or' has one predecessor, this one has {len(predecessors)}",
-        )
-    if one.map is None:
-        if len(predecessors) > 1:
-            problems.add(
-                "graph",
-                f"{', '.join(predecessors)} join here, and there is no map",
-                path=one.name,
-                hint=f'Write map = "{predecessors[0]}[result:data],..." with every predecessor.',
-            )
-        return
-    if not predecessors:
-        _wrong(problems, one, "map", "nothing comes before this node")
-        return
-    for missing in predecessors:
-        if len(predecessors) > 1 and missing not in one.map:
-            _wrong(problems, one, "map", f"the predecessor {missing!r} is not named")
-    for name in one.map:
-        _check_source(name, one, links, before, problems)
+class _Checker:
+    """Checks the links of one node after the other; what is wrong goes to ``problems``."""
 
+    def __init__(self, links: Mapping[str, WrittenLinks], problems: Problems) -> None:
+        self.links = links
+        self.problems = problems
+        self.before = predecessors(links)
 
-def _check_source(
-    name: str,
-    one: WrittenLinks,
-    links: Mapping[str, WrittenLinks],
-    before: Mapping[str, list[str]],
-    problems: Problems,
-) -> None:
-    """Check that a node which a map names has always ended before it."""
-    if name not in links:
-        return  # it is reported
-    if name == one.name:
-        _wrong(problems, one, "map", f"{name!r} is this node, which has yet to run")
-    elif name not in before[one.name] and not _always_before(name, one.name, before):
-        _wrong(problems, one, "map", f"a request can reach {one.name!r} without passing {name!r}")
+    def wrong(self, one: WrittenLinks, key: str, message: str, **more: Any) -> None:
+        self.problems.add("graph", message, **{**one.places[key], **more})
 
+    def names(self, one: WrittenLinks) -> None:
+        """Report the names in ``next`` and ``map`` that are no nodes."""
+        for key, names in (("next", one.next), ("map", one.map or ())):
+            for name in names:
+                if name not in self.links:
+                    near = self.problems.nearest(name, self.links)
+                    self.wrong(one, key, f"no node is called {name!r}", suggestion=near)
 
-def _always_before(name: str, node: str, before: Mapping[str, list[str]]) -> bool:
-    """Tell whether every way from a root to ``node`` goes through ``name``."""
-    seen = {node}
-    todo = [node]
-    while todo:
-        current = todo.pop()
-        if not before[current]:
-            return False
-        for one in before[current]:
-            if one != name and one not in seen:
-                seen.add(one)
-                todo.append(one)
-    return True
+    def predecessors(self, one: WrittenLinks) -> None:
+        """Check ``or`` and ``map`` against what comes before the node."""
+        before = self.before[one.name]
+        if one.otherwise and len(before) != 1:
+            message = f"a node with 'or' has one predecessor, this one has {len(before)}"
+            self.wrong(one, "or", message)
+        if one.map is None:
+            if len(before) > 1:
+                hint = f'Write map = "{before[0]}[result:data],..." with every predecessor.'
+                message = f"{', '.join(before)} join here, and there is no map"
+                self.problems.add("graph", message, path=one.name, hint=hint)
+            return
+        if not before:
+            self.wrong(one, "map", "nothing comes before this node")
+            return
+        for missing in before:
+            if len(before) > 1 and missing not in one.map:
+                self.wrong(one, "map", f"the predecessor {missing!r} is not named")
+        for name in one.map:
+            if name == one.name:
+                self.wrong(one, "map", f"{name!r} is this node, which has yet to run")
+            elif name in self.links and not self._always_before(name, one.name):
+                message = f"a request can reach {one.name!r} without passing {name!r}"
+                self.wrong(one, "map", message)
+
+    def _always_before(self, name: str, node: str) -> bool:
+        """Tell whether every way from a root to ``node`` goes through ``name``."""
+        if name in self.before[node]:
+            return True
+        seen, todo = {node}, [node]
+        while todo:
+            current = todo.pop()
+            if not self.before[current]:
+                return False
+            new = [one for one in self.before[current] if one != name and one not in seen]
+            seen.update(new)
+            todo += new
+        return True

@@ -15,6 +15,7 @@ from headrace._backend import Backend
 from headrace._graph.links import KEPT
 from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import elements_run, roots_of
+from headrace._plan.links import predecessors
 from headrace._plan.word import PlannedWord, planned_word
 from headrace.keys import DATA, RESULT
 
@@ -70,10 +71,7 @@ def check_keys_read(
         problems: Where that goes.
         doubts: Where keys go that a ``map`` takes and only the caller could have brought.
     """
-    before: dict[str, list[str]] = {name: [] for name in links}
-    for one in links.values():
-        for name in one.next:
-            before[name].append(one.name)
+    before = predecessors(links)
     ended: dict[str, _Ended] = {}
     by_repost = {name for one in links.values() for name in one.reposts}
     for name in TopologicalSorter(before).static_order():
