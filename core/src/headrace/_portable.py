@@ -43,7 +43,7 @@ def error_text(error: BaseException) -> str:
 def without_locals(error: Error) -> Error:
     """Give an error whose tracebacks, and those of its causes, hold no local variables any more.
 
-    Whoever keeps the error would keep them: after an out-of-memory error that is the batch itself.
+    To keep the error would keep them: after an out-of-memory error that is the batch itself.
     Files and lines stay. In Python's development mode (``python -X dev``) the variables stay, too.
     """
     if sys.flags.dev_mode:
@@ -182,8 +182,8 @@ _mark: Any = None
 def _lent_frame() -> FrameType:
     """Give the frame of a generator that waits.
 
-    Whoever clears such a frame ends its generator, and in Python 3.12 the frame then keeps the whole
-    stack of whoever cleared it. So nothing here clears it, and after anybody else there is a new one.
+    To clear such a frame ends its generator, and in Python 3.12 the frame then keeps the whole stack of
+    the function that cleared it. So nothing here clears it; when other code has, a new one is made.
     """
     global _mark
     frame = None if _mark is None else _mark.gi_frame

@@ -1,7 +1,7 @@
 """What runs in a process of its own: it builds its part, runs batches, and closes.
 
 Its first message says what to build; each other one is a batch. The end of its input is the end, also
-when whoever started it has died.
+when the process that started it has died.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["main"]
 
 def main() -> None:
     """Serve the process that started this one, until it closes the pipe."""
-    # What is printed goes to stderr: the output is the pipe. Ctrl-C is for the one who started it.
+    # What is printed goes to stderr: the output is the pipe. Ctrl-C is for the process that started it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     source = os.fdopen(os.dup(0), "rb")
     sink = os.fdopen(os.dup(1), "wb")

@@ -85,7 +85,7 @@ class Builder:
     Attributes:
         nodes: What has been built.
         front: The front of the pipeline, once it is built.
-        cancelled: Set when whoever waited for what is being built has given up.
+        cancelled: Set when nobody waits any more for what is being built.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Builder:
         def locked() -> T:
             with self._builds:
                 if self.cancelled.is_set():
-                    raise SetupError("whoever waited for it has given up")
+                    raise SetupError("the build was given up")
                 return build()
 
         return with_room(locked)

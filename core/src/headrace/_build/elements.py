@@ -72,7 +72,7 @@ class ElementBuilder:
     def element(self, element: Element, at: At) -> Backend:
         """Build one element and all below it."""
         if self._cancelled():
-            raise self.failed("whoever waited for it has given up", element.name, at)
+            raise self.failed("the build was given up", element.name, at)
         if element.own_thread:
             return self.in_thread(element, element, self._plain, at)
         return self._plain(element, at)

@@ -85,7 +85,7 @@ def front_limits(entries: Sequence[NodeKeys]) -> Limits:
 
     Args:
         entries: The keys of the nodes at which requests enter behind it. Each holds its own bound;
-            who finds the front taken meets the widest of them.
+            a request that finds the front taken meets the widest of them.
     """
     rules = {keys.queue_full for keys in entries}
     return Limits(

@@ -1,4 +1,4 @@
-"""Outcomes for those who do not wait in the calling thread: futures and coroutines."""
+"""Outcomes of requests for which no thread waits: futures and coroutines."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         return True
 
     def _call_all(self) -> None:
-        """Call those who wait for the outcome, each once."""
+        """Call all callbacks, each once; of two threads that do, one pops a callback and calls it."""
         while True:
             try:
                 call = self._calls.popleft()

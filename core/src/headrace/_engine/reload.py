@@ -1,6 +1,6 @@
 """Exchanging the instances of a node while requests go on: one at a time, all of it or nothing.
 
-A thread of its own builds and closes, so that whoever asked can stop waiting at any time: the time
+A worker thread builds and closes, so that the thread that asked can stop waiting at any time: its time
 is over, the pipeline is closed, or Ctrl-C.
 """
 

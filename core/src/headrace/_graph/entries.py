@@ -29,7 +29,7 @@ __all__ = ["Elements", "count", "elements_of", "entry_at", "needed_with_each"]
 
 
 class Called(Protocol):
-    """A node, as whoever calls it has it.
+    """A node, as its caller has it.
 
     Attributes:
         scheduler: Its queue and instances.

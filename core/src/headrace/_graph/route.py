@@ -21,12 +21,12 @@ class Step:
     Attributes:
         name: The node.
         index: Its place among all nodes, in file order.
-        scheduler: Its queue and instances; only those who run it look at them.
+        scheduler: Its queue and instances; only the drivers look at them.
         links: How it is linked.
         before: Its predecessors on the route.
         after: Its successors on the route.
-        copied: Whether who takes its dict gets a shallow copy: it has several successors, or a
-            later map reads the keys that it ended with.
+        copied: Whether a successor gets a shallow copy of its dict: it has several successors, or
+            a later map reads the keys that it ended with.
         timeout_ms: The limit of a second door, which its node does not know; None for none.
         skipped: Itself and all after it, where a `Repost` may end the leg there.
         runs_once: Whether its node runs it as it comes: without ``each``, and without a limit of

@@ -167,7 +167,7 @@ class Traversal:
         return Failure(step, error, has_run=True)
 
     def forget(self) -> None:
-        """Let go of what the nodes wrote: whoever keeps the future would keep all of it."""
+        """Let go of what the nodes wrote: a future that is kept would keep all of it."""
         for leg in self.legs:
             leg.ends.clear()
         self._sinks.clear()
