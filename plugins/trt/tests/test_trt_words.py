@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto as T
 from trt_expressions import BOTH, PLAIN, SHORT, samples
 
-from headrace.errors import InputError, RequestsFailed, SetupError
+from headrace.errors import BatchRangeError, InputError, RequestsFailed, SetupError
 from headrace_trt import DeviceArray
 
 pytest.importorskip("onnxruntime")
@@ -82,6 +82,35 @@ def test_a_profile_of_one_size_beside_another(device, plan, pipe, linear, backen
     rows = np.stack(samples(8))
     assert np.allclose(p({"data": rows, "request_size": 8})["result"], expected(rows))
     assert np.allclose(p({"data": rows[0]})["result"], expected(rows[0]))
+
+
+def test_an_instance_with_a_profile_of_one_row_takes_what_the_expression_takes(
+    device, plan, pipe, linear
+):
+    """In a sequence an element of one row does not count: the instance may get more."""
+    model, expected = linear
+    profiles = [{"x": ((1, 3), (1, 3), (1, 3))}, {"x": ((2, 3), (8, 3), (8, 3))}]
+    made = plan(model, *profiles, narrowed=True)
+    rows = np.stack(samples(8))
+    in_sequence = "IoC[LoadTensorrtEngine,TensorrtInferTensor;S[Identity,TensorrtInferTensor]]"
+    for backend in ("TensorrtTensor", in_sequence):
+        p = pipe(backend=backend, model=str(made), max=8)
+        contexts = device.engines[-1].contexts
+        assert np.allclose(p({"data": rows[0]})["result"], expected(rows[0]))
+        assert [context.profile for context in contexts] == [0]
+        for _ in range(2):
+            assert np.allclose(p({"data": rows, "request_size": 8})["result"], expected(rows))
+        assert [context.profile for context in contexts] == [0, 1]
+        found = p([{"data": row} for row in rows])
+        assert np.allclose([answer["result"] for answer in found], expected(rows))
+        assert np.allclose(p({"data": rows[1]})["result"], expected(rows[1]))
+        p.close()
+    p = pipe(backend=SHORT, model=str(made), max=8)
+    with pytest.raises(BatchRangeError):
+        p({"data": rows, "request_size": 8})
+    p.close()
+    assert device.memory == {}
+    assert device.streams == {}
 
 
 @BOTH

@@ -10,7 +10,7 @@ from headrace_trt.arrays import DeviceArray
 from headrace_trt.results import check_rows, rows_of, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace.keys import Request
     from headrace_trt.grouping import Run
@@ -33,10 +33,18 @@ class Gathering:
 
     Args:
         runner: The runner of the instance.
+        wider: Makes a runner with another profile, for an instance whose own profile takes one row:
+            in a sequence an element that takes one does not count for the range, so that batches and
+            requests of more rows get here. None: there is no wider profile, or no need of one.
+
+    Attributes:
+        runners: The runner of the instance, and the wider one once it was needed.
     """
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, wider: Callable[[], Runner] | None = None) -> None:
         self.keys = runner.keys
+        self.runners = [runner]
+        self._wider = wider
         self._runner = runner
         self._signature = runner.signature
         self._unbatched = {port.name for port in runner.signature.outputs if not port.batched}
@@ -44,6 +52,18 @@ class Gathering:
         self._layout: dict[int, tuple[int, int, int, bool]] = {}
         self._rows: tuple[int, ...] = ()
         self._samples: list[int] = []
+
+    def runner_for(self, batch: Sequence[Request]) -> Runner:
+        """Give the runner whose profile takes the rows of a batch; the wider one is made when needed.
+
+        Raises:
+            SetupError: There is not enough memory for another context.
+        """
+        if self._wider is None or sum(request.get("request_size", 1) for request in batch) <= 1:
+            return self.runners[0]
+        if len(self.runners) == 1:
+            self.runners.append(self._wider())
+        return self.runners[1]
 
     def gather(self, batch: Sequence[Request]) -> list[Exception | None] | None:
         """Put all requests that are right into the input buffers; their ``result`` is the batch.
@@ -54,7 +74,7 @@ class Gathering:
         Raises:
             CudaError: The device failed, or is out of memory.
         """
-        runner = self._runner
+        runner = self._runner = self.runner_for(batch)
         self.finish()
         samples = runner.place_samples(batch)
         if samples is not None:

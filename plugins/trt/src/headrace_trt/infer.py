@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -36,7 +37,8 @@ class TensorrtInferTensor(headrace.Backend):
     ``IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor]``.
 
     One execution context with its buffers per instance; the instance's stream. Instance ``i`` takes
-    the optimization profile ``i`` modulo their number.
+    the optimization profile ``i`` modulo their number. In an expression that takes more rows than an
+    instance whose profile takes one, more rows run with a second context under the widest profile.
 
     Reads:
         data: The input of an engine with one input; with several, the keys named like them; the
@@ -80,9 +82,10 @@ class TensorrtInferTensor(headrace.Backend):
             engine = engine_of(context)
             cuda, ordinal = cuda_for(context)
             profile = context.instance_index % max(engine.profiles, 1)
-            signature = read_signature(
-                engine, profile, outputs=options.outputs, unbatched=options.unbatched
+            read = functools.partial(
+                read_signature, engine, outputs=options.outputs, unbatched=options.unbatched
             )
+            signature = read(profile)
             keys = _keys(signature, options.inputs)
             scratch = None
             if options.context_memory == "shared":
@@ -90,22 +93,34 @@ class TensorrtInferTensor(headrace.Backend):
                     ("headrace_trt.scratch", id(engine)), lambda: SharedScratch(engine, cuda)
                 )
             fields = RunSettings.__dataclass_fields__
-            self._runner = runner = Runner(
-                engine,
-                cuda,
-                stream_of(context, cuda, ordinal),
-                profile=profile,
-                signature=signature,
-                keys=keys,
-                settings=RunSettings(**{name: getattr(options, name) for name in fields}),
-                scratch=scratch,
-            )
+            settings = RunSettings(**{name: getattr(options, name) for name in fields})
+            stream = stream_of(context, cuda, ordinal)
+
+            def run_with(profile: int, signature: Signature) -> Runner:
+                return Runner(
+                    engine,
+                    cuda,
+                    stream,
+                    profile=profile,
+                    signature=signature,
+                    keys=keys,
+                    settings=settings,
+                    scratch=scratch,
+                )
+
+            self._runner = runner = run_with(profile, signature)
+            wider = None
+            if signature.high_rows == 1 < engine.profiles and not signature.one_at_a_time:
+                others = [(other, read(other)) for other in range(engine.profiles)]
+                widest = max(others, key=lambda found: found[1].high_rows)
+                if widest[1].high_rows > 1:
+                    wider = functools.partial(run_with, *widest)
         self.reads = tuple(dict.fromkeys(keys.values()))
         if signature.one_at_a_time:
             self.min, self.max = 1, 1
         else:
             self.min, self.max = signature.low_rows, signature.high_rows
-        self._gathering = gathering = Gathering(runner)
+        self._gathering = gathering = Gathering(runner, wider)
         context.scope.get_or_create(GATHERING, lambda: Held(gathering))
         context.scope.get_or_create("inputs", signature.as_inputs)
         context.at_batch_end(self._finish)
@@ -118,19 +133,20 @@ class TensorrtInferTensor(headrace.Backend):
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the engine on all requests that are right, or on the batch that was gathered."""
-        runner, gathering = self._runner, self._gathering
-        if runner is None or gathering is None:
+        gathering = self._gathering
+        if gathering is None:
             raise BackendError("TensorrtInferTensor is closed")
         with _device_errors():
             if len(batch) == 1 and gathering.run(batch[0]):
                 return None
-            return runner.forward(batch)
+            return gathering.runner_for(batch).forward(batch)
 
     def _finish(self) -> None:
-        if self._runner is not None and self._gathering is not None:
+        if self._gathering is not None:
             self._gathering.finish()
             with _device_errors():
-                self._runner.finish()
+                for runner in self._gathering.runners:
+                    runner.finish()
 
     def describe(self) -> dict[str, Any]:
         """Give profile, range and the signature of what is run."""
@@ -138,9 +154,10 @@ class TensorrtInferTensor(headrace.Backend):
 
     def close(self) -> None:
         """Give context and buffers back."""
-        runner, self._runner, self._gathering = self._runner, None, None
-        if runner is not None:
-            runner.close()
+        runner, gathering = self._runner, self._gathering
+        self._runner = self._gathering = None
+        for one in gathering.runners if gathering is not None else filter(None, (runner,)):
+            one.close()
 
 
 class TensorrtCat(headrace.Backend):
