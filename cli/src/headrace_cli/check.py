@@ -1,4 +1,4 @@
-"""``headrace check``: is a configuration right, what is doubtful about it, and can it be built."""
+"""``headrace check``: is a configuration right, what warnings are there, and can it be built."""
 
 from __future__ import annotations
 

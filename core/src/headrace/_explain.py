@@ -11,8 +11,8 @@ from headrace._describe import describe_element, owns_thread, plain
 from headrace._expression import Call, parse
 from headrace._pipeline_config import PipelineConfig
 from headrace._plan import plan_expression
-from headrace._plan.doubts import doubts_about
 from headrace._plan.ranges import narrowed
+from headrace._plan.warnings import warnings_about
 from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _explained(config: PipelineConfig) -> dict[str, Any]:
         "headrace": headrace.__version__,
         "threads": plan.threads or usable_cpus(),
         "asks_for": _asks_for(roots, plan.probes),
-        "warnings": [doubt.to_dict() for doubt in doubts_about(plan, config._shape)],
+        "warnings": [one.to_dict() for one in warnings_about(plan, config._shape)],
         "nodes": {name: _node(plan, plan.nodes[name]) for name in plan.order},
         **({"probes": [probe.text for probe in plan.probes]} if plan.probes else {}),
     }

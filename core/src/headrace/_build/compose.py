@@ -52,7 +52,7 @@ def _blueprint(
         close=builder.close,
         config=config,
         change=partial(_change, config, builder),
-        doubts=plan.doubts,
+        warnings=plan.warnings,
     )
 
 

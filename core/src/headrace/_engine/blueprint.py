@@ -139,7 +139,7 @@ class Blueprint:
             up first.
         config: The configuration that it was made from.
         change: Gives the pipeline with other keys of one node.
-        doubts: What is allowed but hardly meant.
+        warnings: What is allowed but hardly meant.
     """
 
     nodes: Mapping[str, NodeBlueprint]
@@ -151,7 +151,7 @@ class Blueprint:
     close: Callable[[], Sequence[Exception]] = _nothing
     config: Any = None
     change: Callable[[str, Mapping[str, Any]], Change] = _fixed
-    doubts: Sequence[Problem] = ()
+    warnings: Sequence[Problem] = ()
 
     @property
     def links(self) -> dict[str, Links]:

@@ -186,9 +186,9 @@ class Reloader:
             job.fail(interrupt)
             raise
         changed = {f"{node}.{key}" for key in changes}
-        for doubt in self._engine.blueprint.doubts:
-            if doubt.path in changed:  # it has no effect
-                warnings.warn(doubt.render(), stacklevel=3)
+        for warning in self._engine.blueprint.warnings:
+            if warning.path in changed:  # it has no effect
+                warnings.warn(warning.render(), stacklevel=3)
 
     def _builds_here(self) -> bool:
         """Give whether the calling thread builds what a reload waits for."""

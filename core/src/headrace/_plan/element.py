@@ -253,8 +253,8 @@ class PipelinePlan:
         links: How each node is linked to the others.
         probes: The probes that are switched on.
         allow_import: Whether the configuration may bring in code.
-        doubts: What is allowed but hardly meant, as far as planning has seen it; see
-            `headrace._plan.doubts`.
+        warnings: What is allowed but hardly meant, as far as planning has seen it; see
+            `headrace._plan.warnings`.
     """
 
     nodes: dict[str, NodePlan]
@@ -267,7 +267,7 @@ class PipelinePlan:
     links: dict[str, WrittenLinks] = field(default_factory=dict)
     probes: tuple[ProbePlan, ...] = ()
     allow_import: bool = True
-    doubts: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
 
     @property
     def is_graph(self) -> bool:

@@ -61,7 +61,7 @@ def check_keys_read(
     links: Mapping[str, WrittenLinks],
     nodes: Mapping[str, NodePlan],
     problems: Problems,
-    doubts: Problems,
+    warnings: Problems,
 ) -> None:
     """Report each key that a node reads first, or a ``map`` takes, and that cannot be there.
 
@@ -69,14 +69,14 @@ def check_keys_read(
         links: How the nodes are linked.
         nodes: Their plans.
         problems: Where that goes.
-        doubts: Where keys go that a ``map`` takes and only the caller could have brought.
+        warnings: Where keys go that a ``map`` takes and only the caller could have brought.
     """
     before = predecessors(links)
     ended: dict[str, _Ended] = {}
     by_repost = {name for one in links.values() for name in one.reposts}
     for name in TopologicalSorter(before).static_order():
         one = links[name]
-        _check_sources(one, ended, problems, doubts)
+        _check_sources(one, ended, problems, warnings)
         keys, mapped = _begins(one, before[name], ended)
         if name in by_repost and before[name]:
             keys, mapped = None, None
@@ -104,7 +104,7 @@ def _either(one: _Ended, other: _Ended) -> _Ended:
 
 
 def _check_sources(
-    one: WrittenLinks, ended: Mapping[str, _Ended], problems: Problems, doubts: Problems
+    one: WrittenLinks, ended: Mapping[str, _Ended], problems: Problems, warnings: Problems
 ) -> None:
     """Report the keys that a ``map`` takes from nodes which do not end with them."""
     for node, pairs in (one.map or {}).items():
@@ -117,7 +117,7 @@ def _check_sources(
             place = one.places["map"]
             if mapped is None:
                 only = f"{takes}: it is there only when the caller's request has it"
-                doubts.add("map_source", only, suggestion=near, **place)
+                warnings.add("map_source", only, suggestion=near, **place)
             else:
                 before = f"{takes}, and the map of node {mapped.name!r} does not bring it"
                 problems.add("graph", before, suggestion=near, **place)

@@ -62,7 +62,7 @@ class NodePlanner:
         init = self._key("init")
         wrong = self.parameters.key("init") is not None and init is None
         if wrong:
-            self.planner.spoil(self.name, self.keys.instance_num)
+            self.planner.register_wrong(self.name, self.keys.instance_num)
         entry = self._entry() if door_to is None else self._key("backend")
         self.planner.leave(self.name)
         if entry is None or wrong or policies is None:

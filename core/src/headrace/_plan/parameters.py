@@ -259,7 +259,7 @@ def _args_of_definitions(layer: Layer, key: str) -> Iterator[Found]:
             yield argument(scoped.layer, scoped.call, key, scoped.values[key])
 
 
-def report_overruled(nodes: Sequence[Parameters], doubts: Problems) -> None:
+def report_overruled(nodes: Sequence[Parameters], warnings: Problems) -> None:
     """Report the keys whose value no backend takes, since all that have the option find a nearer one."""
     if any(one.excused for one in nodes):
         return  # a backend that cannot be looked into may take it
@@ -270,7 +270,7 @@ def report_overruled(nodes: Sequence[Parameters], doubts: Problems) -> None:
     for path, (found, names) in overruled.items():
         if path not in effective:
             shown = " and ".join(dict.fromkeys(names))
-            doubts.add(
+            warnings.add(
                 "unused_option",
                 f"nothing uses {found.key!r}: {shown} has a value from a nearer place",
                 **found.place(at_key=True),

@@ -53,10 +53,10 @@ class Planner(Resolver):
         }
         is_graph = check_links(links, self.problems)
         links = with_calls(links, self.nodes)
-        doubts = Problems()
+        warnings = Problems()
         if is_graph and len(self.nodes) == len(self.shape.nodes):
             check_reposts(links, self.nodes, self.problems)
-            check_keys_read(links, self.nodes, self.problems, doubts)
+            check_keys_read(links, self.nodes, self.problems, warnings)
             if entrypoint is not None:
                 check_front(entrypoint, links, self.nodes, self.problems)
         self._check_definitions()
@@ -64,7 +64,7 @@ class Planner(Resolver):
             parameters.report_unknown(self.problems)
         if self.shape.nodes:
             report_unknown_globals(self.shape.globals, self.all_parameters, self.problems)
-        report_overruled(self.all_parameters, doubts)
+        report_overruled(self.all_parameters, warnings)
         return PipelinePlan(
             self.nodes,
             list(self.shape.nodes),
@@ -75,7 +75,7 @@ class Planner(Resolver):
             self.late,
             links,
             probes,
-            doubts=tuple(doubts),
+            warnings=tuple(warnings),
         )
 
     def _front(self) -> tuple[Element | None, int | None, tuple[ProbePlan, ...]]:
@@ -101,7 +101,7 @@ class Planner(Resolver):
         NodePlanner(self, name).plan()
         self._unfinished.pop()
         if name not in self.nodes:
-            self.spoil(name, 0)
+            self.register_wrong(name, 0)
 
     def _registered_names(self) -> dict[str, str]:
         """Find the names that the texts of the nodes say they will register, and which node does."""

@@ -186,7 +186,7 @@ class Planning(ABC):
             self.problems.add("twice", f"{named.name!r} is registered twice", **place)
         self.registered[named.name] = named
 
-    def spoil(self, node: str, instance_num: int) -> None:
+    def register_wrong(self, node: str, instance_num: int) -> None:
         """Let all names that a node registers by itself be known as wrong."""
         for name in (f"node.{node}", *(f"{node}.{index}" for index in range(instance_num))):
             self.registered.setdefault(name, Named(name, None, True, node))

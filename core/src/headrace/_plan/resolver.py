@@ -276,7 +276,7 @@ class Resolver(Planning):
         wrong = options is None and not scope.lenient
         if not good or (wrong and word._registers_names):
             if word._registers_names and not scope.lenient:
-                self.spoil(self.node, 0 if self.keys is None else self.keys.instance_num)
+                self.register_wrong(self.node, 0 if self.keys is None else self.keys.instance_num)
             self.plan_all(bracket, names=word._names, is_slot=True)
             return None
         use = Use(self, element, bracket, scope)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace._plan import doubts as doubts_module
+from headrace._plan import warnings as warnings_module
 from headrace._registry.catalogue import KNOWN_ELSEWHERE
 from headrace.errors import ConfigError
 
@@ -46,7 +46,7 @@ def backends(monkeypatch):
     headrace.register("OfFile", OfFile, replace=True)
     headrace.register("Sized", Sized, replace=True)
     headrace.register("Owner", Owner, replace=True)
-    monkeypatch.setattr(doubts_module, "usable_cpus", lambda: 1)
+    monkeypatch.setattr(warnings_module, "usable_cpus", lambda: 1)
     monkeypatch.setitem(KNOWN_ELSEWHERE, "Elsewhere", "headrace-elsewhere")
 
 
@@ -190,7 +190,7 @@ def test_devices_that_no_instance_runs_on_are_told(keys, unused):
     ],
 )
 def test_cores_that_one_instance_leaves_idle_are_told(cores, config, told, monkeypatch):
-    monkeypatch.setattr(doubts_module, "usable_cpus", lambda: cores)
+    monkeypatch.setattr(warnings_module, "usable_cpus", lambda: cores)
     assert codes(config) == (["idle_cores"] if told else [])
 
 

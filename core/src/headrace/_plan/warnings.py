@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from headrace._plan.element import Element, NodePlan, PipelinePlan
     from headrace.errors import Problem
 
-__all__ = ["doubts_about"]
+__all__ = ["warnings_about"]
 
 _CORE = "headrace"
 
 
-_Doubt = tuple[str, str, str, str]
-"""The code, the key that is to be looked at, what is doubtful, and what to do."""
+_Warning = tuple[str, str, str, str]
+"""The code, the key that is to be looked at, what to say, and what to do."""
 
 
-def doubts_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
-    """Give all that is doubtful about a configuration that is right, nodes in file order."""
-    doubts = Problems()
-    doubts.extend(plan.doubts)
+def warnings_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
+    """Give the warnings about a configuration that is right, nodes in file order."""
+    warnings = Problems()
+    warnings.extend(plan.warnings)
     for name in plan.order:
         node = plan.nodes[name]
         if node.door_to is None:
             found = [*_of_keys(node), *_of_own_thread(node), *_of_cores(node, plan.total_instances)]
             for code, key, message, hint in found:
-                doubts.add(code, message, hint=hint, **_place(name, key, shape))
-    return list(with_lines(doubts))
+                warnings.add(code, message, hint=hint, **_place(name, key, shape))
+    return list(with_lines(warnings))
 
 
 def _place(name: str, key: str, shape: Shape) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _place(name: str, key: str, shape: Shape) -> dict[str, Any]:
     return {"file": shape.file, "path": name} if found is None else found.place(at_key=True)
 
 
-def _of_keys(node: NodePlan) -> Iterator[_Doubt]:
+def _of_keys(node: NodePlan) -> Iterator[_Warning]:
     """Look at keys that ask for what the node does not do."""
     keys, made = node.keys, max(1, node.instance_num)
     least = narrowed((node.backend or node.entry).range, keys)[0]
@@ -83,7 +83,7 @@ def _of_keys(node: NodePlan) -> Iterator[_Doubt]:
         )
 
 
-def _of_own_thread(node: NodePlan) -> Iterator[_Doubt]:
+def _of_own_thread(node: NodePlan) -> Iterator[_Warning]:
     """Look for work that a backend which owns its thread takes into it."""
     if node.instance is None or not node.instance.own_thread:
         return
@@ -105,7 +105,7 @@ def _of_own_thread(node: NodePlan) -> Iterator[_Doubt]:
             before.append(element.name)
 
 
-def _of_cores(node: NodePlan, instances: int) -> Iterator[_Doubt]:
+def _of_cores(node: NodePlan, instances: int) -> Iterator[_Warning]:
     """Look for cores that stay idle: one instance is run by one thread at a time."""
     computing = list(_computing(node.instance or node.entry))
     cores, device = usable_cpus(), node.keys.device
