@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 import headrace
 from headrace import errors
+from headrace._registry import registry
 
 
 def jpeg(shade: int, height: int = 32, width: int = 48) -> bytes:
@@ -65,7 +66,9 @@ def test_an_unknown_option_gets_the_nearest_name():
     assert problem.suggestion == "resize_w"
 
 
-def test_a_missing_plugin_says_what_to_install():
+def test_a_missing_plugin_says_what_to_install(monkeypatch):
+    others = [one for one in registry.plugins() if one.distribution != "headrace-observe"]
+    monkeypatch.setattr(registry, "_plugins", others)
     (problem,) = problems_of({"backend": "Benchmark"})
     assert "headrace-observe" in problem.render()
     assert "pip install" in problem.render()

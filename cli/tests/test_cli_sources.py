@@ -316,7 +316,8 @@ def test_names_are_those_inside_of_what_was_asked_for(tmp_path, write):
         (["bench", "a.toml"], "pip install headrace-observe"),
     ],
 )
-def test_usage_errors_are_json_too_where_that_is_asked_for(args, told):
+def test_usage_errors_are_json_too_where_that_is_asked_for(args, told, monkeypatch):
+    monkeypatch.setattr(registry, "_plugins", [])
     plain = says(*args)
     assert (plain.exit_code, plain.stdout) == (2, "")
     assert told in plain.stderr

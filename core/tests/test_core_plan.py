@@ -290,7 +290,6 @@ def test_children_are_built_left_to_right_and_closed_right_to_left():
         ("IoC[Batching;X]", "scheduling"),
         ("Repost[x]", "graph"),
         ("Repost[main(1)]", "word"),
-        ("Benchmark", "missing_plugin"),
         ("no:X", "unknown_backend"),
         ("A(1)", "args"),
         ("S(1)[X]", "args"),

@@ -58,7 +58,9 @@ _BY_DISTRIBUTION = {
     ),
 }
 
-_FOLDERS = {f"headrace-{name}": f"plugins/{name}" for name in ("cv", "ort", "torch", "trt")}
+_FOLDERS = {
+    f"headrace-{name}": f"plugins/{name}" for name in ("cv", "observe", "ort", "torch", "trt")
+}
 
 KNOWN_ELSEWHERE = {
     name: distribution for distribution, names in _BY_DISTRIBUTION.items() for name in names.split()

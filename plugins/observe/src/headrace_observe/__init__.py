@@ -1,0 +1,34 @@
+"""See inside Headrace pipelines: traces, metrics, logs, measurements.
+
+Nothing is imported until it is used: ``import headrace_observe`` loads none of the libraries of its
+extras.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace_observe.logs import setup_logging
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "setup_logging": "logs",
+}
+
+__all__ = ["__version__", "setup_logging"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""The commands, a module each; `headrace_observe.hooks` lists them."""

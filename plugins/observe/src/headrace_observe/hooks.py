@@ -1,0 +1,25 @@
+"""What this plugin brings: probes and commands, each by the path of what is imported when it is used."""
+
+from __future__ import annotations
+
+from headrace.hookspecs import hookimpl
+
+__all__ = ["COMMANDS", "PROBES", "headrace_commands", "headrace_probes"]
+
+COMMANDS: dict[str, str] = {}
+"""Every command, in the module of its name below ``headrace_observe.commands``."""
+
+PROBES: dict[str, str] = {}
+"""Every probe."""
+
+
+@hookimpl
+def headrace_probes() -> dict[str, str]:
+    """Give the probes."""
+    return PROBES
+
+
+@hookimpl
+def headrace_commands() -> dict[str, str]:
+    """Give the commands."""
+    return COMMANDS

@@ -1,0 +1,74 @@
+"""Logging of Headrace set up by one call; no other logger or handler is touched."""
+
+from __future__ import annotations
+
+import json as _json
+import logging
+import threading
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+__all__ = ["setup_logging"]
+
+_AREA = "headrace"
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_lock = threading.Lock()
+
+
+class _OurHandler(logging.StreamHandler["TextIO"]):
+    """What `setup_logging` has put up, so that a second call finds it."""
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line: ``time`` (ISO 8601, UTC), ``level``, ``logger``, ``thread``, ``message``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Give the line of one record; an error adds ``error`` with its traceback."""
+        row = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(
+                timespec="microseconds"
+            ),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "thread": record.threadName,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            row["error"] = self.formatException(record.exc_info)
+        return _json.dumps(row, ensure_ascii=False)
+
+
+def setup_logging(
+    level: int | str = "INFO", json: bool = False, *, stream: TextIO | None = None
+) -> None:
+    """Let the loggers of Headrace write to standard error.
+
+    Only the logger ``headrace`` is changed, whose level and one handler hold for all below it: the
+    loggers of others, the root logger and handlers that are there already stay as they are. A second
+    call takes the place of the first.
+
+    Args:
+        level: ``"DEBUG"``, ``"INFO"``, ``"WARNING"``, ..., in any case, or the number.
+        json: Write one JSON object a line, with ``time``, ``level``, ``logger``, ``thread`` and
+            ``message``, and ``error`` where there is a traceback; else text.
+        stream: Where to write; default: ``sys.stderr``.
+
+    Raises:
+        ValueError: There is no such level.
+    """
+    if isinstance(level, str) and level.upper() not in _LEVELS:
+        raise ValueError(
+            f"there is no level {level!r}; known are {', '.join(_LEVELS)}, or a number"
+        )
+    handler = _OurHandler(stream)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s [%(threadName)s] %(message)s")
+    handler.setFormatter(_JsonLines() if json else text)
+    logger = logging.getLogger(_AREA)
+    with _lock:
+        for one in [one for one in logger.handlers if isinstance(one, _OurHandler)]:
+            logger.removeHandler(one)
+        logger.addHandler(handler)
+        logger.setLevel(level.upper() if isinstance(level, str) else level)
