@@ -173,7 +173,10 @@ class FastPath(Claiming):
                 refuse_inside(self)
             if near_stack_end():
                 raise no_room()
-            self._call_locked(request, data, weight, home, internal=internal)
+            if self._unqueued_max and self._node.has_idle:
+                self._call_locked(request, data, weight, home, internal=internal)
+            else:
+                self._queue_up(request, weight, home, internal=internal)
         elif data is MISSING or not self._call_in_main(request, data, weight, home):
             try:
                 if self._unqueued_max and data is not MISSING:

@@ -52,11 +52,6 @@ class _Main:
 main_thread = _Main()
 
 
-def in_main_thread() -> bool:
-    """Tell whether the calling thread is the main thread."""
-    return get_ident() == main_thread.ident
-
-
 outermost: dict[int, Any] = {}
 """Per thread the lock that it took last while it held none, or is about to take."""
 

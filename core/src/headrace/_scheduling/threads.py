@@ -294,8 +294,11 @@ def cycle_of(waiter: Waiter) -> str | None:
     likewise, and one of them is this thread or waits for what it does.
     """
     places = waiter.places()
-    if not any(_sleeps(one.ident) for node, _ in places for one in node.every):
+    holders = [one.ident for node, _ in places for one in node.every]
+    if not any_calls() and waiting.keys().isdisjoint(holders):
         return None  # whoever holds an instance is at work
+    if not any(_needs(ident) for ident in holders):
+        return None
     for node, what in places:
         search = _Search(served_here(get_ident()))
         if search.blocked(node, what) and search.reached:
@@ -334,14 +337,6 @@ class _Search:
             self._stuck[ident] = True
             self._stuck[ident] = any(self.blocked(*place) for place in _needs(ident))
         return self._stuck[ident]
-
-
-def _sleeps(ident: int) -> bool:
-    """Tell whether a thread waits for something, itself or in the threads that it waits for."""
-    waiter = waiting.get(ident)
-    if waiter is not None and waiter.places():
-        return True
-    return any_calls() and bool(_needs(ident))
 
 
 def _needs(ident: int) -> list[Place]:
