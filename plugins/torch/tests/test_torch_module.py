@@ -634,7 +634,9 @@ def test_numpy_in_and_numpy_out_stand_on_no_copies(net):
     assert result.tolist() == [1, 1, 1]
 
 
-def test_a_capture_that_fails_keeps_nothing_alive_while_its_error_is_held(monkeypatch):
+@pytest.mark.parametrize("ends", [True, False], ids=["ended", "broken off"])
+@pytest.mark.parametrize("fills", [True, False], ids=["filled", "not filled"])
+def test_a_capture_that_fails_keeps_nothing_alive_while_its_error_is_held(monkeypatch, ends, fills):
     from headrace_torch.graphs import Graphs
 
     class Graph:
@@ -644,7 +646,16 @@ def test_a_capture_that_fails_keeps_nothing_alive_while_its_error_is_held(monkey
             alive.append(weakref.ref(self))
 
         def capture_end(self):
-            """Nothing was captured."""
+            if not ends:
+                raise RuntimeError("operation failed due to a previous error during capture")
+
+        def pool(self):
+            if not ends:
+                raise RuntimeError("called without a preceding successful capture")
+            return (0, 1)
+
+        def reset(self):
+            given_up.append("reset")
 
     def example(rows):
         given = torch.zeros(rows, 64)
@@ -653,21 +664,34 @@ def test_a_capture_that_fails_keeps_nothing_alive_while_its_error_is_held(monkey
 
     def call(inputs):
         if len(alive) > 1:  # the capture has begun
-            raise RuntimeError("operation not permitted when stream is capturing")
+            try:
+                raise ValueError("the call inside")
+            except ValueError:
+                raise RuntimeError("operation not permitted when stream is capturing")  # noqa: B904
         return {"out": inputs[0] + 1}
 
-    def not_recording(*_):
-        raise RuntimeError("not currently recording")
+    def end_filling(device, pool):
+        given_up.append(("end", device, pool))
+        if not fills:
+            raise RuntimeError("not currently recording")
 
-    alive = []
+    alive, given_up = [], []
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", not_recording, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end_filling, raising=False)
+    release = lambda *where: given_up.append(("release", *where))  # noqa: E731
+    monkeypatch.setattr(torch._C, "_cuda_releasePool", release, raising=False)
     with pytest.raises(SetupError, match="not permitted") as caught:
         Graphs(torch.device("cuda", 0)).capture(call, example, (2,))
     gc.collect()
     assert [one() for one in alive] == [None, None]
-    assert isinstance(caught.value.__cause__, RuntimeError)
+    cause = caught.value.__cause__
+    assert isinstance(cause, RuntimeError)
+    assert cause.__traceback__ is None
+    assert cause.__context__.__traceback__ is None
+    # A graph whose capture has ended gives up its share of the pool itself, any other never does.
+    both = [("end", 0, (0, 1)), ("release", 0, (0, 1))]
+    assert given_up == (["reset"] if ends else both)
 
 
 @pytest.mark.parametrize("name", ["program.bin", "script.bin", "fixed.pt2"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import headrace
@@ -62,7 +63,7 @@ class OnPlace(headrace.Backend):
         self._mode = None
 
 
-class TensorBackend(OnPlace):
+class TensorBackend(OnPlace, ABC):
     """A backend that computes with torch: without gradients, with errors that say what to do."""
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
@@ -77,9 +78,9 @@ class TensorBackend(OnPlace):
                 raise
             raise found from found.__cause__
 
+    @abstractmethod
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Write ``result`` into each request of a batch."""
-        raise NotImplementedError(f"{type(self).__name__} has no run")
 
     def failure(self, error: Exception) -> Exception:
         """Give the error that a request gets: memory that ran out and a lost device say so."""
@@ -129,9 +130,9 @@ class PerTensor(TensorBackend):
     alike = True
     tells: ClassVar[bool] = False
 
+    @abstractmethod
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
         """Give the results of all rows of ``whole``, ``[N, ...]``, in new memory or as it is."""
-        raise NotImplementedError(f"{type(self).__name__} has no compute")
 
     def check(self, rows: torch.Tensor) -> None:
         """Refuse rows that `compute` cannot take. The default takes any.

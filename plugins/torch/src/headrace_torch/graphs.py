@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headrace.errors import SetupError
-from headrace_torch.memory import allocator_quiet
+from headrace_torch.memory import allocator_quiet, without_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -97,21 +97,27 @@ class Graphs:
                     hint="A captured model has no calls that wait for the device or depend on values;"
                     " cuda_graph = false runs it as it is.",
                 )
-                failure.__cause__ = error.with_traceback(None)  # its frames hold tensors too
+                failure.__cause__ = without_frames(error)
                 return failure
         self._graphs[size] = graph, inputs, outputs
         return None
 
     def _give_up(self, graph: Any) -> None:
         """End a capture that failed, so that neither stream nor allocator stays in one."""
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError):  # the capture was broken off on the device
             graph.capture_end()
-        end: Any = getattr(torch._C, "_cuda_endAllocateToPool", None)
-        release: Any = getattr(torch._C, "_cuda_releasePool", None)
-        if end is not None and release is not None:
-            with contextlib.suppress(RuntimeError):  # the graph has done both
-                end(self._device.index, self._pool)
-                release(self._device.index, self._pool)
+        try:
+            graph.pool()
+        except RuntimeError:
+            # The graph does not count its capture as ended, so it will not give up its share of the
+            # pool either. Whether the allocator still fills the pool depends on torch's version.
+            for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+                give_up: Any = getattr(torch._C, name, None)
+                if give_up is not None:
+                    with contextlib.suppress(RuntimeError):
+                        give_up(self._device.index, self._pool)
+        else:
+            graph.reset()
 
     def takes(self, tensors: Sequence[torch.Tensor], rows: int) -> bool:
         """Tell whether inputs fit a graph: no more rows, and of the shapes and dtypes captured."""

@@ -21,6 +21,7 @@ __all__ = [
     "give_back_memory",
     "is_lost",
     "is_out_of_memory",
+    "without_frames",
 ]
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
@@ -84,6 +85,19 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in text for word in _LOST)
 
 
+def without_frames(error: Exception) -> Exception:
+    """Take the frames off an error and off all that it came from: their variables hold tensors."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            waiting += [one.__cause__, one.__context__]
+    return error
+
+
 def as_backend_error(error: Exception, device: torch.device) -> Exception:
     """Give the error that requests get: one that says what to do where memory or device is gone.
 
@@ -95,14 +109,14 @@ def as_backend_error(error: Exception, device: torch.device) -> Exception:
             f"out of memory on {device}: {said}{_free(device)}",
             hint="A smaller `max` or fewer instances need less; so does `dtype = 'float16'`.",
         )
-        found.__cause__ = error.with_traceback(None)
+        found.__cause__ = without_frames(error)
         return found
     if is_lost(error):
         lost = InstanceLostError(
             f"{device} can run nothing more in this process: {str(error).splitlines()[0]}",
             hint="Start the process again; CUDA_LAUNCH_BLOCKING=1 shows which call it was.",
         )
-        lost.__cause__ = error.with_traceback(None)
+        lost.__cause__ = without_frames(error)
         return lost
     return error
 

@@ -9,7 +9,13 @@ import torch
 from headrace.errors import BackendError, SetupError
 from headrace_torch.graphs import Graphs
 from headrace_torch.loading import first_line
-from headrace_torch.memory import as_backend_error, give_back_memory, is_lost, is_out_of_memory
+from headrace_torch.memory import (
+    as_backend_error,
+    give_back_memory,
+    is_lost,
+    is_out_of_memory,
+    without_frames,
+)
 from headrace_torch.signature import named_outputs
 
 if TYPE_CHECKING:
@@ -80,7 +86,7 @@ def prepare_model(
             if is_out_of_memory(error):
                 raise SetupError(
                     f"the weights do not fit on {device}: {first_line(error)}"
-                ) from error.with_traceback(None)
+                ) from without_frames(error)
             raise
     if compile_mode is not None:
         if module is None or model.kind == "TorchScript":

@@ -10,7 +10,7 @@ import torch
 from headrace.errors import BackendError, SetupError
 from headrace_torch.graphs import sizes_to_capture
 from headrace_torch.loading import first_line
-from headrace_torch.memory import is_out_of_memory
+from headrace_torch.memory import is_out_of_memory, without_frames
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +86,7 @@ def warm(
         raise
     except Exception as error:  # noqa: BLE001 - whatever the model raises
         if told or captured or is_out_of_memory(error) or isinstance(error, BackendError):
-            raise _setup_error(error) from error.with_traceback(None)
+            raise _setup_error(error) from without_frames(error)
         # The dtype was a guess: the first request will tell.
         _log.info("no warm-up: the model fails on zeros of a guessed dtype: %s", first_line(error))
     peak = None if place.stream is None else torch.cuda.max_memory_allocated(place.device)
