@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 import headrace
 
@@ -131,3 +131,25 @@ def test_a_home_folder_is_expanded(tmp_path, monkeypatch):
     )
     (tmp_path / "m.bin").write_text("x")
     assert Nested(file="~/m.bin").file == tmp_path / "m.bin"
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_validator_is_told_whether_code_may_be_brought_in(allowed):
+    told = []
+
+    class Brings(headrace.Backend):
+        class Options(headrace.Options):
+            code: str = Field("", description="A module (a name).")
+
+            @field_validator("code")
+            @classmethod
+            def _note(cls, value, info):
+                told.append(info.context["allow_import"])
+                return value
+
+        def forward(self, batch):
+            """Do nothing."""
+
+    headrace.register("BringsCode", Brings, replace=True)
+    headrace.PipelineConfig.load({"backend": "BringsCode(code=a.b)"}, allow_import=allowed)
+    assert told == [allowed]

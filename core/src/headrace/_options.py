@@ -96,7 +96,8 @@ class Options(BaseModel):
     Values are read as pydantic reads them, except that a bool is no number and NaN is no value; a
     `headrace.FilePath` is relative to the file that wrote it and must exist, a `headrace.OutputPath`
     need not. Fields that depend on each other are checked in a ``model_validator`` that raises
-    ValueError. All of it happens before anything is built. Node keys (``max``, ``device``, ...) are
+    ValueError. A field that brings in code has a validator that refuses it where
+    ``info.context["allow_import"]`` is False. All of it happens before anything is built. Node keys (``max``, ``device``, ...) are
     never options; what a backend needs of them is in its `headrace.InitContext`.
 
     Attributes:

@@ -313,8 +313,16 @@ def test_what_cannot_be_built_says_what_to_do(bench, files, options, error, word
 
 def test_code_is_refused_where_imports_are(files):
     config = {"backend": "TorchModule", "module": "torch.nn:Identity"}
+    with pytest.raises(headrace.errors.ConfigError, match="imports are refused") as caught:
+        headrace.PipelineConfig.load(config, allow_import=False)
+    (problem,) = caught.value.problems
+    assert problem.path == "main.module"
+    headrace.PipelineConfig.load(config)
     with pytest.raises(SetupError, match="imports are refused"):
-        headrace.pipe(headrace.PipelineConfig.load(config, allow_import=False))
+        TorchModule()._start(
+            TorchModule.Options(module="torch.nn:Identity"),
+            headrace.InitContext(device="cpu", allow_import=False),
+        )
     whole = {"backend": "TorchModule", "model": str(files / "program.bin")}
     with headrace.pipe(headrace.PipelineConfig.load(whole, allow_import=False)) as pipe:
         assert pipe({"data": X[0]})["result"].shape == (2,)

@@ -42,6 +42,7 @@ class OptionsReader:
         parameters: The keys of its node.
         problems: Where what is wrong goes.
         plugin: The qualifier of the plugin that brings it, empty where none does.
+        allow_import: Whether the configuration may bring in code, which validators are told.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class OptionsReader:
         parameters: Parameters,
         problems: Problems,
         plugin: str = "",
+        allow_import: bool = True,
     ) -> None:
         self.call = call
         self.options = options
         self.scope = scope
         self.parameters = parameters
         self.problems = problems
+        self.allow_import = allow_import
         qualified = (f"{plugin}:{call.part}",) if plugin else ()
         self.names = tuple(dict.fromkeys((call.name, call.part, *qualified)))
         fields = options.model_fields if _is_options(options) else {}
@@ -138,10 +141,9 @@ class OptionsReader:
 
     def _validated(self, values: dict[str, Any]) -> Options | None:
         bases = {self.keys[key]: found.written.base for key, found in self._found.items()}
+        context = {"bases": bases, "of": self.options, "allow_import": self.allow_import}
         try:
-            options: Options = self.options.model_validate(
-                values, context={"bases": bases, "of": self.options}
-            )
+            options: Options = self.options.model_validate(values, context=context)
         except ValidationError as error:
             try:
                 for detail in error.errors(include_url=False):

@@ -265,7 +265,13 @@ class Resolver(Planning):
     ) -> Element | None:
         word = planned_word(cls)
         options, origins = OptionsReader(
-            call, cls.Options, scope, self.parameters, self.problems, spec.plugin
+            call,
+            cls.Options,
+            scope,
+            self.parameters,
+            self.problems,
+            spec.plugin,
+            self.allow_import,
         ).read()
         element = Element(call.name, call, spec, cls, options, origins, frames=scope.frames)
         bracket = bracket_of(call, scope)

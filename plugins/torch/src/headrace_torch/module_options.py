@@ -31,6 +31,11 @@ _FILE: TypeAdapter[Any] = TypeAdapter(headrace.FilePath)
 
 def _factory(text: str, info: ValidationInfo) -> str:
     """Check the form of a factory's name; a file in it is relative like any other."""
+    if (info.context or {}).get("allow_import") is False:
+        raise ValueError(
+            f"{text!r} brings in code, and imports are refused here: allow them, or use a torch.export"
+            " program in `model`"
+        )
     if not _FACTORY.fullmatch(text):
         raise ValueError("it is written 'package.mod:factory', or 'file.py:factory'")
     place, _, name = text.rpartition(":")
