@@ -7,6 +7,7 @@ by importing this module.
 from __future__ import annotations
 
 import ctypes
+from array import array
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -253,14 +254,11 @@ def _driver_batch() -> Callable[[int, Sequence[tuple[int, int]], int], int] | No
     first = number(0)
 
     def gather(target: int, pieces: Sequence[tuple[int, int]], stream: int) -> int:
-        count = len(pieces)
-        array = ctypes.c_uint64 * count
-        sources, sizes = zip(*pieces, strict=True)
-        targets = accumulate(sizes[:-1], initial=target)
-        error: int = call(
-            array(*targets), array(*sources), array(*sizes), count,
-            attributes, ctypes.byref(first), 1, stream,
-        )  # fmt: skip
+        starts, lengths = zip(*pieces, strict=True)
+        targets = array("Q", accumulate(lengths[:-1], initial=target))
+        sources, sizes = array("Q", starts), array("Q", lengths)
+        addresses = (one.buffer_info()[0] for one in (targets, sources, sizes))
+        error: int = call(*addresses, len(sizes), attributes, ctypes.byref(first), 1, stream)
         return error
 
     return gather
