@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Cuda", "CudaError", "device_of", "load_cuda", "request_error"]
 
@@ -307,8 +307,3 @@ def device_of(device: str | None, cuda: Cuda) -> int:
             hint="Is the driver installed, and the device visible (CUDA_VISIBLE_DEVICES)?",
         )
     return ordinal
-
-
-def device_text(found: Mapping[str, Any]) -> str:
-    """Give a device as text: ``NVIDIA H200 (9.0)``."""
-    return f"{found['name']} ({found['compute_capability']})"

@@ -65,22 +65,15 @@ class Reader:
         self._cuda = cuda
         self._stream = stream
         self._ordinal = ordinal
-        self._alone: tuple[str, str, tuple[int, ...], np.dtype[Any], str] | None = None
+        self._alone: tuple[str, tuple[int, ...], np.dtype[Any], str] | None = None
         ports = signature.inputs
         if len(ports) == 1 and ports[0].batched and None not in ports[0].shape[1:]:
             shape = tuple(n for n in ports[0].shape[1:] if n is not None)
             dtype = numpy_dtype(ports[0].dtype)
-            self._alone = (keys[ports[0].name], ports[0].name, shape, dtype, ports[0].dtype)
+            self._alone = (keys[ports[0].name], shape, dtype, ports[0].dtype)
 
     def read(self, request: Mapping[str, Any]) -> Item:
         """Read one request; see `read_item`."""
-        if self._alone is not None and "request_size" not in request:
-            key, name, shape, dtype, kind = self._alone
-            value = request.get(key)
-            if type(value) is np.ndarray and value.shape == shape and value.dtype == dtype:
-                return Item({name: value[None]}, 1, True)
-            if type(value) is DeviceArray and self._is_sample(value._kind):
-                return Item({name: Foreign(value.pointer, (1, *shape), kind, True, value)}, 1, True)
         return read_item(request, self._signature, self._keys, self._tensor)
 
     def read_samples(self, batch: Sequence[Mapping[str, Any]]) -> list[Any] | None:
@@ -91,7 +84,7 @@ class Reader:
         """
         if self._alone is None:
             return None
-        key, _, shape, dtype, _ = self._alone
+        key, shape, dtype, _ = self._alone
         values: list[Any] = []
         if type(batch[0].get(key)) is DeviceArray:
             kind: ArrayKind | None = None
@@ -121,7 +114,7 @@ class Reader:
         """Tell whether arrays of a kind are samples of the only input, here and on this stream."""
         if self._alone is None:
             return False
-        _, _, shape, _, dtype = self._alone
+        _, shape, _, dtype = self._alone
         return (
             kind.shape == shape
             and kind.dtype == dtype
