@@ -1,5 +1,6 @@
-"""Sections that no interrupt tears: what stands between ``# atomic`` and ``# end atomic``.
+"""Sections that no interrupt tears, and sections under a lock, as the source marks them.
 
+No interrupt tears what stands between ``# atomic`` and ``# end atomic``.
 CPython raises what a signal asks for, and runs its handlers, at the begin of a function, after a call
 and where a loop goes back. So these sections have none of that. Their last statement may be a call into
 C that ends before the interpreter looks.
@@ -109,6 +110,26 @@ def test_no_section_of_core_can_be_torn():
 
 def section(*lines):
     return "\n".join(["# atomic: why", *lines, "# end atomic", ""])
+
+
+def unnoted(text):
+    """Give the lines that take the lock of a node, and neither note it nor notify owners afterwards."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.With):
+            taken = [ast.unparse(item.context_expr) for item in node.items]
+            for number, one in enumerate(taken):
+                owner = one.removesuffix(".lock")
+                if owner != one and taken[number - 1 : number] != [f"{owner}.section"]:
+                    yield f"line {node.lineno}: with {', '.join(taken)}"
+
+
+def test_the_lock_of_a_node_is_taken_in_a_section():
+    paths = [path for path in (SOURCE / "_scheduling").glob("*.py") if path.name != "queue.py"]
+    found = {path.name: lines for path in paths if (lines := list(unnoted(path.read_text())))}
+    assert found == {}
+    assert not list(unnoted("with a.section, a.lock: b\nwith taking(a.lock): b"))
+    for text in ("with a.lock: b", "with b.section, a.lock: c", "with a.lock, a.section: b"):
+        assert list(unnoted(text)), text
 
 
 def test_what_the_interpreter_does_in_one_step_is_allowed():

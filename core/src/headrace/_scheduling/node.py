@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, Entry, own_error
 from headrace._scheduling.instance import SWIFT_S, Counts, new_idle_lists
-from headrace._scheduling.locks import outermost
+from headrace._scheduling.locks import outermost, taking
 from headrace._scheduling.process_threads import errands
 from headrace._scheduling.queue import NodeQuota, RequestQueue
 from headrace._scheduling.threads import Caller
@@ -262,7 +262,7 @@ class Node:
         if self.settled:
             self._notify_owners()
             if self.refusing is not None:
-                with self.lock:
+                with taking(self.lock):
                     self.look_if_quiet()
 
     def _notify_owners(self) -> None:
