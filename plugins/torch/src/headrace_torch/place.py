@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headrace_torch.devices import check_device, wait_for_device
-from headrace_torch.memory import LivePlaces, as_backend_error, give_back_memory, is_lost
+from headrace_torch.memory import (
+    LivePlaces,
+    as_backend_error,
+    give_back_memory,
+    is_lost,
+    is_out_of_memory,
+)
 from headrace_torch.threads import limit_torch_threads
 
 if TYPE_CHECKING:
@@ -233,8 +239,10 @@ class Place:
             self.take_in(*tensors)
         try:
             return torch.stack(tensors)
-        except RuntimeError:  # memory ran out: one by one there may be less to hold
-            return None
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return None  # one by one there may be less to hold
 
     def rows(self, request: Mapping[str, Any]) -> torch.Tensor | None:
         """Give the `request_size` rows of a request, if they are a dense tensor on this device.
