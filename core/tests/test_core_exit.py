@@ -283,7 +283,7 @@ def test_in_a_forked_child_every_call_says_why_it_is_closed(held):
         pipe = headrace.pipe({{"backend": "Gate"}})
         pipe({{"data": "quick"}})
         pipe.submit({{"data": "busy"}})
-        lock = pipe._engine.only._node.lock
+        lock = pipe._engine.entrance.only._node.lock
         if {held}:
             lock.acquire()
         child = os.fork()

@@ -308,7 +308,7 @@ def test_a_policy_that_raises_about_a_batch_not_begun_fails_those_who_wait_and_r
     with headrace.pipe(config) as pipe:
         running = pipe.submit({"data": 0})
         gate.wait_entered()
-        scheduler = pipe._engine.only
+        scheduler = pipe._engine.entrance.only
         waits = pipe.submit({"data": 1})
         waiting(pipe, 1)
         with scheduler._node.section, scheduler._node.lock:

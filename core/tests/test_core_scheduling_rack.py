@@ -56,7 +56,7 @@ class Hooked(deque):
 
 
 def scheduler_of(pipe):
-    return pipe._engine.only
+    return pipe._engine.entrance.only
 
 
 def warm(pipe):

@@ -38,7 +38,7 @@ def test_the_main_thread_runs_its_own_request_on_an_idle_instance(gate, runners,
     gate.shut = False
     with headrace.pipe({"backend": "Gate"}) as pipe:
         for mean_s in (1e-3, 1e-6):
-            (instance,) = pipe._engine.only.instances
+            (instance,) = pipe._engine.entrance.only.instances
             instance.mean_s = mean_s
             pipe({"data": 1})
         assert set(gate.idents) == {threading.get_ident()}

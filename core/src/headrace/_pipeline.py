@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import CancelledError
+import math
 from typing import TYPE_CHECKING, Any, overload
 
-from headrace._arguments import check_seconds, deadline_after, raise_failed
 from headrace._engine.engine import Engine
+from headrace._engine.entrance import raise_failed
 from headrace._engine.futures import (
     AsyncOwner,
     RequestFuture,
@@ -16,12 +16,8 @@ from headrace._engine.futures import (
 )
 from headrace._engine.reload import Reloader
 from headrace._graph.caller import is_cheap, run_in_caller
-from headrace._graph.waiting import may_wait, run_and_wait
 from headrace._portable import without_inner_frames
-from headrace._scheduling.base import refuse_inside
-from headrace._scheduling.calls import call_run_here, reentrant
-from headrace._scheduling.entry import DONE, Entry
-from headrace.errors import ConfigError, InputError, PluginError, SetupError
+from headrace.errors import ConfigError, PluginError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,19 +25,17 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from headrace._engine.blueprint import Blueprint
-    from headrace._graph.route import Route
     from headrace._pipeline_config import PipelineConfig
-    from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
-
-    Admitted = tuple[Entry, Route | None]
-    """A request on entry, and its way through the graph; None without one, or where it is done."""
 
 __all__ = ["Pipeline"]
 
 
-def _refuse_inside(pipeline: Pipeline, *_: Any) -> None:
-    refuse_inside(pipeline._engine.any_scheduler)
+def _check_seconds(timeout: float) -> None:
+    """Refuse what is no number of seconds."""
+    number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if not number or math.isnan(timeout) or timeout < 0:
+        raise ValueError(f"timeout is a number of seconds of at least 0, got {timeout!r}")
 
 
 class Pipeline:
@@ -65,8 +59,8 @@ class Pipeline:
         self._engine = engine
         self._reloader = Reloader(engine)
         engine.start(self)
-        self._only: Scheduler | None = engine.only
-        self._call = None if self._only is None else self._only.call
+        self._entrance = engine.entrance
+        self._call = None if engine.entrance.only is None else engine.entrance.only.call
         self._graph: Any = engine.graph  # there is one where there is no `_call`
 
     @overload
@@ -104,11 +98,11 @@ class Pipeline:
                 return data
         if isinstance(data, list):
             self._engine.check_open()
-            admitted = self._admitted(data, timeout, priority)
-            self._run(admitted)
+            admitted = self._entrance.admitted(data, timeout, priority)
+            self._entrance.run(admitted)
             raise_failed([entry for entry, _ in admitted])
             return data
-        self._run_one(data, timeout, priority)
+        self._entrance.run_one(data, timeout, priority)
         return data
 
     @overload
@@ -135,25 +129,10 @@ class Pipeline:
         """
         self._engine.check_open()
         single = not isinstance(data, list)
-        admitted = self._admitted([data] if single else data, timeout, priority)
+        admitted = self._entrance.admitted([data] if single else data, timeout, priority)
         futures = [RequestFuture() for _ in admitted]
-        self._submit(admitted, futures)
+        self._entrance.submit(admitted, futures)
         return futures[0] if single else futures
-
-    @reentrant()
-    def _submit(self, admitted: list[Admitted], futures: list[RequestFuture]) -> None:
-        call = call_run_here()
-        if call is not None:
-            call.withdrawn_by(lambda: sum([future.cancel() for future in futures]) < len(futures))
-        for (entry, route), future in zip(admitted, futures, strict=True):
-            if call is not None and call.given_up:
-                entry.refuse(CancelledError())
-            if entry.state == DONE:
-                future.finished(entry)
-                continue
-            pending = self._engine.pending(entry, route, future)
-            future.attach(pending)
-            pending.start(waits_for_room=True)
 
     @overload
     async def call_async(
@@ -184,11 +163,11 @@ class Pipeline:
         self._engine.check_open()
         single = not isinstance(data, list)
         loop = asyncio.get_running_loop()
-        admitted = self._admitted([data] if single else data, timeout, priority)
+        admitted = self._entrance.admitted([data] if single else data, timeout, priority)
         entries = [entry for entry, _ in admitted]
         waiting: list[tuple[AsyncOwner, Callable[[], bool]]] = []
         try:
-            self._begin(loop, admitted, waiting)
+            self._entrance.begin(loop, admitted, waiting)
             for owner, _ in waiting:
                 await owner.future
         except BaseException as error:
@@ -207,64 +186,6 @@ class Pipeline:
         elif entries[0].error is not None:
             raise entries[0].take_error()  # type: ignore[misc]
         return data
-
-    @reentrant()
-    def _begin(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        admitted: list[Admitted],
-        waiting: list[tuple[AsyncOwner, Callable[[], bool]]],
-    ) -> None:
-        """Let the requests of a coroutine run, and note how each is waited for and given up."""
-        for entry, route in admitted:
-            if entry.state == DONE or (route is not None and not may_wait(route, entry)):
-                continue
-            owner = AsyncOwner(loop)
-            pending = self._engine.pending(entry, route, owner)
-            waiting.append((owner, pending.give_up))
-            pending.start()
-
-    def _admitted(self, items: list[Any], timeout: float | None, priority: int) -> list[Admitted]:
-        """Make an entry per item; those that are no requests are done, with their error."""
-        deadline = deadline_after(timeout)
-        if not isinstance(priority, int) or isinstance(priority, bool):
-            raise TypeError(f"priority is an int, got {priority!r}")
-        admitted: list[Admitted] = []
-        seen: set[int] = set()
-        for item in items:
-            entry, route = Entry(item, deadline=deadline, priority=priority), None
-            if id(item) in seen:
-                error = InputError(
-                    "this dict stands in the list a second time",
-                    hint="Send a dict of its own per request.",
-                )
-                self._engine.refuse(entry, error)
-            else:
-                seen.add(id(item))
-                route = self._engine.admit(entry)
-            admitted.append((entry, route))
-        return admitted
-
-    def _run(self, admitted: list[Admitted]) -> None:
-        """Run requests and wait for all; their outcomes are in the entries."""
-        if self._only is not None:
-            self._only.call_many([entry for entry, _ in admitted])
-        else:
-            self._run_in_graph([(route, entry) for entry, route in admitted if route is not None])
-
-    @reentrant(later=_refuse_inside)
-    def _run_in_graph(self, admitted: list[tuple[Route, Entry]]) -> None:
-        run_and_wait(self._engine.linked, admitted)
-
-    def _run_one(self, data: Any, timeout: float | None, priority: int) -> None:
-        ((entry, route),) = admitted = self._admitted([data], timeout, priority)
-        may_run = route is not None and timeout is None and priority == 0 and type(data) is dict
-        if route is not None and may_run and "data" in data and is_cheap(route):
-            run_in_caller(self._engine.linked, route, data)
-            return
-        self._run(admitted)
-        if entry.error is not None:
-            raise entry.take_error()  # type: ignore[misc]
 
     def stats(self) -> dict[str, Any]:
         """Give counts and times since the start, per node; can be written as JSON."""
@@ -304,7 +225,7 @@ class Pipeline:
             ClosedError: The pipeline is closed, or was closed meanwhile.
             ContractError: The calling thread runs a batch, or builds a node, of this pipeline.
         """
-        check_seconds(timeout)
+        _check_seconds(timeout)
         try:
             self._reloader.reload(node, changes, timeout)
         except (ConfigError, PluginError, SetupError) as error:
@@ -333,7 +254,7 @@ class Pipeline:
                 caller cannot be fetched back: the one whose own thread is inside a ``forward``
                 that hangs.
         """
-        check_seconds(timeout)
+        _check_seconds(timeout)
         self._engine.close(drain=drain, timeout=timeout)
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11

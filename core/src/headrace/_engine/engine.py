@@ -5,24 +5,20 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from headrace._engine.futures import NodeRequest
+from headrace._engine.entrance import Entrance
 from headrace._engine.starting import build_node, start
 from headrace._engine.teardown import Retirement, Teardown
-from headrace._graph.entries import needed_with_each
 from headrace._graph.graph import Graph
-from headrace._graph.request import GraphRequest
 from headrace._graph.waiting import run_from_front
 from headrace._process import close_at_exit
 from headrace._scheduling.calls import reentrant
-from headrace._scheduling.entry import DONE, unreadable
 from headrace._scheduling.locks import Signal, taking
 from headrace._scheduling.process_threads import errands
-from headrace.errors import ClosedError, DeadlineExceededError, InputError, SetupError
+from headrace.errors import ClosedError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +26,6 @@ if TYPE_CHECKING:
     from headrace._engine.blueprint import Blueprint, BuiltNode, Change
     from headrace._engine.starting import Started
     from headrace._engine.teardown import Closing
-    from headrace._graph.route import Route
-    from headrace._scheduling.entry import Entry, Owner
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.scheduler import Scheduler
 
@@ -43,16 +37,16 @@ class Engine:
 
     Attributes:
         blueprint: What it is built from now.
-        only: The scheduler that takes all requests; None where they go through the graph.
         graph: The graph; None where there is one scheduler.
+        entrance: Where requests enter, once all is built.
         closes: Called, in any order, when the pipeline begins to close.
     """
 
     def __init__(self, blueprint: Blueprint) -> None:
         self.blueprint = blueprint
         self.closes: list[Callable[[], None]] = []
-        self.only: Scheduler | None = None
         self.graph: Graph | None = None
+        self.entrance: Entrance
         self._retirements: list[Retirement] = []
         self._building = False
         self._lock = threading.RLock()
@@ -71,14 +65,15 @@ class Engine:
         self._front = started.front
         self._probes = started.probes
         self._schedulers = self._in_order()
-        self.only = self._front.scheduler if self._front is not None else None
+        only = self._front.scheduler if self._front is not None else None
         if blueprint.is_graph or blueprint.dispatchers:
             schedulers = {name: self._nodes[name].scheduler for name in blueprint.order}
             self.graph = Graph(blueprint.links, schedulers, blueprint.second_doors_ms)
             for dispatcher in blueprint.dispatchers:
                 dispatcher.pass_on = partial(run_from_front, self.graph)
-        elif self.only is None:
-            self.only = self._schedulers[0]
+        elif only is None:
+            only = self._schedulers[0]
+        self.entrance = Entrance(only, self.graph, self._schedulers[0])
         close_at_exit(self)
         weakref.finalize(owner, _dropped, self).atexit = False
 
@@ -95,65 +90,6 @@ class Engine:
         """Raise ClosedError when requests are refused."""
         if self._closing is not None:
             raise ClosedError(self._closing.args[0])
-
-    def admit(self, entry: Entry) -> Route | None:
-        """Check a request on entry; one that is wrong is done, with its error.
-
-        Returns:
-            Its way through the graph; None where there is no graph, or it is done.
-        """
-        request, route = entry.request, None
-        try:
-            if self.only is not None or not isinstance(request, dict):
-                entry.weight = self.any_scheduler.checked(request)
-            else:
-                route = self._route_of(entry)
-                if route is None:
-                    return None
-                needs = needed_with_each(route.first.needs, route.entry.links.levels)
-                entry.weight = route.first.checked(request, needs)
-            request.pop("result", None)
-        except InputError as error:
-            entry.refuse(error)
-        except Exception as error:  # noqa: BLE001 - anybody's dict: its request alone may suffer
-            self.refuse(entry, unreadable(error))
-        return None if entry.state == DONE else route
-
-    def _route_of(self, entry: Entry) -> Route | None:
-        try:
-            return self.linked.route_of(entry.request)
-        except InputError as error:
-            self.refuse(entry, error)
-            return None
-
-    def refuse(self, entry: Entry, error: InputError) -> None:
-        """Refuse a request before it enters, and count it."""
-        entry.refuse(error)
-        scheduler = self.any_scheduler
-        if self.only is None:
-            with suppress(Exception):  # anybody's dict, or it names no node
-                scheduler = self.linked.route_of(entry.request).first
-        scheduler.count_refused(entry.request, error)
-
-    def pending(
-        self, entry: Entry, route: Route | None, owner: Owner
-    ) -> NodeRequest | GraphRequest:
-        """Give what stands for an admitted request until ``owner`` has its outcome; `start` follows."""
-        entry.owner = owner
-        if route is None:
-            return NodeRequest(self.any_scheduler, entry)
-        return GraphRequest(self.linked, route, entry, owner)
-
-    @property
-    def linked(self) -> Graph:
-        """The graph of a pipeline whose requests go from node to node."""
-        assert self.graph is not None  # noqa: S101 - all that has no graph has one scheduler
-        return self.graph
-
-    @property
-    def any_scheduler(self) -> Scheduler:
-        """A scheduler that speaks for the pipeline: the only one, or the first of a graph."""
-        return self.only or self._schedulers[0]
 
     # Looking.
 

@@ -1,0 +1,199 @@
+"""Where requests enter a pipeline: at its only scheduler, or at the first node of a way through the graph."""
+
+from __future__ import annotations
+
+import math
+import time
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from headrace._engine.futures import AsyncOwner, NodeRequest
+from headrace._graph.caller import is_cheap, run_in_caller
+from headrace._graph.entries import needed_with_each
+from headrace._graph.request import GraphRequest
+from headrace._graph.waiting import may_wait, run_and_wait
+from headrace._scheduling.base import refuse_inside
+from headrace._scheduling.calls import call_run_here, reentrant
+from headrace._scheduling.entry import DONE, Entry, unreadable
+from headrace.errors import InputError, RequestsFailed
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from headrace._engine.futures import RequestFuture
+    from headrace._graph.graph import Graph
+    from headrace._graph.route import Route
+    from headrace._scheduling.entry import Owner
+    from headrace._scheduling.scheduler import Scheduler
+
+    Admitted = tuple[Entry, Route | None]
+    """A request on entry, and its way through the graph; None without one, or where it is done."""
+
+__all__ = ["Entrance", "raise_failed"]
+
+
+def _refuse_inside(entrance: Entrance, *_: Any) -> None:
+    refuse_inside(entrance.any_scheduler)
+
+
+class Entrance:
+    """Where requests enter a pipeline.
+
+    Attributes:
+        only: The scheduler that takes all requests; None where they go through the graph.
+        graph: The graph; None where nothing goes through one.
+        any_scheduler: One that speaks for the pipeline, also for a request that names no node.
+    """
+
+    def __init__(self, only: Scheduler | None, graph: Graph | None, first: Scheduler) -> None:
+        """Make it; ``first`` speaks for a pipeline that has no ``only`` scheduler."""
+        self.only = only
+        self.graph: Any = graph  # there is one where there is no `only`
+        self.any_scheduler = only or first
+
+    # Checking.
+
+    def admitted(self, items: list[Any], timeout: float | None, priority: int) -> list[Admitted]:
+        """Make an entry per item; those that are no requests are done, with their error."""
+        deadline = _deadline_after(timeout)
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise TypeError(f"priority is an int, got {priority!r}")
+        admitted: list[Admitted] = []
+        seen: set[int] = set()
+        for item in items:
+            entry, route = Entry(item, deadline=deadline, priority=priority), None
+            if id(item) in seen:
+                error = InputError(
+                    "this dict stands in the list a second time",
+                    hint="Send a dict of its own per request.",
+                )
+                self._refuse(entry, error)
+            else:
+                seen.add(id(item))
+                route = self._admit(entry)
+            admitted.append((entry, route))
+        return admitted
+
+    def _admit(self, entry: Entry) -> Route | None:
+        """Check a request on entry; one that is wrong is done, with its error.
+
+        Returns:
+            Its way through the graph; None where there is no graph, or it is done.
+        """
+        request, route = entry.request, None
+        try:
+            if self.only is not None or not isinstance(request, dict):
+                entry.weight = self.any_scheduler.checked(request)
+            else:
+                route = self._route_of(entry)
+                if route is None:
+                    return None
+                needs = needed_with_each(route.first.needs, route.entry.links.levels)
+                entry.weight = route.first.checked(request, needs)
+            request.pop("result", None)
+        except InputError as error:
+            entry.refuse(error)
+        except Exception as error:  # noqa: BLE001 - anybody's dict: its request alone may suffer
+            self._refuse(entry, unreadable(error))
+        return None if entry.state == DONE else route
+
+    def _route_of(self, entry: Entry) -> Route | None:
+        graph: Graph = self.graph
+        try:
+            return graph.route_of(entry.request)
+        except InputError as error:
+            self._refuse(entry, error)
+            return None
+
+    def _refuse(self, entry: Entry, error: InputError) -> None:
+        """Refuse a request before it enters, and count it."""
+        entry.refuse(error)
+        scheduler = self.any_scheduler
+        if self.only is None:
+            with suppress(Exception):  # anybody's dict, or it names no node
+                scheduler = self.graph.route_of(entry.request).first
+        scheduler.count_refused(entry.request, error)
+
+    def _pending(
+        self, entry: Entry, route: Route | None, owner: Owner
+    ) -> NodeRequest | GraphRequest:
+        """Give what stands for an admitted request until ``owner`` has its outcome; `start` follows."""
+        entry.owner = owner
+        if route is None:
+            return NodeRequest(self.any_scheduler, entry)
+        return GraphRequest(self.graph, route, entry, owner)
+
+    # Running.
+
+    def run(self, admitted: list[Admitted]) -> None:
+        """Run requests and wait for all; their outcomes are in the entries."""
+        if self.only is not None:
+            self.only.call_many([entry for entry, _ in admitted])
+        else:
+            self._run_in_graph([(route, entry) for entry, route in admitted if route is not None])
+
+    @reentrant(later=_refuse_inside)
+    def _run_in_graph(self, admitted: list[tuple[Route, Entry]]) -> None:
+        run_and_wait(self.graph, admitted)
+
+    def run_one(self, data: Any, timeout: float | None, priority: int) -> None:
+        """Run one request and wait for it; raises its error."""
+        ((entry, route),) = admitted = self.admitted([data], timeout, priority)
+        may_run = route is not None and timeout is None and priority == 0 and type(data) is dict
+        if route is not None and may_run and "data" in data and is_cheap(route):
+            run_in_caller(self.graph, route, data)
+            return
+        self.run(admitted)
+        if entry.error is not None:
+            raise entry.take_error()  # type: ignore[misc]
+
+    @reentrant()
+    def submit(self, admitted: list[Admitted], futures: list[RequestFuture]) -> None:
+        """Let requests run, each of which a future answers; waits only for room in a full queue."""
+        call = call_run_here()
+        if call is not None:
+            call.withdrawn_by(lambda: sum([future.cancel() for future in futures]) < len(futures))
+        for (entry, route), future in zip(admitted, futures, strict=True):
+            if call is not None and call.given_up:
+                entry.refuse(CancelledError())
+            if entry.state == DONE:
+                future.finished(entry)
+                continue
+            pending = self._pending(entry, route, future)
+            future.attach(pending)
+            pending.start(waits_for_room=True)
+
+    @reentrant()
+    def begin(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        admitted: list[Admitted],
+        waiting: list[tuple[AsyncOwner, Callable[[], bool]]],
+    ) -> None:
+        """Let the requests of a coroutine run, and note how each is waited for and given up."""
+        for entry, route in admitted:
+            if entry.state == DONE or (route is not None and not may_wait(route, entry)):
+                continue
+            owner = AsyncOwner(loop)
+            pending = self._pending(entry, route, owner)
+            waiting.append((owner, pending.give_up))
+            pending.start()
+
+
+def _deadline_after(timeout: float | None) -> float | None:
+    """Give when a time from now is over, on the clock of ``time.monotonic()``; None for never."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout):
+        raise TypeError(f"timeout is a number of seconds or None, got {timeout!r}")
+    if math.isinf(timeout) and timeout > 0:
+        return None
+    return time.monotonic() + max(0.0, timeout)
+
+
+def raise_failed(entries: list[Entry]) -> None:
+    """Raise the errors of a list of requests, if there are any."""
+    if any(entry.error is not None for entry in entries):
+        raise RequestsFailed([entry.take_error() for entry in entries])
