@@ -1,10 +1,59 @@
-"""How hypothesis generates, for all tests of the repository."""
+"""How hypothesis generates, which tests are slow, and what the garbage collector passes by."""
 
 from __future__ import annotations
 
+import gc
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes, or is made, tells of the machine. What `--hypothesis-profile` names
 # comes after this, and takes its place.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")
+
+SLOW = frozenset(
+    (
+        # Deep or long inputs, many examples, many threads, all of the sources.
+        *("test_core_expression_fuzz", "test_core_graph_model", "test_core_graph_traversal"),
+        *("test_core_hostile_config", "test_core_memory", "test_core_scheduling_model"),
+        *("test_core_scheduling_stress", "test_import_cycles"),
+        # Processes and signals.
+        *(
+            "test_cli_commands",
+            "test_cli_run",
+            "test_core_any_moment",
+            "test_core_build_interrupts",
+        ),
+        *("test_core_exit", "test_core_process", "test_cv_contract", "test_interpreter_exit"),
+        *("test_ort_package", "test_torch_light", "test_trt_arrays", "test_trt_build"),
+        "test_trt_cache",
+        # The conformance kit, for every backend.
+        *("test_conformance", "test_cv_conformance", "test_ort_conformance"),
+        *("test_testing_conformance", "test_testing_conformance_shelf", "test_trt_conformance"),
+        # Wheels, documents, examples, benchmarks.
+        *("test_benchmarks", "test_catalogue", "test_cli_schema", "test_documents"),
+        *("test_example_detect", "test_example_functions", "test_example_ocr"),
+        *("test_example_ocr_page", "test_first_backend", "test_followed_pages", "test_packaging"),
+        *("test_soak", "test_streams_page", "test_template", "test_tensorrt_pages"),
+        *("test_third_party", "test_typing"),
+    )
+)
+"""Modules whose tests ``./dev test --quick`` leaves out, besides single tests marked ``slow``."""
+
+
+@pytest.hookimpl(tryfirst=True)  # the option -m chooses in the same hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of slow modules."""
+    for item in items:
+        if item.path.stem in SLOW:
+            item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what collecting the tests has made to no garbage collection: it stays to the end.
+
+    Tests that collect garbage would else walk through it each time.
+    """
+    gc.collect()
+    gc.freeze()

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from filelock import FileLock
 
+from headrace._registry import registry
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,6 +26,15 @@ PIP = {
     "PIP_NO_COMPILE": "1",  # what is not imported need not be compiled
 }
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    """Forget after a test what it has registered: the tests of core come later in this process."""
+    local, before = registry.local, dict(registry.local)
+    yield
+    local.clear()
+    local.update(before)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,12 @@ def test_check_and_explain_load_no_heavy_library(code):
 def test_no_module_is_too_long_to_read():
     lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in SOURCES}
     assert {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > 400} == {}
+
+
+def test_the_modules_of_slow_tests_are_there():
+    slow = runpy.run_path(str(ROOT / "conftest.py"))["SLOW"]
+    tests = [*ROOT.glob("tests/test_*.py"), *ROOT.glob("*/tests/test_*.py")]
+    assert slow <= {path.stem for path in [*tests, *ROOT.glob("plugins/*/tests/test_*.py")]}
 
 
 def test_no_module_has_a_name_that_says_nothing():

@@ -47,6 +47,7 @@ BY_DETECT = "test_example_detect, those that run the engine on a device"
 RUN_ELSEWHERE = {
     "./dev demo": "test_packaging runs the parts: environment, wheels, example",
     "./dev test": "it is what runs this test",
+    "./dev test --quick": "a part of it",
     "./dev env": "it is the first step of ./dev test",
     "./dev wheels": "test_packaging",
     'export PIP_FIND_LINKS="$PWD/dist"': "it is of the shell; the pages are followed with it",

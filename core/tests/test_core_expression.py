@@ -348,6 +348,7 @@ DEEP = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DEEP)
 def test_any_depth(kind):
     tree = parse(DEEP[kind])

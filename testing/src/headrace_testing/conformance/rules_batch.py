@@ -149,30 +149,32 @@ def batch_range(subject: Subject) -> str:
     live = subject.live
     least, most = live.range
     for weight in live.weights:
-        batch = _of_weight(subject, live, weight)
+        ks = _of_weight(subject, live, weight)
         try:
-            live.results(batch)
+            subject.given_once(ks)
         except Broken as error:
             raise Broken(f"a batch inside the range {_said(live)} fails: {error}") from error
     if most is not None and most <= MOST:
-        _refused(live, _of_weight(subject, live, most, above=True), "above its max")
+        ks = _of_weight(subject, live, most)
+        _refused(live, subject.items([*ks, len(ks) % DISTINCT]), "above its max")
     if least > 1:
         below = [dict(subject.item(0), request_size=1)]
         _refused(live, below, "below its min")
     return f"range {_said(live)}"
 
 
-def _of_weight(subject: Subject, live: Live, weight: int, *, above: bool = False) -> list[Request]:
-    """Make a batch as heavy as ``weight`` with whole requests, or the next heavier one."""
+def _of_weight(subject: Subject, live: Live, weight: int) -> list[int]:
+    """Give the requests of a batch as heavy as ``weight``, or of the heaviest below it."""
+    ks: list[int] = []
     batch: list[Request] = []
     while not batch or _weight(live, batch) < weight:
-        one = subject.item(len(batch) % DISTINCT)
-        if batch and not above and _weight(live, [*batch, one]) > weight:
+        k = len(ks) % DISTINCT
+        longer = [*batch, subject.item(k)]
+        if batch and _weight(live, longer) > weight:
             break
-        batch.append(one)
-    if above:
-        batch.append(subject.item(len(batch) % DISTINCT))
-    return batch
+        ks.append(k)
+        batch = longer
+    return ks
 
 
 def _weight(live: Live, batch: list[Request]) -> int:
