@@ -17,7 +17,9 @@ from headrace.errors import InputError
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "threads_and_streams.md").read_text("utf-8")
-FILES = dict(re.findall(r"```toml\n# (\w+\.toml)\n(.*?)```", PAGE, re.DOTALL))
+FILES = {  # whole, with the line that names them: messages count it
+    name: text for text, name in re.findall(r"```toml\n(# (\w+\.toml)\n.*?)```", PAGE, re.DOTALL)
+}
 STEPS = "DecodeMat,ResizeMat,CvtColorMat,Mat2Tensor"
 
 
