@@ -224,6 +224,10 @@ class InitContext:
             fails every item that has not failed yet, and the instance goes on.
         allow_import: False when the configuration was loaded so: a backend that brings in code by
             path (a module, a plugin library) refuses as well.
+        span: None, or, where a probe listens, ``span(name, started, ended, track)``: it reports what
+            happened inside the backend or on a device, from ``started`` to ``ended`` in seconds on
+            the clock of ``time.monotonic()``; ``track`` names where, as ``"cuda:0"``. A backend
+            measures only where it is not None.
         progress: ``progress(total, unit)`` gives a context manager for work that takes long; call
             what it yields with the number of units done since the last call. ``total`` may be None.
             ``headrace run`` shows it on a terminal; everything else shows nothing.
@@ -252,6 +256,7 @@ class InitContext:
     scope: Shared = None  # type: ignore[assignment]
     at_batch_end: Callable[[Callable[[], object]], None] = _no_batch
     allow_import: bool = True
+    span: Callable[[str, float, float, str], None] | None = None
 
     def __post_init__(self) -> None:
         if self.scope is None:

@@ -62,6 +62,8 @@ class Pipeline:
         self._entrance = engine.entrance
         self._call = None if engine.entrance.only is None else engine.entrance.only.call
         self._graph: Any = engine.graph  # there is one where there is no `_call`
+        if engine.probes is not None:
+            engine.probes.tell("pipeline_started", self)
 
     @overload
     def __call__(

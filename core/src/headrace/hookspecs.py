@@ -32,7 +32,11 @@ from __future__ import annotations
 
 import pluggy
 
+from headrace._scheduling.record import BatchRecord, BatchRequest
+
 __all__ = [
+    "BatchRecord",
+    "BatchRequest",
     "headrace_batch_policies",
     "headrace_commands",
     "headrace_definitions",
@@ -129,10 +133,28 @@ def headrace_probes() -> dict[str, str]:
         of calls per node is ``submitted`` less what is open, in ``stats()``. ``request`` is the
         request itself: its dict, with ``data`` put back, and ``result`` on success; read it, do not
         change or keep it. What was sent and is no dict comes as it is, with its InputError.
+    ``batch_ran(record)``
+        A batch has run: the same moments as ``batch_done``, with its requests. ``record`` is a
+        `BatchRecord`: which requests ran together, when each arrived and was cut, in which thread.
+    ``element_done(node, instance, element, size, started, ended)``
+        One backend inside the expression of a node has run on ``size`` items. ``element`` is its path
+        in ``describe()["nodes"][node]["tree"]``: the names from the root on, each but the first after
+        its place among ``children``, as ``S/1:ResizeMat``. It is called in the thread that ran it,
+        before the ``batch_ran`` of its batch. Backends that are called item by item, or again, are
+        heard of each time. What only builds others (``IoC``), or passes on to a thread or a node, is
+        no element that runs; inside of ``Process`` nothing is heard of.
+    ``span_done(node, instance, element, name, started, ended, track)``
+        A backend has reported by ``context.span`` what happened inside it or on a device.
+    ``instance_changed(node, instance, state)``
+        An instance is ``"ready"``, in service; ``"lost"``, it can serve no more; ``"retired"``, a
+        ``reload`` has put another in its place; ``"closed"``, with the pipeline.
+    ``pipeline_started(pipeline)``
+        Once, when the pipeline is built: it may be called from now on, as for ``stats()``. Keep no
+        more than a `weakref.ref` to it, or it is never closed when its last user drops it.
     ``close()``
         Once, after everything else of the pipeline is closed, and when it could not be built.
 
-    ``started`` and ``ended`` are in seconds on the clock of ``time.monotonic()``: those of a batch
+    What no probe asks for is not measured. ``started`` and ``ended`` are in seconds on the clock of ``time.monotonic()``: those of a batch
     from before to after its run, those of a request from its arrival at the node to its outcome.
 
     In a graph every node has its own requests: each node a request visits, each element of

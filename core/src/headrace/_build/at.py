@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import Backend
+    from headrace._build.measuring import ElementTimes, Measuring
     from headrace._build.parts import Parts
     from headrace._engine.blueprint import Dispatcher
     from headrace._scheduling.calls import OwnThread
+    from headrace._scheduling.probing import Probes
     from headrace._scheduling.scheduler import Scheduler
 
 __all__ = ["LOOK_S", "At", "BuildSettings", "Commons", "logger_of"]
@@ -69,11 +71,13 @@ class BuildSettings(NamedTuple):
         threads: The share of one instance.
         cancelled: Whether the build is to be given up.
         schedule: Puts the queue of the node before its instances.
+        measuring: What is measured of the elements; None for nothing.
     """
 
     threads: int
     cancelled: Callable[[], bool]
     schedule: Callable[[list[Backend]], Scheduler]
+    measuring: Measuring | None = None
 
 
 @dataclass
@@ -86,11 +90,15 @@ class Commons:
         registered: The registered instances that are in service, by name. It is one and the same
             dict for ever: whoever can still build something looks into it, so a dict of its own
             would keep instances alive that a reload has retired.
+        probes: What hears of elements; None where there are no probes.
+        times: Durations of elements, which stay over a reload; None where nobody asked for them.
     """
 
     queues: Queues = field(default_factory=Queues)
     dispatchers: list[Dispatcher] = field(default_factory=list)
     registered: dict[str, Backend] = field(default_factory=dict)
+    probes: Probes | None = None
+    times: ElementTimes | None = None
 
 
 @cache

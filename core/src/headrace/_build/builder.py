@@ -10,6 +10,7 @@ from headrace._build.at import At, BuildSettings, Commons
 from headrace._build.batch_end import BatchEnd
 from headrace._build.elements import ElementBuilder, reached_by_name
 from headrace._build.instances import FRONT_WIDTH, instances_of
+from headrace._build.measuring import Measuring, element_statistics
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import Parts
 from headrace._build.word import building_word
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from headrace._backend import Backend
+    from headrace._build.measuring import ElementTimes
     from headrace._plan.element import Element, NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
 
@@ -51,6 +53,7 @@ class ComposedNode(BuiltNode):
         threads: The share of each instance in the thread budget.
         registers: The names under which it registered instances for the whole pipeline.
         holds: The names of instances of other nodes that it holds.
+        times: Durations of the elements of all nodes; None where nobody asked for them.
     """
 
     root: Element | None = None
@@ -60,6 +63,14 @@ class ComposedNode(BuiltNode):
     threads: int = 1
     registers: set[str] = field(default_factory=set)
     holds: set[str] = field(default_factory=set)
+    times: ElementTimes | None = None
+
+    def statistics(self) -> dict[str, Any]:
+        """Give what ``Pipeline.stats()`` says of it."""
+        found = super().statistics()
+        if self.times is not None:
+            found["elements"] = element_statistics(self.times, self.scheduler.name)
+        return found
 
     def describe(self, following: Sequence[str]) -> dict[str, Any]:
         """Give what ``Pipeline.describe()`` says of it."""
@@ -99,7 +110,7 @@ class Builder:
         self.cancelled = threading.Event()
         self.nodes: dict[str, ComposedNode] = {}
         self.front: ComposedNode | None = None
-        self.commons = commons or Commons()
+        self.commons = commons or Commons(times={} if plan.timings else None)
         self.registered = registered if registered is not None else self.commons.registered
         self._threads = max(1, (plan.threads or usable_cpus()) // plan.total_instances)
         self._all = Parts()
@@ -150,6 +161,10 @@ class Builder:
     def _elements(
         self, node: NodePlan | None, shared: Shared, schedule: Callable[[list[Backend]], Scheduler]
     ) -> ElementBuilder:
+        commons, measuring = self.commons, None
+        if node is not None and (commons.probes is not None or commons.times is not None):
+            root = node.backend or node.entry
+            measuring = Measuring(node.name, root, commons.probes, commons.times)
         return ElementBuilder(
             self.plan,
             node,
@@ -157,7 +172,7 @@ class Builder:
             shared,
             self.commons,
             self._reached,
-            BuildSettings(self._threads, self.cancelled.is_set, schedule),
+            BuildSettings(self._threads, self.cancelled.is_set, schedule, measuring),
         )
 
     def _node(self, node: NodePlan, schedule: Schedule) -> ComposedNode:
@@ -192,6 +207,7 @@ class Builder:
             threads=self._threads,
             registers={f"node.{node.name}", *builder.registers},
             holds=builder.looked_up - builder.registers,
+            times=self.commons.times,
         )
 
     def _second_door(self, node: NodePlan) -> ComposedNode:

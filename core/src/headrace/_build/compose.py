@@ -47,6 +47,7 @@ def _blueprint(
         order=tuple(plan.order),
         front=_front(plan, builder),
         probes={probe.text: partial(_probe, probe) for probe in plan.probes},
+        listen=partial(setattr, builder.commons, "probes"),
         queues=builder.commons.queues,
         dispatchers=builder.commons.dispatchers,
         close=builder.close,

@@ -68,6 +68,7 @@ class ElementBuilder:
         self._progress = shown_progress()
         self._schedule = settings.schedule
         self._reached = reached
+        self._measuring = settings.measuring
 
     def element(self, element: Element, at: At) -> Backend:
         """Build one element and all below it."""
@@ -124,6 +125,8 @@ class ElementBuilder:
         backend._start(element.options, context)
         self._inherit_range(backend, children, at)
         backend._warm()
+        if self._measuring is not None:
+            self._measuring.add(backend, element, at.index or 0)
         if self.node is None and not cls._reentrant:
             return Guarded(at.end.around(backend))
         return backend
@@ -172,6 +175,7 @@ class ElementBuilder:
             scope=at.scope,
             at_batch_end=at_batch_end,
             allow_import=self.plan.allow_import,
+            span=None if self._measuring is None else self._measuring.span(element, index),
         )
 
     def _late(self, text: str, element: Element, at: At) -> Backend:

@@ -100,6 +100,9 @@ class GlobalKeys(Options):
         (),
         description="Probes of plugins, which hear of every batch and request: Name or Name(a=1).",
     )
+    timings: bool = Field(
+        False, description="Whether stats() has mean and p99 of every element of an expression."
+    )
 
 
 NODE_KEYS = tuple(NodeKeys.model_fields)

@@ -63,6 +63,10 @@ class BuiltNode:
     parts: Parts = field(default_factory=_Nothing)
     instances: Sequence[Parts] = ()
 
+    def statistics(self) -> dict[str, Any]:
+        """Give what ``Pipeline.stats()`` says of it."""
+        return self.scheduler.statistics()
+
     def describe(self, following: Sequence[str]) -> dict[str, Any]:
         """Give what ``Pipeline.describe()`` says of it."""
         scheduler = self.scheduler
@@ -119,6 +123,10 @@ def _fixed(node: str, changes: Mapping[str, Any]) -> Change:
     raise SetupError("this pipeline was not made from a configuration", node=node)
 
 
+def _ignore(probes: object) -> None:
+    """Take note of nothing."""
+
+
 def _nothing() -> Sequence[Exception]:
     """Close nothing."""
     return ()
@@ -133,6 +141,7 @@ class Blueprint:
         order: Their names in file order.
         front: What stands before all nodes, None for nothing.
         probes: Make the probes, by the names that ``stats()`` gives them.
+        listen: Called with them, before the nodes are built.
         queues: The queues that have a name.
         dispatchers: Once all is built, the backends that hand requests over to the graph.
         close: Closes what was built, and gives what that raised; what is still being built is given
@@ -146,6 +155,7 @@ class Blueprint:
     order: Sequence[str]
     front: NodeBlueprint | None = None
     probes: Mapping[str, Callable[[], object]] = field(default_factory=dict)
+    listen: Callable[[Any], None] = _ignore
     queues: Queues = field(default_factory=Queues)
     dispatchers: Sequence[Dispatcher] = ()
     close: Callable[[], Sequence[Exception]] = _nothing

@@ -63,7 +63,7 @@ class Engine:
         blueprint = self.blueprint
         self._nodes = started.nodes
         self._front = started.front
-        self._probes = started.probes
+        self.probes = started.probes
         self._schedulers = self._in_order()
         only = self._front.scheduler if self._front is not None else None
         if blueprint.is_graph or blueprint.dispatchers:
@@ -117,11 +117,11 @@ class Engine:
 
     def _statistics(self) -> dict[str, Any]:
         order = self.blueprint.order
-        nodes = {name: self._nodes[name].scheduler.statistics() for name in order}
+        nodes = {name: self._nodes[name].statistics() for name in order}
         queues = self.blueprint.queues.statistics()
         found = {"state": self.state, "nodes": nodes, **({"queues": queues} if queues else {})}
-        if self._probes is not None:
-            found["probes"] = self._probes.statistics()
+        if self.probes is not None:
+            found["probes"] = self.probes.statistics()
         return found
 
     def describe(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class Engine:
             return None
         self._building = True
         try:
-            return build_node(node, self._probes)
+            return build_node(node, self.probes)
         finally:
             self._building = False
 
@@ -285,8 +285,8 @@ class Engine:
             what = f"old instances of node {one.scheduler.name}"
             steps.append((what, partial(one.close_ended, until=until)))
         steps.append(("the pipeline", self._closed.set))
-        if self._probes is not None:
-            steps.append(("the probes", self._probes.close))
+        if self.probes is not None:
+            steps.append(("the probes", self.probes.close))
         return steps
 
     def _idle(self) -> list[Closing]:

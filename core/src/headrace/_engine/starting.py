@@ -95,8 +95,13 @@ def start(blueprint: Blueprint, use: Callable[[Started], None] = lambda _: None)
 def _build(blueprint: Blueprint, started: Started) -> None:
     if blueprint.probes:
         started.probes = _made(blueprint.probes.items())
+        blueprint.listen(started.probes)
     for name, node in blueprint.nodes.items():
         started.nodes[name] = build_node(node, started.probes)
+    if started.probes is not None:
+        for scheduler in dict.fromkeys(node.scheduler for node in started.nodes.values()):
+            for instance in scheduler.instances:
+                started.probes.instance_changed(scheduler.name, instance.index, "ready")
     if blueprint.front is not None:
         started.front = build_node(blueprint.front, started.probes)
 

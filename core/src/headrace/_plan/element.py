@@ -252,6 +252,7 @@ class PipelinePlan:
             node (None for the front) and the instances of enclosing ``IoC``s.
         links: How each node is linked to the others.
         probes: The probes that are switched on.
+        timings: Whether elements are timed for ``stats()``.
         allow_import: Whether the configuration may bring in code.
         warnings: What is allowed but hardly meant, as far as planning has seen it; see
             `headrace._plan.warnings`.
@@ -266,6 +267,7 @@ class PipelinePlan:
     late: Callable[[str, str | None, tuple[dict[str, Named], ...]], Element] | None = None
     links: dict[str, WrittenLinks] = field(default_factory=dict)
     probes: tuple[ProbePlan, ...] = ()
+    timings: bool = False
     allow_import: bool = True
     warnings: tuple[Problem, ...] = ()
 

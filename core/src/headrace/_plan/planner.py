@@ -45,7 +45,7 @@ class Planner(Resolver):
         for name in self.shape.nodes:
             if name not in self._begun:
                 self.plan_node(name)
-        entrypoint, threads, probes = self._front()
+        entrypoint, keys, probes = self._front()
         shared = self.shape.globals
         links = {
             name: read_links(name, table, shared, self.problems)
@@ -69,17 +69,18 @@ class Planner(Resolver):
             self.nodes,
             list(self.shape.nodes),
             entrypoint,
-            threads,
+            keys.threads,
             self.registered,
             self.files,
             self.late,
             links,
             probes,
+            keys.timings,
             warnings=tuple(warnings),
         )
 
-    def _front(self) -> tuple[Element | None, int | None, tuple[ProbePlan, ...]]:
-        """Plan the front, the thread budget and the probes: the keys of the whole pipeline."""
+    def _front(self) -> tuple[Element | None, GlobalKeys, tuple[ProbePlan, ...]]:
+        """Plan the front and the probes, and read the other keys of the whole pipeline."""
         table = self.shape.globals
         keys, _ = check_keys(GlobalKeys, {}, table, "global", self.problems)
         parameters = Parameters("global", {}, table, self.used_globals)
@@ -92,7 +93,7 @@ class Planner(Resolver):
             give_threads(element)
         probes = plan_probes(self, table)
         self.leave("global")
-        return element, keys.threads, probes
+        return element, keys, probes
 
     def plan_node(self, name: str) -> None:
         """Plan one node; a name that it should register and does not is known as wrong."""

@@ -38,7 +38,10 @@ HOOK_KINDS = {
 }
 """Every hook, and what one entry of its answer is."""
 
-PROBE_METHODS = ("batch_done", "request_done")
+PROBE_METHODS = (
+    *("batch_done", "request_done", "batch_ran"),
+    *("element_done", "span_done", "instance_changed", "pipeline_started"),
+)
 """A probe is a class with any of these methods; see `headrace.hookspecs.headrace_probes`."""
 
 _COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")

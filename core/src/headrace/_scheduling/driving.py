@@ -34,12 +34,14 @@ class Driver:
         dispatcher: Cuts batches and says who runs them.
     """
 
+    _dispatcher_type = Dispatcher
+
     def __init__(
         self, node: Node, batch_policy: BatchPolicy, dispatch_policy: DispatchPolicy, timer: Timer
     ) -> None:
         self._node = node
         self.workers = Workers(len(node.instances), self._start)
-        self.dispatcher = Dispatcher(
+        self.dispatcher = self._dispatcher_type(
             node, batch_policy, dispatch_policy, self.workers, timer, self._post
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
@@ -190,6 +191,8 @@ class Instance(Counts):
         queued: How many batches were cut from the queue; the other counts are those of `Counts`.
         mask: A batch is timed when its number and the mask have no bit in common.
         mean_s: Moving average of the duration of a batch, in seconds.
+        busy_s: How long it has run batches, in seconds; each that is timed stands for those that are not.
+        since: When it was made, on the clock of `time.perf_counter`.
         limits: The keys under which its batches are cut and filled up; set by its node.
         lost: Set when its backend has said that it can serve no more; None: it never says so.
         retired: Wakes whoever closes it after its last batch; None while it is in service.
@@ -209,6 +212,7 @@ class Instance(Counts):
             "entries",
         ),
         *("running_weight", "queued", "mask", "mean_s", "limits", "lost", "retired"),
+        *("busy_s", "since"),
     )
 
     def __init__(
@@ -236,6 +240,8 @@ class Instance(Counts):
         self.queued = 0
         self.mask = 0
         self.mean_s = FAST_S
+        self.busy_s = 0.0
+        self.since = time.perf_counter()
         self.limits: Limits
         self.lost = backend._lost
         self.retired: Signal | None = None
@@ -265,6 +271,7 @@ class Instance(Counts):
     def timed(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""
         self.forward.add(duration_s * 1000)
+        self.busy_s += duration_s * (self.mask + 1)
         if self.forward.count > 1:
             # A thread that was kept from running for a while says little about the backend.
             duration_s = min(duration_s, 4 * self.mean_s)
@@ -275,6 +282,10 @@ class Instance(Counts):
         """Count one request that failed here."""
         self.failures[code] = self.failures.get(code, 0) + 1
 
+    def utilisation(self, now: float) -> float:
+        """Give the share of its time, from when it was made, that it has spent on batches."""
+        return round(min(1.0, self.busy_s / max(now - self.since, 1e-9)), 4)
+
     def statistics(self) -> dict[str, Any]:
         """Give what ``stats()`` shows of one instance."""
         return {
@@ -284,6 +295,8 @@ class Instance(Counts):
             "batches": self.batches,
             "errors": sum(self.failures.values()),
             "alive": self.living,
+            "busy_s": round(self.busy_s, 6),
+            "utilisation": self.utilisation(time.perf_counter()),
         }
 
 

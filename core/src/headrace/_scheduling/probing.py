@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import CancelledError
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.calls import served_by
+from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.driving import Driver
 from headrace._scheduling.locks import main_thread, taking
 from headrace._scheduling.node import Node, take
+from headrace._scheduling.record import BatchRecord, BatchRequest
 from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Caller
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.batch import Outcome
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
+    from headrace._scheduling.locks import Signal
     from headrace._scheduling.threads import Work
     from headrace.keys import Request
 
@@ -76,6 +80,8 @@ class Probes:
         self._all = [_Guarded(name, probe) for name, probe in probes.items()]
         self._batch = _with(self._all, "batch_done")
         self._request = _with(self._all, "request_done")
+        self._others = {name: _with(self._all, name) for name in _OTHERS}
+        self._in_service: dict[tuple[str, int], None] = {}
         self._closed = False
 
     def batch_done(
@@ -99,6 +105,24 @@ class Probes:
             for guarded, method in self._request:
                 guarded.call(method, node, request, started, ended, error)
 
+    def hears(self, what: str) -> bool:
+        """Tell whether a probe has the method ``what``; what none has is not measured."""
+        return bool(self._others[what])
+
+    def tell(self, what: str, *args: Any) -> None:
+        """Call the method ``what`` of each probe that has it."""
+        if not self._closed:
+            for guarded, method in self._others[what]:
+                guarded.call(method, *args)
+
+    def instance_changed(self, node: str, instance: int, state: str) -> None:
+        """Report what has become of an instance: ready, lost, retired or closed."""
+        if state == "ready":
+            self._in_service[node, instance] = None
+        else:
+            self._in_service.pop((node, instance), None)
+        self.tell("instance_changed", node, instance, state)
+
     def statistics(self) -> dict[str, Any]:
         """Give what ``stats()`` shows of the probes: how often each has failed, and how last."""
         return {one.name: {"errors": one.errors, "last": one.last} for one in self._all}
@@ -107,9 +131,15 @@ class Probes:
         """Close those that have a ``close``, once; they hear of nothing any more."""
         if self._closed:
             return
+        for node, instance in list(self._in_service):
+            self.instance_changed(node, instance, "closed")
         self._closed = True
         for guarded, method in _with(self._all, "close"):
             guarded.call(method)
+
+
+_OTHERS = ("batch_ran", "element_done", "span_done", "instance_changed", "pipeline_started")
+"""What a probe may have besides ``batch_done`` and ``request_done``."""
 
 
 def _with(probes: list[_Guarded], name: str) -> list[tuple[_Guarded, Callable[..., Any]]]:
@@ -129,6 +159,7 @@ class ProbedNode(Node):
         probes: The probes.
         reporting: The threads that are inside a probe; changed by each for itself.
         returning: What has its outcome, and whose dict is yet to be given back.
+        cuts: When each entry that is to run was put into its batch; empty where no probe asks.
     """
 
     notifies_callers = True
@@ -138,11 +169,20 @@ class ProbedNode(Node):
         super().__init__(*args)
         self.reporting: dict[int, int] = {}
         self.returning: dict[Entry, None] = {}
+        self.cuts: dict[Entry, float] = {}
 
     def settle(self, entry: Entry, error: BaseException | None, at: Instance | None = None) -> None:
         """Give an entry its one outcome; `notify` is to follow."""
         self.returning[entry] = None
+        self.cuts.pop(entry, None)
         super().settle(entry, error, at)
+
+    def lose(self, instance: Instance) -> None:
+        """Take an instance out of service that serves no more; the probes hear of it afterwards."""
+        super().lose(instance)
+        if instance.retired is None:
+            told = partial(self.probes.instance_changed, self.name, instance.index, "lost")
+            self.afterwards.append(told)
 
     def _notify_owners(self) -> None:
         """Let the probes hear of what was settled, then notify the owners. Without the lock."""
@@ -185,6 +225,21 @@ class ProbedNode(Node):
             if not self.reporting[me]:
                 del self.reporting[me]
 
+    def ran(
+        self,
+        instance: Instance,
+        requests: Sequence[BatchRequest],
+        started: float,
+        ended: float,
+        errors: Sequence[BaseException | None],
+    ) -> None:
+        """Report a batch, with its requests, to the probes."""
+        weight = sum(one.weight for one in requests)
+        record = BatchRecord(
+            self.name, instance.index, get_ident(), requests, started, ended, weight, list(errors)
+        )
+        self.probes.tell("batch_ran", record)
+
     def _answer(self, entries: Sequence[Entry]) -> None:
         """Let callers that wait count their outcomes."""
         if not entries:
@@ -201,17 +256,36 @@ class ProbedNode(Node):
             self.look_if_quiet()
 
 
+class ProbedDispatcher(Dispatcher):
+    """A dispatcher that notes when it has put an entry into a batch."""
+
+    _node: ProbedNode
+
+    def _take_along(self, entries: Sequence[Entry]) -> None:
+        super()._take_along(entries)
+        if self._node.probes.hears("batch_ran"):
+            self._node.cuts.update(dict.fromkeys(entries, self._node.clock()))
+
+
 class ProbedDriver(Driver):
     """A driver that reports every batch it has run to the probes, while it still holds the instance."""
 
     _node: ProbedNode
+    _dispatcher_type = ProbedDispatcher
 
     def _run(self, work: Work) -> Outcome:
         node = self._node
         started = node.clock()
         errors, interrupt = super()._run(work)
+        ended, instance = node.clock(), work.instance
         try:
-            node.probes.batch_done(node.name, work.instance.index, started, node.clock(), errors)
+            node.probes.batch_done(node.name, instance.index, started, ended, errors)
+            if node.probes.hears("batch_ran"):
+                requests = [
+                    BatchRequest(e.request, e.arrival, node.cuts.pop(e, started), e.weight)
+                    for e in work.entries
+                ]
+                node.ran(instance, requests, started, ended, errors)
         except KeyboardInterrupt as raised:
             interrupt = interrupt or raised
         return errors, interrupt
@@ -257,6 +331,10 @@ class ProbedScheduler(Scheduler):
         ended = node.clock()
         try:
             node.probes.batch_done(node.name, instance.index, started, ended, [error])
+            if node.probes.hears("batch_ran"):
+                weight = request.get("request_size", 1)
+                alone = BatchRequest(request, started, started, weight)
+                node.ran(instance, [alone], started, ended, [error])
         finally:
             node.hear(request, started, ended, error)
 
@@ -265,6 +343,15 @@ class ProbedScheduler(Scheduler):
         super().count_refused(request, error)
         now = self._node.clock()
         self._node.hear(request, now, now, error)
+
+    def exchange(self, new: Scheduler, retired: Signal, *, keeps_policies: bool) -> list[Instance]:
+        """Put the instances and the keys of ``new`` in place of its own."""
+        old = super().exchange(new, retired, keeps_policies=keeps_policies)
+        for state, instances in (("retired", old), ("ready", new.instances)):
+            for instance in instances:
+                change = (self.name, instance.index, state)
+                self._node.afterwards.append(partial(self._node.probes.instance_changed, *change))
+        return old
 
     def cancel(self, entry: Entry) -> bool:
         """Take an entry that waits out of the queue; False when it runs or is done."""

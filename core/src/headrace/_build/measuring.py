@@ -1,0 +1,124 @@
+"""Elements whose runs are timed: for probes that have ``element_done``, and for ``stats()``."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace._plan.element import takes_dependency
+from headrace._scheduling.instance import FAST_S, Timings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace._backend import Backend
+    from headrace._plan.element import Element
+    from headrace._scheduling.probing import Probes
+
+__all__ = ["ElementTimes", "Measuring", "element_statistics", "paths_of"]
+
+_SAMPLED = 15
+"""Mask of the counter of runs: an element as fast as `FAST_S` has one run in 16 timed."""
+
+ElementTimes = dict[tuple[str, int, str], Timings]
+"""Durations by node, index of the instance and path of the element."""
+
+
+def paths_of(root: Element) -> dict[int, str]:
+    """Give the path of every element, by its identity.
+
+    A path is made of the names on the way from the root of ``describe()["nodes"][node]["tree"]`` to the
+    element; each but the first stands after its place among ``children``: ``S/1:ResizeMat``.
+    """
+    paths = {id(root): root.name}
+    todo = [root]
+    while todo:
+        element = todo.pop()
+        for place, child in enumerate(element.children):
+            paths.setdefault(id(child), f"{paths[id(element)]}/{place}:{child.name}")
+            todo.append(child)
+    return paths
+
+
+class Measuring:
+    """What is measured of the elements of one node.
+
+    Args:
+        node: The node.
+        root: The root of its tree in ``describe()``; what stands elsewhere is not measured.
+        probes: The probes that hear of it, None for none.
+        times: Where sampled durations are kept, None where nobody asked for them.
+    """
+
+    def __init__(
+        self, node: str, root: Element, probes: Probes | None, times: ElementTimes | None
+    ) -> None:
+        self._node = node
+        self._paths = paths_of(root)
+        self._probes = probes
+        self._times = times
+
+    def span(
+        self, element: Element, instance: int
+    ) -> Callable[[str, float, float, str], None] | None:
+        """Give what ``context.span`` is for the backend of an element; None where no probe listens."""
+        path = self._paths.get(id(element))
+        if self._probes is None or path is None or not self._probes.hears("span_done"):
+            return None
+        return partial(self._probes.tell, "span_done", self._node, instance, path)
+
+    def add(self, backend: Backend, element: Element, instance: int) -> None:
+        """Let the runs of a backend that is ready be measured from now on."""
+        path = self._paths.get(id(element))
+        if path is None:
+            return
+        # Where the dependency is given at each call, `forward` calls this one.
+        name = "forward_with_dep" if takes_dependency(type(backend)) else "forward"
+        run = getattr(backend, name)
+        if self._times is not None:
+            run = _sampled(run, self._times.setdefault((self._node, instance, path), Timings()))
+        if self._probes is not None and self._probes.hears("element_done"):
+            tell = partial(self._probes.tell, "element_done", self._node, instance, path)
+            run = _told(run, tell)
+        if run != getattr(backend, name):
+            setattr(backend, name, run)
+
+
+def _told(run: Callable[..., Any], tell: Callable[[int, float, float], None]) -> Callable[..., Any]:
+    def measured(batch: list[Any], *dependency: Any) -> Any:
+        started = time.monotonic()
+        try:
+            return run(batch, *dependency)
+        finally:
+            tell(len(batch), started, time.monotonic())
+
+    return measured
+
+
+def _sampled(run: Callable[..., Any], times: Timings) -> Callable[..., Any]:
+    runs = mask = 0
+
+    def measured(batch: list[Any], *dependency: Any) -> Any:
+        nonlocal runs, mask
+        runs += 1
+        if runs & mask:
+            return run(batch, *dependency)
+        started = time.monotonic()
+        try:
+            return run(batch, *dependency)
+        finally:
+            times.add((time.monotonic() - started) * 1000)
+            mask = _SAMPLED if times.total_ms < FAST_S * 1000 * times.count else 0
+
+    return measured
+
+
+def element_statistics(times: ElementTimes, node: str) -> dict[str, dict[str, float]]:
+    """Give mean and p99 in milliseconds per element of a node, of all instances together."""
+    merged: dict[str, Timings] = {}
+    for (home, _, path), one in times.copy().items():
+        if home == node:
+            merged.setdefault(path, Timings()).merge(one)
+    summaries = {path: one.summary() for path, one in merged.items()}
+    return {path: {key: one[key] for key in ("mean", "p99")} for path, one in summaries.items()}

@@ -1,0 +1,235 @@
+"""What probes hear besides the ends of batches and requests, and what `timings` adds to `stats`."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+
+import pytest
+
+import headrace
+from headrace._scheduling import instance as instance_module
+from headrace.errors import InstanceLostError
+
+PROBES = """
+made = []
+
+class Base:
+    def __init__(self):
+        self.heard = []
+        made.append(self)
+
+class Batches(Base):
+    def batch_ran(self, record):
+        self.heard.append(record)
+
+class Elements(Base):
+    def element_done(self, *args):
+        self.heard.append(args)
+
+class Spans(Base):
+    def span_done(self, *args):
+        self.heard.append(args)
+
+class Instances(Base):
+    def instance_changed(self, *args):
+        self.heard.append(args)
+
+class Starts(Base):
+    def pipeline_started(self, pipeline):
+        self.heard.append((pipeline.ready, pipeline.stats()["state"]))
+        import weakref
+        self.pipeline = weakref.ref(pipeline)
+"""
+
+HOOKS = """
+from headrace.hookspecs import hookimpl
+
+@hookimpl
+def headrace_probes():
+    names = ["Batches", "Elements", "Spans", "Instances", "Starts"]
+    return {name: "hrt_records:" + name for name in names}
+"""
+
+
+class Upper(headrace.Backend):
+    max = 4
+
+    def init(self, options, context):
+        self.span = context.span
+
+    def forward(self, batch):
+        if self.span is not None:
+            self.span("inside", 1.0, 2.0, "cuda:0")
+        for request in batch:
+            request["result"] = request["data"].upper()
+
+
+class Lost(headrace.Backend):
+    def forward(self, batch):
+        raise InstanceLostError("gone")
+
+
+class Around(headrace.Backend):
+    takes = 1
+
+    def forward_with_dep(self, batch, dependency):
+        return dependency(batch)
+
+
+@pytest.fixture
+def probes(site):
+    modules = {"hrt_record_hooks": HOOKS, "hrt_records": PROBES}
+    site.add("headrace-records", "[headrace.plugins]\nhooks = hrt_record_hooks\n", modules)
+    for cls in (Upper, Lost, Around):
+        headrace.register(cls.__name__, cls, replace=True)
+    return lambda: sys.modules["hrt_records"].made
+
+
+def piped(probe, **config):
+    config.setdefault("backend", "S[Identity,Upper]")
+    return headrace.pipe({**config, "probes": [probe]})
+
+
+@pytest.mark.parametrize("how", ["alone", "list", "submit"])
+def test_a_batch_is_told_with_its_requests(probes, how):
+    clients = []
+    with piped("Batches") as pipe:
+        requests = [{"data": letter, "request_size": 1 + (letter == "b")} for letter in "abc"]
+        if how == "list":
+            pipe(requests)
+        else:
+            for one in requests:
+                if how == "submit":
+                    pipe.submit(one).result()
+                else:
+                    client = threading.Thread(target=pipe, args=(one,))
+                    client.start()
+                    client.join()
+                    clients.append(client.ident)
+        stats = pipe.stats()["nodes"]["main"]
+    records = probes()[-1].heard
+    assert len(records) == stats["batches"]
+    told = [one for record in records for one in record.requests]
+    assert [one.request for one in told] == requests
+    assert [one.weight for one in told] == [1, 2, 1]
+    for record in records:
+        assert (record.node, record.instance) == ("main", 0)
+        assert record.errors == [None] * len(record.requests)
+        assert record.weight == sum(one.weight for one in record.requests)
+        for one in record.requests:
+            assert one.arrival <= one.cut <= record.started <= record.ended
+    if how == "alone":
+        assert [record.thread for record in records] == clients
+
+
+def test_errors_stand_beside_their_requests(probes):
+    with piped("Batches") as pipe, pytest.raises(headrace.errors.RequestsFailed):
+        pipe([{"data": "a"}, {"data": 1}])
+    (record,) = probes()[-1].heard
+    assert [type(error).__name__ for error in record.errors] == ["BackendError", "BackendError"]
+
+
+def paths(tree):
+    """Give the path of every backend in a tree of `describe`, by a walk of its own."""
+    found = [tree["name"]]
+    for place, child in enumerate(tree["children"]):
+        found += [f"{tree['name']}/{place}:{below}" for below in paths(child)]
+    return found
+
+
+def test_elements_are_told_by_their_path_inside_before_outside(probes):
+    config = {"backend": "S[Identity,Around[S[Upper,Identity]],Identity]", "max": 4}
+    with piped("Elements", **config) as pipe:
+        known = paths(pipe.describe()["nodes"]["main"]["tree"])
+        pipe([{"data": "a"}, {"data": "b"}])
+    heard = probes()[-1].heard
+    assert sorted(element for _, _, element, *_ in heard) == sorted(known)
+    assert "S/1:Around/0:S/0:Upper" in known
+    assert {(node, index, size) for node, index, _, size, _, _ in heard} == {("main", 0, 2)}
+    assert heard[-1][2] == "S"
+    times = {element: (started, ended) for *_, element, _, started, ended in heard}
+    for path, (started, ended) in times.items():
+        outer = times[path.rpartition("/")[0] or path]
+        assert outer[0] <= started <= ended <= outer[1]
+
+
+def test_what_no_probe_asks_for_is_not_measured(probes):
+    with piped("Batches") as pipe:
+        pipe({"data": "a"})
+        tree = pipe._engine._nodes["main"].by_element
+        assert all("forward" not in vars(one) for one in tree.values())
+        upper = next(one for one in tree.values() if isinstance(one, Upper))
+        assert upper.span is None
+        assert "elements" not in pipe.stats()["nodes"]["main"]
+
+
+def test_a_backend_reports_spans_where_a_probe_listens(probes):
+    with piped("Spans") as pipe:
+        pipe({"data": "a"})
+    assert probes()[-1].heard == [("main", 0, "S/1:Upper", "inside", 1.0, 2.0, "cuda:0")]
+
+
+def test_instances_are_told_from_ready_to_closed(probes):
+    with piped("Instances", instance_num=2, max=2) as pipe:
+        pipe.reload("main", {"max": 3, "instance_num": 1})
+    heard = [(index, state) for _, index, state in probes()[-1].heard]
+    assert heard == [
+        *[(0, "ready"), (1, "ready"), (0, "retired"), (1, "retired"), (0, "ready")],
+        (0, "closed"),
+    ]
+
+
+def test_a_lost_instance_is_told(probes):
+    with piped("Instances", backend="Lost", instance_num=2) as pipe:
+        with pytest.raises(InstanceLostError):
+            pipe({"data": 1})
+        heard = probes()[-1].heard
+        assert [state for *_, state in heard] == ["ready", "ready", "lost"]
+    assert [state for *_, state in heard].count("closed") == 1
+
+
+def test_a_probe_may_look_at_its_pipeline_and_does_not_keep_it(probes):
+    pipe = piped("Starts")
+    probe = probes()[-1]
+    assert probe.heard == [(True, "ready")]
+    assert probe.pipeline() is pipe
+    gone = weakref.ref(pipe)
+    del pipe
+    gc.collect()
+    assert gone() is None
+
+
+def test_timings_of_elements_in_stats(probes):
+    config = {"backend": "S[Identity,Upper]", "max": 4, "timings": True}
+    with headrace.pipe(config) as pipe:
+        pipe([{"data": "a"}, {"data": "b"}])
+        before = pipe.stats()["nodes"]["main"]["elements"]
+        pipe.reload("main", {"max": 2})
+        assert set(pipe.stats()["nodes"]["main"]["elements"]) == set(before)
+    assert set(before) == {"S", "S/0:Identity", "S/1:Upper"}
+    for one in before.values():
+        assert set(one) == {"mean", "p99"}
+        assert one["mean"] >= 0
+    assert before["S"]["mean"] >= before["S/1:Upper"]["mean"]
+
+
+def test_utilisation_is_the_share_of_time_with_a_batch(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(instance_module.time, "perf_counter", lambda: now)
+    one = instance_module.Instance(0, Upper())
+    assert one.utilisation(110.0) == 0.0
+    one.timed(2.0)
+    one.timed(3.0)
+    assert one.utilisation(110.0) == 0.5
+    one.mask = 15  # each that is timed stands for sixteen
+    one.timed(0.01)
+    assert one.utilisation(200.0) == pytest.approx((5 + 0.16) / 100, abs=1e-4)
+    assert one.statistics()["busy_s"] == pytest.approx(5.16)
+
+
+def test_timings_is_a_key_of_global_that_takes_true_or_false():
+    with pytest.raises(headrace.errors.ConfigError):
+        headrace.PipelineConfig.load({"backend": "Identity", "timings": "often"})
