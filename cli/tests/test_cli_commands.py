@@ -530,7 +530,8 @@ def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
     kinds = {
         (finding["distribution"], finding["kind"])
         for finding in found["findings"]
-        if finding["distribution"].split("-")[-1] not in ("cv", "observe", "ort", "torch", "trt")
+        if finding["distribution"].split("-")[-1]
+        not in ("cv", "observe", "ort", "serve", "torch", "trt")
     }
     assert kinds == {
         ("headrace-good", "duplicate"),

@@ -1,0 +1,30 @@
+"""Pipelines as a service: the Open Inference Protocol, which the clients of Triton speak.
+
+`Server` listens in a thread of its own; `asgi` gives the same as an ASGI application for a server of
+yours. What a client is told of each failure is in `headrace_serve.errors`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace_serve.limits import Limits
+    from headrace_serve.rest import asgi
+    from headrace_serve.server import Server
+
+__all__ = ["Limits", "Server", "asgi"]
+
+_HOMES = {"Limits": "limits", "Server": "server", "asgi": "rest"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"headrace_serve.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,227 @@
+"""Datatypes of the protocol and arrays: from JSON and from bytes, and back."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = [
+    "DATATYPES",
+    "as_json_values",
+    "datatype_of",
+    "from_bytes",
+    "from_json",
+    "joined_elements",
+    "of_dtype_name",
+]
+
+DATATYPES: Final = {
+    "BOOL": np.dtype("?"),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "BF16": np.dtype("<u2"),
+    "BYTES": np.dtype(object),
+}
+"""Datatypes of the protocol and the dtype that holds them; of BF16 numpy holds the bits alone."""
+
+_NAMES: Final = {dtype.name: name for name, dtype in DATATYPES.items() if name != "BF16"}
+_ONLY_BINARY: Final = ("FP16", "BF16")
+_LENGTH: Final = struct.Struct("<I")
+
+
+def of_dtype_name(name: str) -> str | None:
+    """Give the datatype for the name of a dtype (``float32``, ``bfloat16``, ``str``), or None."""
+    if name in ("str", "bytes", "object"):
+        return "BYTES"
+    return "BF16" if name == "bfloat16" else _NAMES.get(name)
+
+
+def datatype_of(array: NDArray[Any]) -> str | None:
+    """Give the datatype of an array; None if the protocol has none for it."""
+    if array.dtype.kind in "SU":
+        return "BYTES"
+    return of_dtype_name(array.dtype.name)
+
+
+def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> NDArray[Any]:
+    """Give an array over the bytes of a tensor, without a copy except of BYTES and BF16.
+
+    Args:
+        name: The name of the input, for errors.
+        datatype: One of `DATATYPES`.
+        shape: Its shape; every axis 0 or more.
+        data: A buffer: values in row-major order, little-endian; of BYTES a length of four bytes
+            before each element.
+
+    Returns:
+        An array of that shape, read-only where ``data`` is; BF16 becomes float32, which holds all
+        of its values, BYTES an array of ``bytes`` objects.
+
+    Raises:
+        InputError: The number of bytes is not what shape and datatype ask for.
+    """
+    elements = math.prod(shape)
+    if datatype == "BYTES":
+        return _elements(name, elements, data).reshape(shape)
+    dtype = DATATYPES[datatype]
+    if len(data) != elements * dtype.itemsize:
+        raise InputError(
+            f"input {name!r}",
+            expected=f"{elements * dtype.itemsize} bytes for {datatype} {list(shape)}",
+            got=f"{len(data)} bytes",
+        )
+    array = np.frombuffer(data, dtype)
+    if datatype == "BF16":
+        array = (array.astype("<u4") << 16).view("<f4")
+    return array.reshape(shape)
+
+
+def _elements(name: str, elements: int, data: Any) -> NDArray[Any]:
+    """Read BYTES: each element behind its length."""
+    if elements * _LENGTH.size > len(data):
+        raise InputError(f"input {name!r}: {len(data)} bytes cannot hold {elements} elements")
+    found = np.empty(elements, object)
+    view = memoryview(data)
+    place = 0
+    for index in range(elements):
+        if place + _LENGTH.size > len(view):
+            raise InputError(f"input {name!r} ends before element {index} of {elements}")
+        (length,) = _LENGTH.unpack_from(view, place)
+        place += _LENGTH.size
+        if place + length > len(view):
+            raise InputError(
+                f"input {name!r}: element {index} says it has {length} bytes, {len(view) - place} are left"
+            )
+        found[index] = bytes(view[place : place + length])
+        place += length
+    if place != len(view):
+        raise InputError(f"input {name!r} has {len(view) - place} bytes behind its last element")
+    return found
+
+
+def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> NDArray[Any]:
+    """Give the array for the ``data`` of a tensor in JSON: flat, or nested as its shape says.
+
+    Raises:
+        InputError: It is no list, has another number of elements, or elements of another kind.
+    """
+    if datatype in _ONLY_BINARY:
+        raise InputError(f"input {name!r}: JSON has no {datatype}; send the tensor as binary data")
+    if not isinstance(data, list):
+        raise InputError(f"input {name!r}: data", expected="a list", got=type(data).__name__)
+    array = _texts(name, data) if datatype == "BYTES" else _numbers(name, datatype, data)
+    if array.size != math.prod(shape) or (array.ndim > 1 and array.shape != shape):
+        raise InputError(
+            f"input {name!r}", expected=f"data of shape {list(shape)}", got=f"{list(array.shape)}"
+        )
+    return array.reshape(shape)
+
+
+def _texts(name: str, data: list[Any]) -> NDArray[Any]:
+    flat = list(_flat(data))
+    for value in flat:
+        if not isinstance(value, str):
+            raise InputError(
+                f"input {name!r}", expected="strings for BYTES", got=type(value).__name__
+            )
+    array = np.empty(len(flat), object)
+    array[:] = [value.encode("utf-8", "surrogatepass") for value in flat]
+    return array
+
+
+def _flat(data: list[Any]) -> Iterator[Any]:
+    """Give what is in nested lists, whatever their depth."""
+    waiting = [iter(data)]
+    while waiting:
+        for value in waiting[-1]:
+            if isinstance(value, list):
+                waiting.append(iter(value))
+                break
+            yield value
+        else:
+            waiting.pop()
+
+
+def _numbers(name: str, datatype: str, data: list[Any]) -> NDArray[Any]:
+    target = DATATYPES[datatype]
+    try:
+        raw = np.array(data)
+        if raw.dtype.kind in "fO" and target.kind in "iu" and raw.size:
+            exact = np.array(data, object)  # integers of 64 bits, which numpy may hold as floats
+            if all(type(value) is int for value in exact.flat):
+                raw = exact
+    except (ValueError, TypeError, OverflowError):
+        raise InputError(f"input {name!r}: the lists in data are of different lengths") from None
+    kinds = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}[target.kind]
+    if (
+        raw.size
+        and raw.dtype.kind not in kinds
+        and not (raw.dtype == object and target.kind in "iu")
+    ):
+        raise InputError(f"input {name!r}: data holds values that are no {datatype}")
+    if target.kind in "iu" and raw.size:
+        info: Any = np.iinfo(target.type)
+        if raw.min() < info.min or raw.max() > info.max or _any_other(raw):
+            raise InputError(f"input {name!r}: data holds values outside of {datatype}")
+    with np.errstate(over="ignore"):
+        array: NDArray[Any] = raw.astype(target)
+    if target.kind == "f" and raw.size and not np.isfinite(array).all():
+        raise InputError(f"input {name!r}: data holds values outside of {datatype}")
+    return array
+
+
+def _any_other(raw: NDArray[Any]) -> bool:
+    return raw.dtype == object and not all(type(value) is int for value in raw.flat)
+
+
+def joined_elements(array: NDArray[Any]) -> bytes:
+    """Give the bytes of a BYTES tensor: each element behind its length."""
+    parts: list[bytes] = []
+    for value in array.flat:
+        raw = _raw(value)
+        parts += (_LENGTH.pack(len(raw)), raw)
+    return b"".join(parts)
+
+
+def _raw(value: Any) -> bytes:
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)
+
+
+def as_json_values(name: str, datatype: str, array: NDArray[Any]) -> Sequence[Any] | NDArray[Any]:
+    """Give the elements of a tensor as JSON can hold them, flat.
+
+    Raises:
+        InputError: JSON cannot hold them; the client has to ask for binary data.
+    """
+    hint = "Ask for this output with binary_data."
+    if datatype in _ONLY_BINARY:
+        raise InputError(f"output {name!r} is {datatype}, which JSON does not have", hint=hint)
+    if datatype == "BYTES":
+        try:
+            return [_raw(value).decode("utf-8") for value in array.flat]
+        except UnicodeDecodeError:
+            raise InputError(f"output {name!r} is no UTF-8 text", hint=hint) from None
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise InputError(
+            f"output {name!r} holds NaN or infinity, which JSON does not have", hint=hint
+        )
+    return np.ascontiguousarray(array).reshape(-1)

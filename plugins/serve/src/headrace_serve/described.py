@@ -1,0 +1,136 @@
+"""What the protocol tells of server and models: metadata, configuration, statistics, index."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace_serve.models import Catalogue, Model
+    from headrace_serve.signature import Port
+
+__all__ = ["EXTENSIONS", "config", "index", "model_metadata", "server_metadata", "statistics"]
+
+EXTENSIONS = (
+    "binary_tensor_data",
+    "model_configuration",
+    "model_repository",
+    "statistics",
+    "schedule_policy",
+    "parameters",
+)
+"""The extensions of the protocol that work; of the repository the index alone."""
+
+_UNBOUNDED = (1 << 31) - 1
+
+
+def server_metadata() -> dict[str, Any]:
+    """Give name, version and extensions of the server."""
+    return {
+        "name": "headrace-serve",
+        "version": version("headrace-serve"),
+        "extensions": list(EXTENSIONS),
+    }
+
+
+def model_metadata(models: Catalogue, model: Model) -> dict[str, Any]:
+    """Give name, versions, inputs and outputs of a model."""
+    signature = model.signature
+    return {
+        "name": model.name,
+        "versions": models.versions(model.name),
+        "platform": "headrace",
+        "inputs": [_tensor(port) for port in signature.inputs.values()],
+        "outputs": [_tensor(port) for port in signature.outputs.values()],
+    }
+
+
+def _tensor(port: Port) -> dict[str, Any]:
+    return {"name": port.name, "datatype": port.datatype, "shape": list(port.shape)}
+
+
+def config(model: Model) -> dict[str, Any]:
+    """Give the configuration of a model in Triton's shape.
+
+    Where the first axis is the batch, ``max_batch_size`` is what the entry node takes and ``dims``
+    leave that axis out; else it is 0 and ``dims`` are the shape.
+    """
+    signature = model.signature
+    batched = signature.batched
+    most = _UNBOUNDED if signature.max_rows is None else signature.max_rows
+    return {
+        "name": model.name,
+        "platform": "",
+        "backend": "headrace",
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": most if batched else 0,
+        "input": [_config_port(port, batched=batched) for port in signature.inputs.values()],
+        "output": [_config_port(port, batched=batched) for port in signature.outputs.values()],
+    }
+
+
+def _config_port(port: Port, *, batched: bool) -> dict[str, Any]:
+    dims = port.shape[1:] if batched else port.shape
+    kind = "TYPE_STRING" if port.datatype == "BYTES" else f"TYPE_{port.datatype}"
+    return {"name": port.name, "data_type": kind, "dims": list(dims)}
+
+
+def statistics(models: Iterable[Model]) -> dict[str, Any]:
+    """Give the statistics of models in Triton's shape.
+
+    Requests are those of the protocol, batches those of the entry node. Times in the queue and in
+    the backends are the sum over all nodes of what ``pipe.stats()`` samples.
+    """
+    return {"model_stats": [_statistics(model) for model in models]}
+
+
+def _statistics(model: Model) -> dict[str, Any]:
+    nodes = list(model.pipe.stats()["nodes"].values())
+    counts = model.counts
+    first = nodes[0]
+    done = max(node["ok"] for node in nodes)
+    queue_ns = sum(int(node["queue_ms"]["mean"] * 1e6 * node["submitted"]) for node in nodes)
+    run_ns = sum(int(node["forward_ms"]["mean"] * 1e6 * node["batches"]) for node in nodes)
+    forward_ns = int(first["forward_ms"]["mean"] * 1e6)
+    return {
+        "name": model.name,
+        "version": model.version,
+        "last_inference": counts.last_ms,
+        "inference_count": done,
+        "execution_count": first["batches"],
+        "inference_stats": {
+            "success": {"count": counts.ok, "ns": counts.ok_ns},
+            "fail": {"count": counts.failed, "ns": counts.failed_ns},
+            "queue": {"count": done, "ns": queue_ns},
+            "compute_input": {"count": done, "ns": 0},
+            "compute_infer": {"count": done, "ns": run_ns},
+            "compute_output": {"count": done, "ns": 0},
+            "cache_hit": {"count": 0, "ns": 0},
+            "cache_miss": {"count": 0, "ns": 0},
+        },
+        "batch_stats": [
+            {
+                "batch_size": int(size),
+                "compute_input": {"count": count, "ns": 0},
+                "compute_infer": {"count": count, "ns": forward_ns * count},
+                "compute_output": {"count": count, "ns": 0},
+            }
+            for size, count in first["batch_size"]["histogram"].items()
+        ],
+    }
+
+
+def index(models: Catalogue, *, only_ready: bool = False) -> list[dict[str, str]]:
+    """Give every version of every model with its state."""
+    rows = []
+    for model in models:
+        ready = model.pipe.ready
+        if ready or not only_ready:
+            state = "READY" if ready else "UNAVAILABLE"
+            reason = "" if ready else str(model.pipe.stats()["state"])
+            rows.append(
+                {"name": model.name, "version": model.version, "state": state, "reason": reason}
+            )
+    return rows

@@ -1,0 +1,202 @@
+"""What is to be served: models by name and version, each a pipeline and what is said of it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pydantic
+
+import headrace
+from headrace.errors import ConfigError, Problem
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["InputEntry", "ModelEntry", "OutputEntry", "read_entries", "read_models"]
+
+Datatype = Literal[
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+    "FP16", "FP32", "FP64", "BF16", "BYTES",
+]  # fmt: skip
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_NAMED = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]*)(:(?P<version>[0-9]+))?=(?P<config>.+)", re.DOTALL
+)
+
+
+class _Entry(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(
+        extra="forbid", frozen=True, arbitrary_types_allowed=True, strict=True
+    )
+
+
+class OutputEntry(_Entry):
+    """One output, where what was built does not tell it."""
+
+    datatype: Datatype
+    shape: list[int]
+
+
+class InputEntry(_Entry):
+    """One input, where what was built does not tell it."""
+
+    datatype: Datatype
+    shape: list[int]
+    """All axes, -1 for any length; that of the batch or of the items included."""
+    key: str | None = None
+    """The key of the request that it becomes; default: data for a single input, else its name."""
+    each: bool | None = None
+    """Whether each element is a request of its own; default: for BYTES."""
+    batched: bool = False
+    """Whether the first axis is the batch of one request, whose answer keeps it."""
+
+
+class ModelEntry(_Entry):
+    """One model to serve."""
+
+    config: Any
+    """A path, a dict, a `headrace.PipelineConfig`, or a `headrace.Pipeline` that stays the caller's."""
+    version: str = pydantic.Field(default="1", pattern="^[0-9]+$")
+    inputs: dict[str, InputEntry] | None = None
+    outputs: dict[str, OutputEntry] | None = None
+
+
+def read_entries(models: Any) -> dict[tuple[str, str], ModelEntry]:
+    """Read what `Server` and `asgi` take as models.
+
+    Args:
+        models: ``{"name" or "name:version": model}``, or a list of texts ``[NAME[:VERSION]=]CONFIG``.
+            A model is the path of a configuration, a dict of one, a `headrace.PipelineConfig`, a
+            `headrace.Pipeline`, or a dict with ``config`` and what else `ModelEntry` has.
+
+    Returns:
+        An entry per name and version, in order.
+
+    Raises:
+        ConfigError: A name or an entry is wrong, one stands there twice, or there is none.
+    """
+    found: dict[tuple[str, str], ModelEntry] = {}
+    problems: list[Problem] = []
+    pairs = _pairs(models)
+    if not pairs:
+        raise ConfigError(Problem("serve", "there is no model to serve"))
+    for name, version, value in pairs:
+        if not _NAME.fullmatch(name):
+            problems.append(
+                Problem("serve", f"{name!r} is no name of a model", hint="Use A-Z a-z 0-9 _ . -")
+            )
+            continue
+        try:
+            entry = _entry(value, version)
+        except pydantic.ValidationError as error:
+            problems += _problems(name, error)
+            continue
+        if (name, entry.version) in found:
+            problems.append(
+                Problem("serve", f"version {entry.version} of model {name!r} is there twice")
+            )
+        found[name, entry.version] = entry
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def read_models(texts: Sequence[str], file: str | None) -> dict[str, Any]:
+    """Read what the command line names: texts, and a TOML file with a table ``[models.NAME]`` each.
+
+    Paths in the file start from its folder. What is found is for `read_entries`.
+
+    Raises:
+        ConfigError: The file cannot be read, or has another shape.
+    """
+    found: dict[str, Any] = {}
+    problems = []
+    for name, version, config in map(_of_text, texts):
+        place = name if version is None else f"{name}:{version}"
+        if place in found:
+            problems.append(Problem("serve", f"{place!r} is named twice"))
+        found[place] = config
+    if file is not None:
+        for name, entry in _read_file(Path(file)).items():
+            if name in found:
+                problems.append(Problem("serve", f"{name!r} is named by {file} too"))
+            found[name] = entry
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            Problem("serve", f"cannot read it: {error.strerror}", file=str(path))
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(Problem("serve", str(error), file=str(path))) from error
+    tables = document.get("models")
+    if set(document) != {"models"} or not isinstance(tables, dict):
+        raise ConfigError(Problem("serve", "it holds tables [models.NAME] alone", file=str(path)))
+    for name, table in tables.items():
+        if not isinstance(table, dict) or "config" not in table:
+            raise ConfigError(
+                Problem("serve", f"[models.{name}] needs a key `config`", file=str(path))
+            )
+        if isinstance(table["config"], str):
+            table["config"] = str(path.parent / table["config"])
+    return tables
+
+
+def _pairs(models: Any) -> list[tuple[str, str | None, Any]]:
+    """Give name, version (None: not said) and model of each."""
+    if isinstance(models, (str, Path)):
+        models = [models]
+    if hasattr(models, "items"):
+        items: Mapping[str, Any] = models
+        return [(*_split(name), value) for name, value in items.items()]
+    listed: Iterable[Any] = models
+    return [_of_text(str(one)) for one in listed]
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    head, _, version = str(name).partition(":")
+    return head, version or None
+
+
+def _of_text(text: str) -> tuple[str, str | None, str]:
+    matched = _NAMED.fullmatch(text)
+    if matched is not None and not Path(text).exists():
+        return matched["name"], matched["version"], matched["config"]
+    return Path(text).stem, None, text
+
+
+def _entry(value: Any, version: str | None) -> ModelEntry:
+    said = {} if version is None else {"version": version}
+    if isinstance(value, ModelEntry):
+        return value
+    if isinstance(value, dict) and "config" in value and "backend" not in value:
+        return ModelEntry.model_validate({**value, **said})
+    if not isinstance(value, (str, Path, dict, headrace.PipelineConfig, headrace.Pipeline)):
+        raise ConfigError(
+            Problem(
+                "serve", f"a model is a configuration or a pipeline, got {type(value).__name__}"
+            )
+        )
+    return ModelEntry.model_validate({"config": value, **said})
+
+
+def _problems(name: str, error: pydantic.ValidationError) -> list[Problem]:
+    return [
+        Problem("serve", f"{'.'.join(map(str, (name, *one['loc'])))}: {one['msg']}")
+        for one in error.errors()
+    ]

@@ -1,0 +1,195 @@
+"""What goes wrong at the border, and what a client is told of any error: status, code and text.
+
+| outcome | REST | gRPC |
+|---|---|---|
+| malformed request, InputError, BatchRangeError | 400 | INVALID_ARGUMENT |
+| unknown model or version | 404 | NOT_FOUND |
+| body too large | 413 | RESOURCE_EXHAUSTED |
+| OverloadedError | 429 | RESOURCE_EXHAUSTED |
+| closed, draining, InstanceLostError | 503 | UNAVAILABLE |
+| deadline | 504 | DEADLINE_EXCEEDED |
+| no key, or a wrong one | 401 | UNAUTHENTICATED |
+| not allowed | 403 | PERMISSION_DENIED |
+| a part of the protocol that is not here | 501 | UNIMPLEMENTED |
+| every other error | 500 | INTERNAL |
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import (
+    BatchRangeError,
+    ClosedError,
+    DeadlineExceededError,
+    HeadraceError,
+    InputError,
+    InstanceLostError,
+    OverloadedError,
+    code_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "BodyTooLargeError",
+    "ItemError",
+    "NotAllowedError",
+    "Refusal",
+    "ServeError",
+    "UnauthenticatedError",
+    "UnknownModelError",
+    "UnsupportedError",
+    "refusal",
+    "unknown_parameter",
+]
+
+
+class ServeError(HeadraceError):
+    """Root of the errors that the server itself raises; their text is for the client.
+
+    Attributes:
+        what: What is wrong and what to do.
+    """
+
+    code = "serve"
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(what)
+
+
+class UnknownModelError(ServeError):
+    """No model of this name, or no such version of it, is served."""
+
+    code = "unknown_model"
+
+    def __init__(self, name: str, version: str = "", served: Iterable[str] = ()) -> None:
+        self.name = name
+        self.version = version
+        known = sorted(served)
+        if version:
+            what = f"model {name!r} has no version {version!r}; it has {', '.join(known)}"
+        else:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"served are: {', '.join(known)}"
+            what = f"there is no model {name!r}; {hint}"
+        super().__init__(what)
+
+
+class BodyTooLargeError(ServeError):
+    """The body of a request is larger than `Limits.max_body_bytes`, as sent or decompressed."""
+
+    code = "body_too_large"
+
+
+class UnauthenticatedError(ServeError):
+    """The request has no key, or one that is not in the file of keys."""
+
+    code = "unauthenticated"
+
+
+class NotAllowedError(ServeError):
+    """The server was not started with what this needs, or the key has no right to it."""
+
+    code = "not_allowed"
+
+
+class UnsupportedError(ServeError):
+    """A part of the protocol that this server does not have."""
+
+    code = "unsupported"
+
+
+class ItemError(HeadraceError):
+    """One element of an input of items failed, and the request with it.
+
+    Attributes:
+        index: Which element, from 0.
+        error: Why.
+    """
+
+    code = "item"
+
+    def __init__(self, index: int, error: BaseException) -> None:
+        self.index = index
+        self.error = error
+        super().__init__(f"item {index}: {error}")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What a client is told of an error.
+
+    Attributes:
+        status: The status of HTTP.
+        grpc: The name of the status code of gRPC.
+        code: The stable code of the error.
+        node: The node of the pipeline, or None.
+        text: The message.
+        retry: Whether the same request may succeed later.
+    """
+
+    status: int
+    grpc: str
+    code: str
+    node: str | None
+    text: str
+    retry: bool = False
+
+
+_TABLE: tuple[tuple[tuple[type[BaseException], ...], int, str], ...] = (
+    ((InputError, BatchRangeError), 400, "INVALID_ARGUMENT"),
+    ((UnauthenticatedError,), 401, "UNAUTHENTICATED"),
+    ((NotAllowedError,), 403, "PERMISSION_DENIED"),
+    ((UnknownModelError,), 404, "NOT_FOUND"),
+    ((BodyTooLargeError,), 413, "RESOURCE_EXHAUSTED"),
+    ((OverloadedError,), 429, "RESOURCE_EXHAUSTED"),
+    ((UnsupportedError,), 501, "UNIMPLEMENTED"),
+    ((ClosedError, InstanceLostError), 503, "UNAVAILABLE"),
+    ((DeadlineExceededError,), 504, "DEADLINE_EXCEEDED"),
+)
+_TOLD = (InputError, BatchRangeError, OverloadedError, DeadlineExceededError, ServeError)
+"""Errors whose text is the client's business; it holds nothing of how the pipeline is made."""
+
+_RETRIED = (429, 503)
+
+
+def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
+    """Tell what a client is told of an error.
+
+    Args:
+        error: What was raised.
+        debug: Whether the text of every error is told; else of what went wrong inside the pipeline
+            only node, backend and code are.
+    """
+    if isinstance(error, ItemError):
+        inner = refusal(error.error, debug=debug)
+        text = f"item {error.index}: {inner.text}"
+        return Refusal(inner.status, inner.grpc, inner.code, inner.node, text, inner.retry)
+    status, name = 500, "INTERNAL"
+    for classes, number, grpc in _TABLE:
+        if isinstance(error, classes):
+            status, name = number, grpc
+            break
+    node: Any = getattr(error, "node", None)
+    code = code_of(error)
+    if debug or isinstance(error, _TOLD):
+        text = str(error)
+    else:
+        backend = getattr(error, "backend", None)
+        places = [("node", node), ("backend", backend)]
+        where = ", ".join(f"{kind} {value!r}" for kind, value in places if value is not None)
+        text = f"the request failed [{f'{where}, ' if where else ''}code {code!r}]"
+    return Refusal(status, name, code, node, text, status in _RETRIED)
+
+
+def unknown_parameter(name: str, where: str, known: Iterable[str]) -> InputError:
+    """Give the error for a parameter that nobody reads."""
+    return InputError(
+        f"{where} has a parameter {name!r}, which this server does not have",
+        hint=f"It has: {', '.join(sorted(known))}.",
+    )

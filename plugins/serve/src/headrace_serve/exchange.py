@@ -1,0 +1,232 @@
+"""One request of HTTP and its answer: the body within the limits, compression, who went away."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from headrace.errors import InputError
+from headrace_serve.errors import BodyTooLargeError, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from starlette.types import Message, Receive, Scope, Send
+
+    from headrace_serve.service import Service
+
+__all__ = ["DisconnectedError", "Exchange", "Reply"]
+
+_IN_THREAD_BYTES = 64 << 10
+"""Bodies from here on are compressed beside the event loop, which they would hold up."""
+
+_WORTH_BYTES = 1024
+_WINDOWS = {"gzip": 31, "deflate": 15}
+
+
+class DisconnectedError(Exception):
+    """The client went away; nobody takes an answer."""
+
+
+class Reply:
+    """An answer of HTTP.
+
+    Attributes:
+        status, parts, content_type, headers: What is sent; the parts one behind the other.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        parts: list[bytes],
+        content_type: str = "application/json",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        self.status = status
+        self.parts = parts
+        self.content_type = content_type
+        self.headers = headers or {}
+
+    @classmethod
+    def json(cls, value: Any, status: int = 200) -> Reply:
+        """Give an answer of JSON."""
+        return cls(status, [orjson.dumps(value)])
+
+    @classmethod
+    def refused(cls, told: Refusal, identifier: str, retry_after_s: int) -> Reply:
+        """Give the answer for an error; tritonclient reads ``error``."""
+        body = {"error": told.text, "code": told.code, "node": told.node, "id": identifier}
+        headers = {"retry-after": str(retry_after_s)} if told.retry else {}
+        if told.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        return cls(told.status, [orjson.dumps(body)], headers=headers)
+
+
+class Exchange:
+    """A request of HTTP that is being answered.
+
+    Attributes:
+        service: The service.
+        scope: That of ASGI.
+        headers: The headers, names in lower case; of equal names the last.
+        identifier: The id of the request, once it is known.
+        model: The model that is asked, once it is known.
+        sent_bytes: The bytes of the body that was sent.
+        unread: Whether there may be a body that was not received whole.
+    """
+
+    def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+        self.service = service
+        self.scope = scope
+        self.headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        self.identifier = ""
+        self.model: Any = None
+        self.sent_bytes = 0
+        self.unread = scope["method"] in ("POST", "PUT", "PATCH")
+        self._receive = receive
+        self._send = send
+        self._held = 0
+
+    @property
+    def path(self) -> dict[str, str]:
+        """What the route found in the path."""
+        found: dict[str, str] = self.scope.get("path_params", {})
+        return found
+
+    async def body(self) -> bytes:
+        """Receive the body, and decompress it.
+
+        Raises:
+            BodyTooLargeError: It is larger than the limit.
+            OverloadedError: Other bodies take all the room.
+            InputError: It is not compressed as its header says.
+            DisconnectedError: The client went away.
+        """
+        limit = self.service.limits.max_body_bytes
+        told = self.headers.get("content-length", "0")
+        length = int(told) if told.isdecimal() else 0
+        if length > limit:
+            raise BodyTooLargeError(f"the body has {length} bytes, the limit is {limit}")
+        self._held = self.service.hold(self._held, length)
+        parts: list[bytes] = []
+        size = 0
+        more = True
+        while more:
+            message: Message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise DisconnectedError
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limit:
+                raise BodyTooLargeError(f"the body has more than {limit} bytes, the limit")
+            if size > self._held:
+                self._held = self.service.hold(self._held, size - self._held)
+            parts.append(part)
+            more = message.get("more_body", False)
+        self.unread = False
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        encoding = self.headers.get("content-encoding", "identity").lower()
+        return body if encoding == "identity" else await self._decompressed(body, encoding, limit)
+
+    async def _decompressed(self, body: bytes, encoding: str, limit: int) -> bytes:
+        if encoding not in _WINDOWS:
+            raise InputError("content-encoding", expected="gzip, deflate", got=encoding[:40])
+        self._held = self.service.hold(self._held, limit)
+        try:
+            if len(body) < _IN_THREAD_BYTES // 8:
+                found = _decompress(body, encoding, limit)
+            else:
+                found = await asyncio.to_thread(_decompress, body, encoding, limit)
+        finally:
+            self.service.release(limit)
+            self._held -= limit
+        self._held = self.service.hold(self._held, len(found))
+        return found
+
+    async def while_connected(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine; if the client goes away it is cancelled at once.
+
+        Raises:
+            DisconnectedError: The client went away.
+        """
+        task = asyncio.current_task()
+        gone = False
+
+        async def watch() -> None:
+            nonlocal gone
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            gone = True
+            if task is not None:
+                task.cancel()
+
+        watcher = asyncio.create_task(watch())
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if gone:
+                raise DisconnectedError from None
+            raise
+        finally:
+            watcher.cancel()
+
+    async def reply(self, reply: Reply) -> None:
+        """Send an answer, compressed where the client takes that and it is worth it."""
+        parts = reply.parts
+        length = sum(map(len, parts))
+        headers = {"content-type": reply.content_type, **reply.headers}
+        encoding = (
+            _encoding(self.headers.get("accept-encoding", "")) if length >= _WORTH_BYTES else ""
+        )
+        if encoding:
+            whole = b"".join(parts)
+            if length < _IN_THREAD_BYTES:
+                parts = [_compress(whole, encoding)]
+            else:
+                parts = [await asyncio.to_thread(_compress, whole, encoding)]
+            length = len(parts[0])
+            headers["content-encoding"] = encoding
+        headers["content-length"] = str(length)
+        raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
+        await self._send({"type": "http.response.start", "status": reply.status, "headers": raw})
+        if length < _IN_THREAD_BYTES and len(parts) > 1:
+            parts = [b"".join(parts)]
+        for index, part in enumerate(parts):
+            more = index + 1 < len(parts)
+            await self._send({"type": "http.response.body", "body": part, "more_body": more})
+        self.sent_bytes = length
+
+    def end(self) -> None:
+        """Give back the room of the body."""
+        self.service.release(self._held)
+        self._held = 0
+
+
+def _encoding(accepted: str) -> str:
+    """Give the encoding of an answer, ``""`` for none."""
+    for part in accepted.lower().split(","):
+        name, _, quality = part.partition(";")
+        if name.strip() in _WINDOWS and quality.replace(" ", "") not in ("q=0", "q=0.0"):
+            return name.strip()
+    return ""
+
+
+def _compress(body: bytes, encoding: str) -> bytes:
+    engine = zlib.compressobj(1, zlib.DEFLATED, _WINDOWS[encoding])
+    return engine.compress(body) + engine.flush()
+
+
+def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
+    engine = zlib.decompressobj(_WINDOWS[encoding])
+    try:
+        found = engine.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise InputError(f"the body is no {encoding}: {error}") from None
+    if len(found) > limit:
+        raise BodyTooLargeError(f"the body has more than {limit} bytes when it is decompressed")
+    if not engine.eof or engine.unused_data:
+        raise InputError(f"the body is no whole {encoding} stream")
+    return found

@@ -1,0 +1,211 @@
+"""One inference: tensors to requests of the pipeline, and their results to tensors."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import InputError, RequestsFailed
+from headrace_serve.errors import ItemError, refusal, unknown_parameter
+from headrace_serve.messages import Answer
+from headrace_serve.results import tensors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from headrace_serve.limits import Limits
+    from headrace_serve.messages import Asked, Tensor
+    from headrace_serve.models import Model
+    from headrace_serve.signature import Port
+
+__all__ = ["infer"]
+
+_SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
+_KNOWN = ("timeout", "priority", "traceparent", "partial", "binary_data_output")
+
+
+async def infer(
+    model: Model, asked: Asked, *, limits: Limits, priority_default: int, debug_errors: bool
+) -> Answer:
+    """Run what a client asks for; the arguments by name are those of `Service`.
+
+    Raises:
+        InputError: The inputs, outputs or parameters are wrong.
+        ItemError: One of the items failed.
+        RequestError, ClosedError: As ``pipe.call_async`` raises them.
+        asyncio.CancelledError: The client went away; what waits in a queue has left it.
+    """
+    _check_parameters(asked.parameters)
+    call = _call_arguments(asked, limits, priority_default)
+    values = _values(model, asked.inputs)
+    _check_outputs(model, asked.outputs)
+    context = (
+        {"traceparent": asked.parameters["traceparent"]}
+        if "traceparent" in asked.parameters
+        else None
+    )
+    partial = asked.parameters.get("partial", False)
+    if not isinstance(partial, bool):
+        raise InputError("parameter 'partial'", expected="true or false", got=repr(partial))
+    if model.signature.by_item:
+        count = _count(model, values, limits.max_items)
+        requests = [_request(model, values, context, item) for item in range(count)]
+        results, failed = await _run_items(model, requests, call, partial=partial)
+        outputs = tensors_of(model, results, by_item=True, wanted=asked.outputs)
+        parameters = {"errors": _told(failed, debug=debug_errors)} if failed else {}
+        return Answer(model, asked.id, outputs, parameters)
+    if partial:
+        raise InputError(
+            f"parameter 'partial' is for inputs of items, which {model.name!r} has none of"
+        )
+    request = _request(model, values, context, None)
+    await model.pipe.call_async(request, **call)
+    outputs = tensors_of(model, [request["result"]], by_item=False, wanted=asked.outputs)
+    return Answer(model, asked.id, outputs)
+
+
+async def _run_items(
+    model: Model, requests: list[dict[str, Any]], call: dict[str, Any], *, partial: bool
+) -> tuple[list[Any], list[tuple[int, BaseException]]]:
+    """Run a request per item; give the results in order, and what failed."""
+    try:
+        await model.pipe.call_async(requests, **call)
+    except RequestsFailed as error:
+        failed = [(i, one) for i, one in enumerate(error.errors) if one is not None]
+        if not partial or len(failed) == len(requests):
+            raise ItemError(*failed[0]) from failed[0][1]
+        lost = {index for index, _ in failed}
+        return [one["result"] for i, one in enumerate(requests) if i not in lost], failed
+    return [one["result"] for one in requests], []
+
+
+def _told(failed: list[tuple[int, BaseException]], *, debug: bool) -> str:
+    """Give the errors of items as JSON text, since a parameter holds no list."""
+    rows = []
+    for index, error in failed:
+        told = refusal(error, debug=debug)
+        rows.append({"index": index, "code": told.code, "message": told.text})
+    return json.dumps(rows)
+
+
+def _check_parameters(parameters: Mapping[str, Any]) -> None:
+    for name in parameters:
+        if name in _SEQUENCES:
+            raise InputError(f"parameter {name!r}: sequences are not supported")
+        if name not in _KNOWN:
+            raise unknown_parameter(name, "the request", _KNOWN)
+
+
+def _call_arguments(asked: Asked, limits: Limits, priority_default: int) -> dict[str, Any]:
+    """Give ``timeout`` in seconds, the earliest of all, and ``priority``, greater first."""
+    given = asked.parameters
+    timeout_us = _whole("timeout", given.get("timeout", 0))
+    times_s = [asked.timeout_s] if asked.timeout_s is not None else []
+    if timeout_us:
+        times_s.append(timeout_us / 1e6)
+    if limits.max_timeout_ms is not None:
+        times_s.append(limits.max_timeout_ms / 1e3)
+    level = _whole("priority", given.get("priority", 0))
+    traceparent = given.get("traceparent", "")
+    if not isinstance(traceparent, str):
+        raise InputError("parameter 'traceparent'", expected="a string", got=repr(traceparent))
+    return {
+        "timeout": min(times_s) if times_s else None,
+        "priority": priority_default - level if level else 0,
+    }
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise InputError(
+            f"parameter {name!r}", expected="a whole number of 0 or more", got=repr(value)
+        )
+    return value
+
+
+def _values(model: Model, inputs: list[Tensor]) -> dict[str, NDArray[Any]]:
+    """Check the tensors against the signature; give their arrays by the name of the input."""
+    ports = model.signature.inputs
+    found: dict[str, NDArray[Any]] = {}
+    for tensor in inputs:
+        port = ports.get(tensor.name)
+        if port is None:
+            raise InputError(
+                f"model {model.name!r} has no input {tensor.name!r}",
+                hint=f"It has: {', '.join(ports)}.",
+            )
+        if tensor.name in found:
+            raise InputError(f"input {tensor.name!r} is there twice")
+        _check(port, tensor)
+        found[tensor.name] = tensor.array
+    for name in ports:
+        if name not in found:
+            raise InputError(f"input {name!r} of model {model.name!r} is missing")
+    return found
+
+
+def _check(port: Port, tensor: Tensor) -> None:
+    fits = len(port.shape) == len(tensor.shape) and all(
+        want in (-1, got) for want, got in zip(port.shape, tensor.shape, strict=True)
+    )
+    if tensor.datatype != port.datatype or not fits:
+        raise InputError(
+            f"input {tensor.name!r}",
+            expected=f"{port.datatype} {list(port.shape)}",
+            got=f"{tensor.datatype} {list(tensor.shape)}",
+        )
+
+
+def _check_outputs(model: Model, wanted: list[str] | None) -> None:
+    for name in wanted or ():
+        if name not in model.signature.outputs:
+            raise InputError(
+                f"model {model.name!r} has no output {name!r}",
+                hint=f"It has: {', '.join(model.signature.outputs)}.",
+            )
+
+
+def _count(model: Model, values: Mapping[str, NDArray[Any]], most: int) -> int:
+    """Give the number of items, which all inputs of items must agree on."""
+    lengths = {name: len(values[name]) for name, p in model.signature.inputs.items() if p.each}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
+        raise InputError(f"the inputs have different numbers of items: {told}")
+    count = next(iter(lengths.values()))
+    if count > most:
+        raise InputError(f"{count} items are more than the {most} that one request may hold")
+    return count
+
+
+def _request(
+    model: Model, values: Mapping[str, NDArray[Any]], context: Any, item: int | None
+) -> dict[str, Any]:
+    """Make the dict of one request of the pipeline."""
+    request: dict[str, Any] = {} if context is None else {"context": context}
+    for name, port in model.signature.inputs.items():
+        array = values[name]
+        if port.text:
+            array = _as_text(name, array)
+        if port.batch_axis is not None:
+            request["request_size"] = _rows(name, array.shape[port.batch_axis])
+        request[port.key] = array if item is None or not port.each else array[item]
+    return request
+
+
+def _rows(name: str, rows: int) -> int:
+    if rows < 1:
+        raise InputError(f"input {name!r} has no row")
+    return rows
+
+
+def _as_text(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    made = np.empty(array.shape, object)
+    try:
+        made.reshape(-1)[:] = [value.decode("utf-8") for value in array.flat]
+    except UnicodeDecodeError:
+        raise InputError(f"input {name!r}: its elements are no UTF-8 text") from None
+    return made

@@ -1,0 +1,41 @@
+"""What one client, and all of them together, may take of the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+__all__ = ["Limits"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of the server; beyond each a request is refused with an answer that says so.
+
+    Attributes:
+        max_body_bytes: The body of one request, as it is sent and when it is decompressed.
+        max_inflight_bytes: The bodies of all requests that are being received or answered.
+        max_header_bytes: Names and values of the headers of one request.
+        max_connections: Connections of HTTP that are open at a time.
+        receive_timeout_s: Seconds in which a request must have arrived, from its first byte; a new
+            connection must send that byte within the same time.
+        keep_alive_s: Seconds that a connection may be idle between two requests.
+        max_items: Elements of an input of items, each of which is a request of the pipeline.
+        max_timeout_ms: Milliseconds that any request may take in the pipeline; None: no limit.
+    """
+
+    max_body_bytes: int = 64 << 20
+    max_inflight_bytes: int = 1 << 30
+    max_header_bytes: int = 64 << 10
+    max_connections: int = 4096
+    receive_timeout_s: float = 60.0
+    keep_alive_s: float = 75.0
+    max_items: int = 4096
+    max_timeout_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.name == "max_timeout_ms":
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                raise ValueError(f"{field.name} is a number above 0, got {value!r}")

@@ -1,0 +1,59 @@
+"""Requests and answers of the protocol, whichever transport they come by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from headrace_serve.models import Model
+
+__all__ = ["Answer", "Asked", "Tensor"]
+
+
+@dataclass
+class Tensor:
+    """A tensor of a request or an answer.
+
+    Attributes:
+        name, datatype, shape: As the protocol has them.
+        array: Its elements; of BYTES objects of ``bytes`` or ``str``.
+        parameters: Its parameters.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    array: NDArray[Any]
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Asked:
+    """What a client asks for, whichever protocol it came by.
+
+    Attributes:
+        inputs: Its tensors.
+        outputs: The names of the outputs it wants; None: all.
+        id: Its identifier, ``""`` without.
+        parameters: Its parameters.
+        timeout_s: Seconds that its transport allows, or None.
+    """
+
+    inputs: list[Tensor]
+    outputs: list[str] | None = None
+    id: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    timeout_s: float | None = None
+
+
+@dataclass
+class Answer:
+    """What a client gets."""
+
+    model: Model
+    id: str
+    outputs: list[Tensor]
+    parameters: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,150 @@
+"""The served models: built from their entries, found by name and version, counted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace_serve.entries import read_entries
+from headrace_serve.errors import UnknownModelError
+from headrace_serve.signature import read_signature
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace import Pipeline
+    from headrace_serve.entries import ModelEntry
+
+__all__ = ["Catalogue", "Model", "build_models"]
+
+
+class Model:
+    """One version of a model.
+
+    Attributes:
+        name, version: How requests name it.
+        pipe: Its pipeline.
+        owned: Whether the server built the pipeline, and closes it.
+        signature: What it takes and gives.
+        counts: What was answered.
+    """
+
+    def __init__(self, name: str, version: str, entry: ModelEntry) -> None:
+        """Build the pipeline, unless the entry holds one."""
+        self.name = name
+        self.version = version
+        self.entry = entry
+        self.owned = not isinstance(entry.config, headrace.Pipeline)
+        self.pipe: Pipeline = headrace.pipe(entry.config) if self.owned else entry.config
+        try:
+            self.signature = read_signature(self.pipe.describe(), entry.inputs, entry.outputs)
+        except BaseException:
+            self.close(timeout=2.0)
+            raise
+        self.counts = Counts()
+
+    def close(self, *, timeout: float) -> None:
+        """Close the pipeline if the server built it."""
+        if self.owned:
+            self.pipe.close(timeout=timeout)
+
+
+class Counts:
+    """Requests of the protocol that were answered, for its statistics; used by one event loop.
+
+    Attributes:
+        ok, failed: How many.
+        ok_ns, failed_ns: Their time in the server, in nanoseconds.
+        last_ms: The wall time of the last one, in milliseconds; 0 before the first.
+    """
+
+    def __init__(self) -> None:
+        self.ok = self.failed = 0
+        self.ok_ns = self.failed_ns = 0
+        self.last_ms = 0
+
+    def note(self, elapsed_ns: int, *, ok: bool) -> None:
+        """Count one request."""
+        if ok:
+            self.ok += 1
+            self.ok_ns += elapsed_ns
+        else:
+            self.failed += 1
+            self.failed_ns += elapsed_ns
+        self.last_ms = time.time_ns() // 1_000_000
+
+
+class Catalogue:
+    """All models that are served."""
+
+    def __init__(self, models: list[Model]) -> None:
+        self._models: dict[str, dict[str, Model]] = {}
+        for model in models:
+            self._models.setdefault(model.name, {})[model.version] = model
+
+    def __iter__(self) -> Iterator[Model]:
+        return iter([one for versions in self._models.values() for one in versions.values()])
+
+    def find(self, name: str, version: str = "") -> Model:
+        """Give a model; without a version the one of the greatest.
+
+        Raises:
+            UnknownModelError: There is none.
+        """
+        versions = self._models.get(name)
+        if versions is None:
+            raise UnknownModelError(name, served=self._models)
+        if not version:
+            return versions[max(versions, key=int)]
+        if version not in versions:
+            raise UnknownModelError(name, version, versions)
+        return versions[version]
+
+    def versions(self, name: str) -> list[str]:
+        """Give the versions of a model, the smallest first."""
+        return sorted(self._models[name], key=int)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every pipeline is."""
+        return all(model.pipe.ready for model in self)
+
+    def close(self, timeout: float) -> None:
+        """Close the pipelines that the server built, all within one time."""
+        threads = [
+            threading.Thread(target=one.close, kwargs={"timeout": timeout}, daemon=True)
+            for one in self
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def build_models(models: Any) -> Catalogue:
+    """Read, check and build all models; on a failure those that were built are closed again.
+
+    Raises:
+        ConfigError: A model or its configuration is wrong; all are checked before any is built.
+        SetupError, PluginError: A pipeline could not be built.
+    """
+    entries = read_entries(models)
+    loaded = {place: _loaded(entry) for place, entry in entries.items()}
+    built: list[Model] = []
+    try:
+        for (name, version), entry in loaded.items():
+            built.append(Model(name, version, entry))
+    except BaseException:
+        for model in built:
+            model.close(timeout=2.0)
+        raise
+    return Catalogue(built)
+
+
+def _loaded(entry: ModelEntry) -> ModelEntry:
+    """Check the configuration of an entry without building it."""
+    if isinstance(entry.config, (headrace.Pipeline, headrace.PipelineConfig)):
+        return entry
+    return entry.model_copy(update={"config": headrace.PipelineConfig.load(entry.config)})

@@ -1,0 +1,237 @@
+"""The protocol over HTTP as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from headrace.errors import ClosedError, HeadraceError, InputError
+from headrace_serve import described
+from headrace_serve.errors import NotAllowedError, UnsupportedError, refusal
+from headrace_serve.exchange import DisconnectedError, Exchange, Reply
+from headrace_serve.models import build_models
+from headrace_serve.plain_route import run
+from headrace_serve.rest_tensors import HEADER_LENGTH, read_body, write_body
+from headrace_serve.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from starlette.types import Receive, Scope, Send
+
+    Handler = Callable[[Exchange], Awaitable[Reply]]
+
+__all__ = ["application", "asgi"]
+
+logger = logging.getLogger("headrace.serve")
+
+_CLOSE_S = 30.0
+
+
+def asgi(models: Any, **settings: Any) -> Starlette:
+    """Build the models and give an ASGI application that serves them.
+
+    It answers REST; a server of yours listens. At the end of its lifespan the pipelines that were
+    built here are closed; those that were given stay open.
+
+    Args:
+        models: See `headrace_serve.entries.read_entries`.
+        settings: What `headrace_serve.service.Service` takes.
+
+    Raises:
+        ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
+    """
+    catalogue = build_models(models)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(catalogue.close, _CLOSE_S)
+
+    try:
+        return application(Service(catalogue, **settings), lifespan)
+    except BaseException:
+        catalogue.close(2.0)
+        raise
+
+
+def application(service: Service, lifespan: Any = None) -> Starlette:
+    """Give the application for a service."""
+
+    def route(method: str, path: str, handler: Handler) -> Route:
+        return Route(path, _Endpoint(service, handler), methods=[method])
+
+    def per_model(method: str, end: str, handler: Handler) -> list[Route]:
+        places = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
+        return [route(method, f"{place}{end}", handler) for place in places]
+
+    return Starlette(
+        routes=[
+            *per_model("POST", "/infer", _infer),
+            route("POST", "/run/{model}", run),
+            route("GET", "/v2", _server),
+            route("GET", "/v2/", _server),
+            route("GET", "/v2/health/live", _live),
+            route("GET", "/v2/health/ready", _ready),
+            route("GET", "/v2/models/stats", _all_statistics),
+            *per_model("GET", "", _metadata),
+            *per_model("GET", "/ready", _model_ready),
+            *per_model("GET", "/config", _config),
+            *per_model("GET", "/stats", _statistics),
+            route("POST", "/v2/repository/index", _index),
+            *(
+                route("POST", f"/v2/repository/models/{{model}}/{verb}", _repository)
+                for verb in ("load", "unload")
+            ),
+            *(
+                Route(f"/v2/{place}", _Endpoint(service, _unsupported), methods=["GET", "POST"])
+                for place in _UNSUPPORTED
+            ),
+            Route("/{rest:path}", _Endpoint(service, _nothing), methods=None),
+        ],
+        lifespan=lifespan,
+    )
+
+
+_UNSUPPORTED = (
+    "systemsharedmemory/{rest:path}",
+    "cudasharedmemory/{rest:path}",
+    "trace/setting",
+    "models/{model}/trace/setting",
+    "logging",
+)
+
+
+class _Endpoint:
+    """Answers the requests of one route; every error becomes an answer."""
+
+    def __init__(self, service: Service, handler: Handler) -> None:
+        self._service = service
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(self._service, scope, receive, send)
+        with contextlib.suppress(DisconnectedError):
+            try:
+                reply = await self._reply(exchange)
+                await exchange.reply(reply)
+            finally:
+                exchange.end()
+
+    async def _reply(self, exchange: Exchange) -> Reply:
+        try:
+            return await self._handler(exchange)
+        except HeadraceError as error:
+            failure: Exception = error
+        except asyncio.CancelledError:
+            if not self._service.draining:
+                raise
+            failure = ClosedError("the server is shutting down")
+        except DisconnectedError:
+            raise
+        except Exception as error:
+            logger.exception("a request of %s failed in the server", exchange.scope["path"])
+            failure = error
+        told = refusal(failure, debug=self._service.debug_errors)
+        after = self._service.retry_after_s(exchange.model) if told.retry else 0
+        reply = Reply.refused(told, exchange.identifier, after)
+        if exchange.unread:
+            reply.headers["connection"] = "close"  # the rest of its body is not received
+        return reply
+
+
+async def _infer(exchange: Exchange) -> Reply:
+    service = exchange.service
+    model = exchange.model = _find(exchange, service)
+    body = await exchange.body()
+    asked, wanted = read_body(body, exchange.headers.get(HEADER_LENGTH))
+    exchange.identifier = asked.id
+    if "traceparent" in exchange.headers:
+        asked.parameters.setdefault("traceparent", exchange.headers["traceparent"])
+    answer = await exchange.while_connected(service.infer(model, asked))
+    parts, length = write_body(answer, wanted)
+    if length is None:
+        return Reply(200, parts)
+    headers = {HEADER_LENGTH: str(length)}
+    return Reply(200, parts, "application/octet-stream", headers)
+
+
+def _find(exchange: Exchange, service: Service) -> Any:
+    return service.find(exchange.path["model"], exchange.path.get("version", ""))
+
+
+async def _server(_: Exchange) -> Reply:
+    return Reply.json(described.server_metadata())
+
+
+async def _live(_: Exchange) -> Reply:
+    return Reply(200, [b""])
+
+
+async def _ready(exchange: Exchange) -> Reply:
+    return Reply(200 if exchange.service.ready else 503, [b""])
+
+
+async def _model(exchange: Exchange) -> Any:
+    exchange.model = exchange.service.models.find(
+        exchange.path["model"], exchange.path.get("version", "")
+    )
+    return exchange.model
+
+
+async def _model_ready(exchange: Exchange) -> Reply:
+    model = await _model(exchange)
+    return Reply(200 if model.pipe.ready and not exchange.service.draining else 503, [b""])
+
+
+async def _metadata(exchange: Exchange) -> Reply:
+    model = await _model(exchange)
+    return Reply.json(described.model_metadata(exchange.service.models, model))
+
+
+async def _config(exchange: Exchange) -> Reply:
+    return Reply.json(described.config(await _model(exchange)))
+
+
+async def _statistics(exchange: Exchange) -> Reply:
+    return Reply.json(described.statistics([await _model(exchange)]))
+
+
+async def _all_statistics(exchange: Exchange) -> Reply:
+    return Reply.json(described.statistics(exchange.service.models))
+
+
+async def _index(exchange: Exchange) -> Reply:
+    body = await exchange.body()
+    try:
+        asked = orjson.loads(body) if body.strip() else {}
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"the body is no JSON: {error}") from None
+    if not isinstance(asked, dict) or not set(asked) <= {"ready"}:
+        raise InputError("the body", expected='nothing, or {"ready": true}')
+    only = asked.get("ready", False)
+    if not isinstance(only, bool):
+        raise InputError("ready", expected="true or false", got=repr(only)[:40])
+    return Reply.json(described.index(exchange.service.models, only_ready=only))
+
+
+async def _repository(exchange: Exchange) -> Reply:
+    raise NotAllowedError("models are loaded when the server starts, not by requests")
+
+
+async def _unsupported(exchange: Exchange) -> Reply:
+    raise UnsupportedError(f"{exchange.scope['path']} is not supported by this server")
+
+
+async def _nothing(exchange: Exchange) -> Reply:
+    method, path = exchange.scope["method"], exchange.scope["path"]
+    return Reply.json(
+        {"error": f"there is no route {method} {path}", "code": "route", "node": None, "id": ""},
+        404,
+    )

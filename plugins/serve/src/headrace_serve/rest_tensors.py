@@ -1,0 +1,267 @@
+"""The bodies of an inference over REST: JSON, with the binary data of tensors behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from headrace.errors import InputError
+from headrace_serve.datatypes import (
+    DATATYPES,
+    as_json_values,
+    from_bytes,
+    from_json,
+    joined_elements,
+)
+from headrace_serve.errors import UnsupportedError, unknown_parameter
+from headrace_serve.messages import Asked, Tensor
+
+if TYPE_CHECKING:
+    from headrace_serve.messages import Answer
+
+__all__ = ["HEADER_LENGTH", "Wanted", "read_body", "read_shape", "tensor_bytes", "write_body"]
+
+HEADER_LENGTH = "inference-header-content-length"
+"""The header that tells where the JSON ends and binary data begins."""
+
+_KEYS = ("id", "parameters", "inputs", "outputs")
+_UNSUPPORTED = (
+    "shared_memory_region",
+    "shared_memory_offset",
+    "shared_memory_byte_size",
+    "classification",
+)
+_MOST_AXES = 32
+
+
+class Wanted:
+    """In which form the outputs are wanted.
+
+    Attributes:
+        binary: By the name of the output, whether as binary data; None for those not named.
+    """
+
+    def __init__(self, binary: dict[str | None, bool]) -> None:
+        self.binary = binary
+
+    def is_binary(self, name: str) -> bool:
+        """Tell whether an output is wanted as binary data."""
+        return self.binary.get(name, self.binary.get(None, False))
+
+
+def read_body(body: bytes, header_length: str | None) -> tuple[Asked, Wanted]:
+    """Read the body of a request.
+
+    Args:
+        body: All of it, decompressed.
+        header_length: The value of `HEADER_LENGTH`, or None.
+
+    Raises:
+        InputError: It is malformed, or asks for what is not there.
+    """
+    length = len(body)
+    if header_length is not None:
+        if not header_length.isdecimal() or int(header_length) > len(body):
+            raise InputError(
+                "the header Inference-Header-Content-Length",
+                expected=f"a number up to {len(body)}, the bytes of the body",
+                got=header_length[:20],
+            )
+        length = int(header_length)
+    view = memoryview(body)
+    try:
+        document = orjson.loads(view[:length])
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"the body is no JSON: {error}") from None
+    _object("the request", document, _KEYS)
+    parameters = _parameters("the request", document)
+    reader = _Reader(view[length:])
+    inputs = [reader.tensor(one) for one in _list("inputs", document, required=True)]
+    reader.end()
+    outputs, wanted = _outputs(document, parameters)
+    identifier = document.get("id", "")
+    if not isinstance(identifier, str):
+        raise InputError("id", expected="a string", got=type(identifier).__name__)
+    return Asked(inputs, outputs, identifier, parameters), wanted
+
+
+def _object(what: str, value: Any, keys: tuple[str, ...]) -> None:
+    if not isinstance(value, dict):
+        raise InputError(what, expected="a JSON object", got=type(value).__name__)
+    for key in value:
+        if key not in keys:
+            raise InputError(f"{what} has a key {key!r}", expected=", ".join(keys))
+
+
+def _list(name: str, document: dict[str, Any], *, required: bool = False) -> list[Any]:
+    found = document.get(name, None if required else [])
+    if not isinstance(found, list):
+        raise InputError(name, expected="a list of objects", got=type(found).__name__)
+    return found
+
+
+def _parameters(what: str, document: dict[str, Any]) -> dict[str, Any]:
+    found = document.get("parameters", {})
+    if not isinstance(found, dict):
+        raise InputError(f"parameters of {what}", expected="an object", got=type(found).__name__)
+    return found
+
+
+def read_shape(name: str, shape: Any) -> tuple[int, ...]:
+    """Check the shape of an input.
+
+    Raises:
+        InputError: It is no list of lengths.
+    """
+    if not isinstance(shape, list) or len(shape) > _MOST_AXES:
+        raise InputError(
+            f"shape of input {name!r}", expected=f"a list of up to {_MOST_AXES} lengths"
+        )
+    for axis in shape:
+        if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis < 1 << 40:
+            raise InputError(
+                f"shape of input {name!r}",
+                expected="whole numbers of 0 or more",
+                got=repr(axis)[:40],
+            )
+    return tuple(shape)
+
+
+class _Reader:
+    """Reads tensors, whose binary data lie one behind the other."""
+
+    def __init__(self, binary: memoryview) -> None:
+        self._binary = binary
+        self._place = 0
+
+    def tensor(self, document: Any) -> Tensor:
+        """Read one input."""
+        _object("an input", document, ("name", "shape", "datatype", "parameters", "data"))
+        name, datatype = document.get("name"), document.get("datatype")
+        if not isinstance(name, str):
+            raise InputError("name of an input", expected="a string", got=repr(name)[:40])
+        if not isinstance(datatype, str) or datatype not in DATATYPES:
+            raise InputError(
+                f"datatype of input {name!r}",
+                expected=", ".join(DATATYPES),
+                got=repr(datatype)[:40],
+            )
+        shape = read_shape(name, document.get("shape"))
+        parameters = _parameters(f"input {name!r}", document)
+        size = parameters.get("binary_data_size")
+        for key in parameters:
+            if key in _UNSUPPORTED:
+                raise UnsupportedError(
+                    f"input {name!r}: {key} is not supported; send the data itself"
+                )
+            if key != "binary_data_size":
+                raise unknown_parameter(key, f"input {name!r}", ["binary_data_size"])
+        if size is None:
+            return Tensor(
+                name, datatype, shape, from_json(name, datatype, shape, document.get("data"))
+            )
+        if "data" in document:
+            raise InputError(f"input {name!r} has both data and binary_data_size")
+        return Tensor(
+            name, datatype, shape, from_bytes(name, datatype, shape, self._take(name, size))
+        )
+
+    def _take(self, name: str, size: Any) -> memoryview:
+        left = len(self._binary) - self._place
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= left:
+            raise InputError(
+                f"binary_data_size of input {name!r}",
+                expected=f"a number up to {left}, the bytes that are left",
+                got=repr(size)[:40],
+            )
+        self._place += size
+        return self._binary[self._place - size : self._place]
+
+    def end(self) -> None:
+        """Refuse bytes that belong to no tensor."""
+        if self._place != len(self._binary):
+            raise InputError(f"the body has {len(self._binary) - self._place} bytes of no input")
+
+
+def _outputs(
+    document: dict[str, Any], parameters: dict[str, Any]
+) -> tuple[list[str] | None, Wanted]:
+    binary: dict[str | None, bool] = {None: _flag("binary_data_output", parameters)}
+    names: list[str] = []
+    for one in _list("outputs", document):
+        _object("an output", one, ("name", "parameters"))
+        name = one.get("name")
+        if not isinstance(name, str):
+            raise InputError("name of an output", expected="a string", got=repr(name)[:40])
+        if name in names:
+            raise InputError(f"output {name!r} is there twice")
+        names.append(name)
+        given = _parameters(f"output {name!r}", one)
+        for key in given:
+            if key in _UNSUPPORTED:
+                raise UnsupportedError(f"output {name!r}: {key} is not supported")
+            if key != "binary_data":
+                raise unknown_parameter(key, f"output {name!r}", ["binary_data"])
+        if "binary_data" in given:
+            binary[name] = _flag("binary_data", given)
+    return names or None, Wanted(binary)
+
+
+def _flag(name: str, parameters: dict[str, Any]) -> bool:
+    value = parameters.get(name, False)
+    if not isinstance(value, bool):
+        raise InputError(f"parameter {name!r}", expected="true or false", got=repr(value)[:40])
+    return value
+
+
+def tensor_bytes(tensor: Tensor) -> bytes:
+    """Give the elements of a tensor in row-major order, little-endian."""
+    if tensor.datatype == "BYTES":
+        return joined_elements(tensor.array)
+    if tensor.datatype == "BF16":
+        return tensor.array.tobytes()
+    return tensor.array.astype(DATATYPES[tensor.datatype], copy=False).tobytes()
+
+
+def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes], int | None]:
+    """Write the body of an answer.
+
+    Returns:
+        Its parts, JSON first, and the length of the JSON where binary data follow, else None.
+
+    Raises:
+        InputError: An output was asked for as JSON, which cannot hold it.
+    """
+    parts: list[bytes] = []
+    outputs: list[dict[str, Any]] = []
+    for tensor in answer.outputs:
+        told: dict[str, Any] = {
+            "name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)
+        }  # fmt: skip
+        parameters = dict(tensor.parameters)
+        if wanted.is_binary(tensor.name):
+            parts.append(tensor_bytes(tensor))
+            parameters["binary_data_size"] = len(parts[-1])
+        else:
+            told["data"] = as_json_values(tensor.name, tensor.datatype, tensor.array)
+        if parameters:
+            told["parameters"] = parameters
+        outputs.append(told)
+    document: dict[str, Any] = {
+        "model_name": answer.model.name, "model_version": answer.model.version, "outputs": outputs
+    }  # fmt: skip
+    if answer.id:
+        document["id"] = answer.id
+    if answer.parameters:
+        document["parameters"] = answer.parameters
+    header = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY, default=_plain)
+    return [header, *parts], len(header) if parts else None
+
+
+def _plain(value: Any) -> Any:
+    """Give what orjson does not write itself: arrays that are not in the order of the machine."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError(type(value).__name__)

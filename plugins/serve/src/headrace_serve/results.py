@@ -1,0 +1,142 @@
+"""Results of a pipeline as tensors: arrays as they are, text as BYTES, everything else as JSON text."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import ContractError
+from headrace_serve.datatypes import DATATYPES, datatype_of
+from headrace_serve.messages import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from headrace_serve.models import Model
+
+__all__ = ["JSON", "as_json_text", "as_plain_array", "tensors_of"]
+
+JSON = "application/json"
+
+
+def tensors_of(
+    model: Model, results: Sequence[Any], *, by_item: bool, wanted: list[str] | None
+) -> list[Tensor]:
+    """Give the outputs of a model.
+
+    Args:
+        model: The model.
+        results: The ``result`` of each request of the pipeline: one, or one per item.
+        by_item: Whether the results are put together along a first axis.
+        wanted: The names of the outputs, in the order of the answer; None: all.
+
+    Raises:
+        ContractError: A result is not what the outputs say, or can be written in no way.
+    """
+    names = list(model.signature.outputs)
+    found = []
+    for name in names if wanted is None else wanted:
+        values = [_part(model, result, name, single=len(names) == 1) for result in results]
+        found.append(_tensor(model, name, values, by_item=by_item))
+    return found
+
+
+def _part(model: Model, result: Any, name: str, *, single: bool) -> Any:
+    """Give what an output is of one result: all of it, or the part of that name."""
+    if single and not (isinstance(result, dict) and name in result and name != "result"):
+        return result
+    if not isinstance(result, dict) or name not in result:
+        raise ContractError(
+            f"model {model.name!r} gave no output {name!r}",
+            hint="Its result must be a dict with a value for each output of its signature.",
+        )
+    return result[name]
+
+
+def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Tensor:
+    port = model.signature.outputs[name]
+    if by_item and not values:
+        shape = (0, *(max(axis, 0) for axis in port.shape[1:]))
+        return Tensor(name, port.datatype, shape, np.empty(shape, DATATYPES[port.datatype]))
+    arrays = [as_plain_array(value) for value in values]
+    known = [array for array in arrays if array is not None]
+    alike = len({(array.dtype, array.shape) for array in known}) == 1
+    if len(known) == len(values) and (not by_item or alike):
+        array = _joined(known) if by_item else known[0]
+        datatype = datatype_of(array)
+        if datatype is not None:
+            return Tensor(name, datatype, array.shape, array)
+    texts = np.empty(len(values), object)
+    texts[:] = [
+        value if isinstance(value, (str, bytes)) else as_json_text(value) for value in values
+    ]
+    parameters = {} if all(isinstance(v, (str, bytes)) for v in values) else {"content_type": JSON}
+    return Tensor(name, "BYTES", texts.shape, texts, parameters)
+
+
+def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    """Put the arrays of items together along a first axis; text and bytes are one element each."""
+    if arrays[0].dtype == object and arrays[0].ndim == 1 and all(len(one) == 1 for one in arrays):
+        return np.concatenate(arrays)
+    return arrays[0][np.newaxis] if len(arrays) == 1 else np.stack(arrays)
+
+
+def as_plain_array(value: Any) -> NDArray[Any] | None:
+    """Give a result as an array, if it is a tensor, a text, bytes, or a list of those; else None."""
+    if isinstance(value, np.ndarray):
+        return None if value.dtype == object and not _texts(value.reshape(-1)) else value
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    if isinstance(value, (str, bytes)):
+        return _objects([value])
+    if isinstance(value, (list, tuple)) and value and _texts(value):
+        return _objects(value)
+    if hasattr(value, "__dlpack__"):
+        return _from_dlpack(value)
+    return None
+
+
+def _texts(values: Any) -> bool:
+    return all(isinstance(one, (str, bytes)) for one in values)
+
+
+def _objects(values: Sequence[Any]) -> NDArray[Any]:
+    array = np.empty(len(values), object)
+    array[:] = list(values)
+    return array
+
+
+def _from_dlpack(value: Any) -> NDArray[Any]:
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise ContractError(
+            f"the result is a {type(value).__name__} that numpy cannot read: {error}",
+            hint="End the expression with a backend that copies it to the CPU, as CpuTensor does.",
+        ) from error
+
+
+def as_json_text(value: Any) -> str:
+    """Give a result that is no tensor as JSON text; arrays inside of it become lists.
+
+    Raises:
+        ContractError: It holds something that JSON has no form for, NaN included.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_as_json_value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ContractError(f"the result cannot be written as JSON: {error}") from error
+
+
+def _as_json_value(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError("it holds bytes inside of a dict or list")
+    if hasattr(value, "__dlpack__"):
+        return _from_dlpack(value).tolist()
+    raise TypeError(f"it holds a {type(value).__name__}")

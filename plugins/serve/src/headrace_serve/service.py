@@ -1,0 +1,122 @@
+"""What both protocols share: the models, the limits, and what is being answered now."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ClosedError, OverloadedError
+from headrace_serve.inference import infer
+from headrace_serve.limits import Limits
+
+if TYPE_CHECKING:
+    from headrace_serve.messages import Answer, Asked
+    from headrace_serve.models import Catalogue, Model
+
+__all__ = ["Service"]
+
+logger = logging.getLogger("headrace.serve")
+
+
+class Service:
+    """The models behind the protocols; used by one event loop.
+
+    Attributes:
+        models: What is served.
+        limits: See `Limits`.
+        debug_errors: Whether clients are told the text of every error.
+        priority_default: The priority of requests that say none, as Triton counts: 1 is most urgent.
+        draining: Whether the server is about to end, and refuses what is new.
+    """
+
+    def __init__(
+        self,
+        models: Catalogue,
+        *,
+        limits: Limits | None = None,
+        debug_errors: bool = False,
+        priority_default: int = 2,
+    ) -> None:
+        if isinstance(priority_default, bool) or not isinstance(priority_default, int):
+            raise TypeError(f"priority_default is an int, got {priority_default!r}")
+        if priority_default < 1:
+            raise ValueError(f"priority_default is 1 or more, got {priority_default}")
+        self.models = models
+        self.limits = limits or Limits()
+        self.debug_errors = debug_errors
+        self.priority_default = priority_default
+        self.draining = False
+        self._inflight_bytes = 0
+        self._rates: dict[int, tuple[float, int]] = {}
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are accepted and every model is ready."""
+        return not self.draining and self.models.ready
+
+    def find(self, name: str, version: str = "") -> Model:
+        """Give a model that takes requests.
+
+        Raises:
+            UnknownModelError: There is none.
+            ClosedError: The server is about to end.
+        """
+        model = self.models.find(name, version)
+        if self.draining:
+            raise ClosedError("the server is shutting down")
+        return model
+
+    def hold(self, held: int, more: int) -> int:
+        """Take room for bytes of a body; give how many are held then, for `release`.
+
+        Raises:
+            OverloadedError: Too many bodies are being received or answered.
+        """
+        if self._inflight_bytes + more > self.limits.max_inflight_bytes:
+            raise OverloadedError(
+                "the bodies of other requests take all the room there is",
+                queue_size=self.limits.max_inflight_bytes,
+                waiting=self._inflight_bytes,
+            )
+        self._inflight_bytes += more
+        return held + more
+
+    def release(self, held: int) -> None:
+        """Give back what `hold` took."""
+        self._inflight_bytes -= held
+
+    async def infer(self, model: Model, asked: Asked) -> Answer:
+        """Run what a client asks for, and count it; raises as `headrace_serve.inference.infer`."""
+        started = time.perf_counter_ns()
+        try:
+            answer = await infer(
+                model,
+                asked,
+                limits=self.limits,
+                priority_default=self.priority_default,
+                debug_errors=self.debug_errors,
+            )
+        except BaseException:
+            model.counts.note(time.perf_counter_ns() - started, ok=False)
+            raise
+        model.counts.note(time.perf_counter_ns() - started, ok=True)
+        return answer
+
+    def retry_after_s(self, model: Model | None) -> int:
+        """Give the seconds after which there should be room: what waits, over the measured rate.
+
+        Between 1 and 30. The rate is that of the answers since this was asked a second or more ago.
+        """
+        if model is None:
+            return 1
+        nodes: dict[str, Any] = model.pipe.stats()["nodes"]
+        waiting = sum(node["waiting"] for node in nodes.values())
+        done = max(node["ok"] for node in nodes.values())
+        now = time.monotonic()
+        then, before = self._rates.setdefault(id(model), (now - 1.0, 0))
+        rate = (done - before) / max(now - then, 1e-3)
+        if now - then >= 1.0:
+            self._rates[id(model)] = (now, done)
+        return 30 if rate <= 0 else max(1, min(30, math.ceil(waiting / rate)))

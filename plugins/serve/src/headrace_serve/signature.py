@@ -1,0 +1,175 @@
+"""What a served model takes and gives: read from what was built, or said by whoever serves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from headrace_serve.datatypes import of_dtype_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace_serve.entries import InputEntry, OutputEntry
+
+__all__ = ["Port", "Signature", "read_signature"]
+
+_THROUGH = ("S", "Sequential", "BackgroundThread", "Process", "Reflect", "With", "DI", "Aspect")
+"""Words that are what the elements inside of them are, one after the other."""
+
+_NOTHING = ("Identity", "InstancesRegister", "Register")
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input or output.
+
+    Attributes:
+        name: Its name in the protocol.
+        datatype: One of `headrace_serve.datatypes.DATATYPES`.
+        shape: An int per axis, -1 for any length; the batch axis, and the axis of items, included.
+        key: The key of the request of the pipeline that holds it; of an output unused.
+        each: Whether every element of its first axis is a request of its own.
+        batch_axis: The axis along which the rows of one request lie, or None.
+        text: Whether its elements are text for the model, not bytes.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    key: str = "data"
+    each: bool = False
+    batch_axis: int | None = None
+    text: bool = False
+
+
+@dataclass(frozen=True)
+class Signature:
+    """All inputs and outputs of a model.
+
+    Attributes:
+        inputs: The inputs by name, in order.
+        outputs: The outputs by name, in order.
+        max_rows: The most rows that a batch of the entry node holds; None: any number.
+    """
+
+    inputs: Mapping[str, Port]
+    outputs: Mapping[str, Port]
+    max_rows: int | None = 1
+
+    @property
+    def by_item(self) -> bool:
+        """Whether a request of the protocol may be several of the pipeline."""
+        return any(port.each for port in self.inputs.values())
+
+    @property
+    def batched(self) -> bool:
+        """Whether the first axis of every input and output is the batch of one request."""
+        ports = [*self.inputs.values(), *self.outputs.values()]
+        return bool(ports) and all(port.batch_axis == 0 for port in ports)
+
+
+def read_signature(
+    described: Mapping[str, Any],
+    inputs: Mapping[str, InputEntry] | None = None,
+    outputs: Mapping[str, OutputEntry] | None = None,
+) -> Signature:
+    """Give the signature of a pipeline.
+
+    Where the first backend of the entry node is a model that tells its inputs (ONNX Runtime, torch,
+    TensorRT do), those are the inputs; else there is one, ``data``, BYTES ``[-1]``, each element of
+    which is a request. The outputs are those of the last backend of the last node if that tells
+    them, else the one output ``result``.
+
+    Args:
+        described: What ``pipe.describe()`` gives.
+        inputs: The inputs, where whoever serves it says them.
+        outputs: The outputs, likewise.
+    """
+    nodes = described["nodes"]
+    targets = {name for node in nodes.values() for name in node["next"]}
+    roots = [node for name, node in nodes.items() if name not in targets]
+    sinks = [node for node in nodes.values() if not node["next"]]
+    max_rows = roots[0]["range"][1] if len(roots) == 1 else None
+    if inputs is not None:
+        taken = {name: _said_input(name, one, len(inputs)) for name, one in inputs.items()}
+    else:
+        taken = _read(roots, "inputs", first=True) or _default_inputs()
+    if outputs is not None:
+        given = {name: Port(name, one.datatype, tuple(one.shape)) for name, one in outputs.items()}
+    else:
+        given = _read(sinks, "outputs", first=False) or {"result": Port("result", "BYTES", (-1,))}
+    if any(port.each for port in taken.values()):
+        given = _of_items(given, declared=outputs is not None)
+    elif outputs is not None and all(port.batch_axis == 0 for port in taken.values()):
+        given = {name: replace(port, batch_axis=0) for name, port in given.items()}
+    return Signature(taken, given, max_rows)
+
+
+def _default_inputs() -> dict[str, Port]:
+    return {"data": Port("data", "BYTES", (-1,), each=True)}
+
+
+def _said_input(name: str, one: InputEntry, count: int) -> Port:
+    each = one.datatype == "BYTES" if one.each is None else one.each
+    key = one.key or ("data" if count == 1 else name)
+    axis = 0 if one.batched else None
+    return Port(name, one.datatype, tuple(one.shape), key, each and axis is None, axis)
+
+
+def _of_items(given: dict[str, Port], *, declared: bool) -> dict[str, Port]:
+    """Give the outputs of a model that is called per item: the items are their first axis."""
+    if declared:
+        return given
+    made = {}
+    for name, port in given.items():
+        axis = port.batch_axis
+        shape = port.shape if axis is None else (*port.shape[:axis], *port.shape[axis + 1 :])
+        known = (-1, *shape) if axis is not None else port.shape
+        made[name] = replace(port, shape=known, batch_axis=None)
+    return made
+
+
+def _read(nodes: list[Any], side: str, *, first: bool) -> dict[str, Port]:
+    """Give the ports that the first, or last, backend of a single node tells; ``{}`` if it does not."""
+    if len(nodes) != 1:
+        return {}
+    named: dict[str, Any] = {}
+    elements = list(_elements(nodes[0]["tree"], named))
+    if not elements:
+        return {}
+    element = elements[0] if first else elements[-1]
+    found: dict[str, Port] = {}
+    told = element["built"].get(side) if isinstance(element["built"], dict) else None
+    for name, about in (told or {}).items():
+        datatype = of_dtype_name(about.get("dtype") or "")
+        if datatype is None or about.get("shape") is None:
+            return {}
+        batched = about.get("batched", True)
+        axis = about.get("batch_axis", 0) if batched else None
+        shape = tuple(-1 if n is None else n for n in about["shape"])
+        key = about.get("key", "data")
+        found[name] = Port(name, datatype, shape, key, batch_axis=axis, text=datatype == "BYTES")
+    return found
+
+
+def _elements(tree: Mapping[str, Any], named: dict[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Give the backends of a tree in the order in which they are called, as far as it tells.
+
+    A word with branches stands for itself, so that what is inside is not taken for the whole.
+    """
+    children = tree["children"]
+    name = tree["name"]
+    if name in _NOTHING:
+        return
+    if name == "IoC" and children:
+        for child in children[:-1]:
+            named[child.get("instance", child["name"])] = child
+        yield from _elements(children[-1], named)
+    elif name == "CatSplit" and len(children) == 3:
+        yield from _elements(children[1], named)
+    elif name in _THROUGH and children:
+        for child in children:
+            yield from _elements(child, named)
+    else:
+        yield named.get(tree.get("instance", ""), tree) if not tree["built"] else tree

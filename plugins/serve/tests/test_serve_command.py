@@ -1,0 +1,165 @@
+"""``headrace serve``, what it takes, and the programs of the page."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from headrace.errors import ConfigError, SetupError
+from headrace_serve import Server
+from headrace_serve.entries import read_entries, read_models
+from headrace_serve.signature import read_signature
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+def start(*args, cwd):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headrace", "serve", *args],
+        cwd=cwd, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    line = process.stderr.readline()
+    found = re.fullmatch(r"serving (\S+)\n", line)
+    if found is None:
+        process.kill()
+        raise AssertionError(line + process.stderr.read())
+    return process, found[1]
+
+
+@posix
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_serves_until_a_signal(tmp_path, number):
+    (tmp_path / "a.toml").write_text('backend = "Identity"')
+    (tmp_path / "serve.toml").write_text('[models.told]\nconfig = "a.toml"\nversion = "4"\n')
+    process, url = start(
+        "a.toml", "b:2=a.toml", "--models", "serve.toml", "--port", "0", cwd=tmp_path
+    )
+    names = [
+        (one["name"], one["version"]) for one in httpx.post(f"{url}/v2/repository/index").json()
+    ]
+    assert names == [("a", "1"), ("b", "2"), ("told", "4")]
+    assert httpx.post(f"{url}/run/b", content=b"x").json() == {"result": "x"}
+    process.send_signal(number)
+    assert process.wait(30) == 0
+    process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ([], "no model to serve"),
+        (["missing.toml"], "missing.toml"),
+        (["a.toml", "a=a.toml"], "named twice"),
+        (["--models", "none.toml"], "none.toml"),
+        (["--models", "a.toml"], "[models.NAME]"),
+        (["x=a.toml", "--models", "bad.toml"], "shap"),
+    ],
+)
+def test_what_cannot_be_served_is_said_before_a_port_opens(tmp_path, args, told):
+    (tmp_path / "a.toml").write_text('backend = "Identity"')
+    (tmp_path / "bad.toml").write_text(
+        '[models.m]\nconfig = "a.toml"\ninputs.x = {datatype = "FP32", shap = [1]}\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "serve", *args],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "serving" not in done.stderr
+
+
+def test_names_and_versions_of_models():
+    table = {"a": "x.toml", "b:7": {"config": "y.toml"}, "c": {"config": "z.toml", "version": "3"}}
+    assert list(read_entries(table)) == [("a", "1"), ("b", "7"), ("c", "3")]
+    listed = ["p/line.toml", "q=x.toml", "r:2=x.toml"]
+    assert list(read_entries(listed)) == [("line", "1"), ("q", "1"), ("r", "2")]
+    assert list(read_models(listed, None)) == ["line", "q", "r:2"]
+    for wrong in ({}, {"a/b": "x.toml"}, {"a": 5}, {"a:x": "y.toml"}):
+        with pytest.raises(ConfigError):
+            read_entries(wrong)
+
+
+def test_a_port_in_use_is_an_error_that_says_so():
+    with Server({"m": {"backend": "Identity"}}, port=0) as server:
+        other = Server({"m": {"backend": "Identity"}}, port=server.port)
+        with pytest.raises(SetupError, match="cannot listen"):
+            other.start()
+        other.close()
+
+
+def test_the_signature_of_an_onnx_model_is_served(tmp_path):
+    import onnx
+    from onnx import TensorProto, helper
+
+    pytest.importorskip("headrace_ort")
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3]) for name in ("x", "y")
+    ]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", ports[:1], ports[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(tmp_path / "neg.onnx"))
+    config = {"backend": "S[OnnxTensor]", "model": str(tmp_path / "neg.onnx"), "max": 4}
+    with Server({"neg": config}, port=0) as server:
+        told = httpx.get(f"{server.url}/v2/models/neg").json()
+        assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]
+        assert told["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}]
+        body = {
+            "inputs": [
+                {"name": "x", "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}
+            ]
+        }
+        (y,) = httpx.post(f"{server.url}/v2/models/neg/infer", json=body).json()["outputs"]
+    assert (y["shape"], y["data"]) == ([2, 3], [-1, -2, -3, -4, -5, -6])
+
+
+def test_a_model_behind_other_backends_gives_the_outputs_alone():
+    def element(name, built, *children):
+        return {"name": name, "built": built, "children": list(children)}
+
+    port = {"dtype": "float32", "shape": [None, 5], "batched": True}
+    model = element("OnnxTensor", {"inputs": {"x": port}, "outputs": {"y": port}})
+    tree = element("S", {}, element("DecodeMat", {}), model)
+    found = read_signature({"nodes": {"main": {"tree": tree, "range": [1, 4], "next": []}}})
+    assert [(p.name, p.datatype, p.shape, p.each) for p in found.inputs.values()] == [
+        ("data", "BYTES", (-1,), True)
+    ]
+    assert [(p.name, p.datatype, p.shape) for p in found.outputs.values()] == [
+        ("y", "FP32", (-1, 5))
+    ]
+
+
+@pytest.mark.parametrize("program", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_a_program_of_the_page_prints_what_it_says(program):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
+
+
+def test_the_serving_file_of_the_page_is_read(tmp_path):
+    (text,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "serve.toml").write_text(text)
+    (tmp_path / "scores.toml").write_text('backend = "Identity"\nmax = 4\n')
+    with Server(read_models([], str(tmp_path / "serve.toml")), port=0) as server:
+        told = httpx.get(f"{server.url}/v2/models/scores/versions/2").json()
+    assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 16]}]
+
+
+def test_a_result_in_the_order_of_another_machine_is_sent_in_that_of_the_protocol():
+    from headrace_serve.messages import Tensor
+    from headrace_serve.rest_tensors import tensor_bytes
+
+    array = np.array([1, 2], ">i4")
+    assert tensor_bytes(Tensor("y", "INT32", (2,), array)) == b"\1\0\0\0\2\0\0\0"

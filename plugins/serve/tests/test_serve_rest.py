@@ -1,0 +1,475 @@
+"""REST as tritonclient, httpx and raw sockets see it."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import re
+import socket
+import threading
+import zlib
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+import headrace
+from headrace_serve import Limits, Server, asgi
+
+FP32 = {
+    "config": {"backend": "S[Identity]", "max": 8},
+    "inputs": {"x": {"datatype": "FP32", "shape": [-1, 16], "batched": True}},
+    "outputs": {"y": {"datatype": "FP32", "shape": [-1, 16]}},
+}
+
+
+def anything(datatype, axes=1, **more):
+    port = {"datatype": datatype, "shape": [-1] * axes, "each": False, **more}
+    return {
+        "config": {"backend": "Identity"},
+        "inputs": {"x": port},
+        "outputs": {"y": {"datatype": datatype, "shape": [-1] * axes}},
+    }
+
+
+def tensor(name, array, datatype, *, binary=True):
+    made = triton.InferInput(name, list(array.shape), datatype)
+    made.set_data_from_numpy(array, binary_data=binary)
+    return made
+
+
+@pytest.fixture
+def client(serving):
+    def connect(models, **settings):
+        server = serving(models, **settings)
+        made = triton.InferenceServerClient(server.url.removeprefix("http://"), concurrency=4)
+        made.server = server
+        return made
+
+    return connect
+
+
+VALUES = {
+    "BOOL": [True, False], "UINT8": [0, 255], "UINT16": [0, 65535], "UINT32": [0, 2**32 - 1],
+    "UINT64": [0, 2**64 - 1], "INT8": [-128, 127], "INT16": [-(2**15), 2**15 - 1],
+    "INT32": [-(2**31), 2**31 - 1], "INT64": [-(2**63), 2**63 - 1], "FP16": [0.5, -2.0],
+    "FP32": [0.1, -1e30], "FP64": [0.1, 1e300],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("datatype", VALUES)
+def test_every_datatype_goes_there_and_back(client, datatype):
+    from tritonclient.utils import triton_to_np_dtype
+
+    c = client({"m": anything(datatype)})
+    for values in (VALUES[datatype], []):
+        sent = np.array(values, triton_to_np_dtype(datatype))
+        for binary_in in (True, False) if datatype != "FP16" else (True,):
+            for binary_out in (True, False) if datatype != "FP16" else (True,):
+                asked = triton.InferRequestedOutput("y", binary_data=binary_out)
+                given = [tensor("x", sent, datatype, binary=binary_in)]
+                got = c.infer("m", given, outputs=[asked]).as_numpy("y")
+                assert got.dtype == sent.dtype
+                assert got.tolist() == sent.tolist()
+
+
+def test_bf16_comes_to_the_pipeline_as_the_floats_it_holds(serving):
+    server = serving({"m": anything("BF16")})
+    bits = np.array([1.0, -2.5, 3.0e38], np.float32).view(np.uint32) >> 16
+    raw = bits.astype("<u2").tobytes()
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "x",
+                    "shape": [3],
+                    "datatype": "BF16",
+                    "parameters": {"binary_data_size": 6},
+                }
+            ]
+        }
+    ).encode()
+    answer = httpx.post(
+        f"{server.url}/v2/models/m/infer",
+        content=head + raw,
+        headers={"Inference-Header-Content-Length": str(len(head))},
+    ).json()
+    (output,) = answer["outputs"]
+    assert output["datatype"] == "FP32"
+    assert output["data"][:2] == [1.0, -2.5]
+
+
+def test_rows_are_one_request_and_more_than_max_is_refused_with_both_numbers(client):
+    c = client({"m": FP32})
+    x = np.arange(48, dtype=np.float32).reshape(3, 16)
+    assert (c.infer("m", [tensor("x", x, "FP32")]).as_numpy("y") == x).all()
+    assert c.server._service.models.find("m").pipe.stats()["nodes"]["main"]["submitted"] == 1
+    with pytest.raises(InferenceServerException, match=r"9.*8|8.*9") as caught:
+        c.infer("m", [tensor("x", np.zeros((9, 16), np.float32), "FP32")])
+    assert caught.value.status() == "400"
+
+
+def test_metadata_configuration_statistics_and_index_as_tritonclient_asks_for_them(client):
+    c = client({"m": FP32, "any:3": {"backend": "Identity"}, "any:12": {"backend": "Identity"}})
+    assert c.is_server_live()
+    assert c.is_server_ready()
+    assert c.is_model_ready("any", "3")
+    assert not c.is_model_ready("any", "4")
+    assert "binary_tensor_data" in c.get_server_metadata()["extensions"]
+    assert c.get_model_metadata("any")["versions"] == ["3", "12"]
+    assert c.get_model_metadata("any")["inputs"] == [
+        {"name": "data", "datatype": "BYTES", "shape": [-1]}
+    ]
+    config = c.get_model_config("m")
+    assert config["max_batch_size"] == 8
+    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [16]}]
+    c.infer("m", [tensor("x", np.zeros((2, 16), np.float32), "FP32")])
+    (stats,) = c.get_inference_statistics("m")["model_stats"]
+    assert stats["inference_stats"]["success"]["count"] == 1
+    assert stats["execution_count"] == 1
+    assert len(c.get_inference_statistics()["model_stats"]) == 3
+    index = c.get_model_repository_index()
+    assert [(one["name"], one["version"], one["state"]) for one in index] == [
+        ("m", "1", "READY"), ("any", "3", "READY"), ("any", "12", "READY"),
+    ]  # fmt: skip
+
+
+def test_without_a_version_the_greatest_serves(client):
+    c = client({"m:2": {"backend": "Identity"}, "m:10": {"backend": "Identity"}})
+    given = [tensor("data", np.array([b"x"], object), "BYTES")]
+    assert c.infer("m", given).get_response()["model_version"] == "10"
+    assert c.infer("m", given, model_version="2").get_response()["model_version"] == "2"
+
+
+def test_items_are_requests_of_their_own_in_order(client):
+    c = client({"m": {"backend": "ServePicky", "max": 4}})
+    sent = np.array([b"a", b"\xc3\xa9", b"c"], object)
+    for binary in (True, False):
+        answer = c.infer("m", [tensor("data", sent, "BYTES", binary=binary)], request_id="r7")
+        assert [value.decode() for value in answer.as_numpy("result")] == ["A", "É", "C"]
+        assert answer.get_response()["id"] == "r7"
+    assert c.server._service.models.find("m").pipe.stats()["nodes"]["main"]["ok"] == 6
+
+
+def test_one_item_that_fails_fails_all_and_is_named(client):
+    c = client({"m": {"backend": "ServePicky", "max": 4}})
+    given = [tensor("data", np.array([b"a", b"bad", b"c"], object), "BYTES")]
+    with pytest.raises(InferenceServerException, match="item 1: this is bad"):
+        c.infer("m", given)
+    answer = c.infer("m", given, parameters={"partial": True})
+    assert answer.as_numpy("result").tolist() == [b"A", b"C"]
+    (told,) = json.loads(answer.get_response()["parameters"]["errors"])
+    assert (told["index"], told["code"]) == (1, "input")
+    assert "this is bad" in told["message"]
+
+
+def test_no_item_is_no_request(client):
+    c = client({"m": {"backend": "ServePicky", "max": 4}})
+    answer = c.infer("m", [tensor("data", np.array([], object), "BYTES")])
+    assert answer.as_numpy("result").shape == (0,)
+
+
+def test_what_is_no_tensor_is_json_text(serving):
+    headrace.register(
+        "ServeTable", lambda data: {"n": np.arange(2), "t": data.decode()}, replace=True
+    )
+    server = serving({"m": {"backend": "ServeTable"}})
+    body = {"inputs": [{"name": "data", "shape": [1], "datatype": "BYTES", "data": ["é"]}]}
+    (output,) = httpx.post(f"{server.url}/v2/models/m/infer", json=body).json()["outputs"]
+    assert output["parameters"] == {"content_type": "application/json"}
+    assert json.loads(output["data"][0]) == {"n": [0, 1], "t": "é"}
+    assert httpx.post(f"{server.url}/run/m", content="é".encode()).json() == {
+        "result": {"n": [0, 1], "t": "é"}
+    }
+
+
+def test_nan_as_json_is_an_error_that_says_so(client):
+    c = client({"m": anything("FP32")})
+    x = [tensor("x", np.array([np.nan], np.float32), "FP32")]
+    assert np.isnan(c.infer("m", x).as_numpy("y")).all()
+    with pytest.raises(InferenceServerException, match="NaN"):
+        c.infer("m", x, outputs=[triton.InferRequestedOutput("y", binary_data=False)])
+
+
+def test_errors_inside_show_their_text_only_where_the_server_says_so(serving):
+    for debug in (False, True):
+        server = serving({"m": {"backend": "ServePicky"}}, debug_errors=debug)
+        answer = httpx.post(f"{server.url}/run/m", content=b"break")
+        told = answer.json()
+        assert (answer.status_code, told["code"], told["node"]) == (500, "backend", "main")
+        assert ("secret" in told["error"]) is debug
+
+
+def one(**changes):
+    return {"inputs": [{"name": "x", "shape": [2], "datatype": "INT8", "data": [1, 2], **changes}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        (one(), 200, ""),
+        (one(shape=[3]), 400, r"\[3\]"),
+        (one(shape=[-1]), 400, "shape"),
+        (one(shape=[True]), 400, "shape"),
+        (one(shape=[2, 1]), 400, "expected INT8"),
+        (one(datatype="INT16"), 400, "INT16"),
+        (one(datatype="X"), 400, "datatype"),
+        (one(name="z"), 400, "no input 'z'"),
+        (one(data=[1, 200]), 400, "outside of INT8"),
+        (one(data=[1, 1.5]), 400, "no INT8"),
+        (one(data=["a", "b"]), 400, "no INT8"),
+        (one(data=[[1], [2, 3]]), 400, "lengths"),
+        (one(data=None), 400, "list"),
+        (one(more=1), 400, "'more'"),
+        ({"inputs": []}, 400, "missing"),
+        ({}, 400, "inputs"),
+        ([], 400, "object"),
+        ({**one(), "parameters": {"sequence_id": 4}}, 400, "sequences"),
+        ({**one(), "parameters": {"mystery": 4}}, 400, "mystery"),
+        ({**one(), "parameters": {"timeout": -1}}, 400, "timeout"),
+        ({**one(), "parameters": {"partial": True}}, 400, "items"),
+        ({**one(), "outputs": [{"name": "q"}]}, 400, "no output 'q'"),
+        (
+            {**one(), "outputs": [{"name": "y", "parameters": {"classification": 2}}]},
+            501,
+            "classif",
+        ),
+        ({**one(), "id": 5}, 400, "id"),
+        (one(parameters={"shared_memory_region": "a"}), 501, "shared_memory_region"),
+        (one(parameters={"binary_data_size": 4}), 400, "both"),
+    ],
+)
+def test_a_wrong_body_is_answered_with_what_is_wrong(body, status, told):
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        app = asgi({"m": {**anything("INT8"), "config": pipe}})
+
+        async def post():
+            async with httpx.AsyncClient(
+                transport=httpx.ASGITransport(app), base_url="http://test"
+            ) as c:
+                return await c.post("/v2/models/m/infer", json=body)
+
+        answer = asyncio.run(post())
+    assert answer.status_code == status
+    if status != 200:
+        assert re.search(told, answer.json()["error"])
+
+
+def test_parts_that_are_not_supported_are_refused_by_name(client):
+    c = client({"m": FP32})
+    calls = [
+        c.get_cuda_shared_memory_status, c.get_system_shared_memory_status, c.get_trace_settings,
+        c.get_log_settings,
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(InferenceServerException, match="not supported") as caught:
+            call()
+        assert caught.value.status() == "501"
+    for call in (c.load_model, c.unload_model):
+        with pytest.raises(InferenceServerException) as caught:
+            call("m")
+        assert caught.value.status() == "403"
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_bodies_are_compressed_both_ways(client, algorithm):
+    c = client({"m": FP32})
+    x = np.zeros((8, 16), np.float32)
+    answer = c.infer(
+        "m",
+        [tensor("x", x, "FP32", binary=False)],
+        outputs=[triton.InferRequestedOutput("y", binary_data=False)],
+        request_compression_algorithm=algorithm,
+        response_compression_algorithm=algorithm,
+    )
+    assert (answer.as_numpy("y") == x).all()
+
+
+def test_bodies_beyond_the_limit_are_refused_also_decompressed(serving):
+    server = serving({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=1000))
+    url = f"{server.url}/v2/models/m/infer"
+    assert httpx.post(url, content=b"x" * 1001).status_code == 413
+    assert httpx.post(url, content=iter([b"x" * 600] * 2)).status_code == 413
+    bomb = gzip.compress(b"0" * 10_000_000)[:1000]
+    assert len(bomb) == 1000
+    answer = httpx.post(url, content=bomb, headers={"content-encoding": "gzip"})
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+    cut = zlib.compress(b"0" * 100)[:-3]
+    assert httpx.post(url, content=cut, headers={"content-encoding": "deflate"}).status_code == 400
+    assert server._service._inflight_bytes == 0
+
+
+def test_bodies_together_have_a_limit_too(serving, gate):
+    limits = Limits(max_body_bytes=100, max_inflight_bytes=150)
+    server = serving({"m": {"backend": "ServeGate"}}, limits=limits)
+    answers = []
+    first = threading.Thread(
+        target=lambda: answers.append(httpx.post(f"{server.url}/run/m", content=b"x" * 100))
+    )
+    first.start()
+    assert gate.entered.wait(30)
+    refused = httpx.post(f"{server.url}/run/m", content=b"y" * 100)
+    gate.open.set()
+    first.join()
+    assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
+    assert 1 <= int(refused.headers["retry-after"]) <= 30
+    assert answers[0].status_code == 200
+
+
+def raw(server, *parts):
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    connection = socket.create_connection((host, int(port)), timeout=30)
+    for part in parts:
+        connection.sendall(part)
+    return connection
+
+
+def test_a_request_that_does_not_arrive_in_time_is_answered_with_408(serving):
+    server = serving({"m": {"backend": "Identity"}}, limits=Limits(receive_timeout_s=0.05))
+    for part in (b"", b"POST /run/m HT", b"POST /run/m HTTP/1.1\r\ncontent-length: 9\r\n\r\nab"):
+        with raw(server, part) as connection:
+            got = b"".join(iter(lambda c=connection: c.recv(4096), b""))
+        assert got.startswith(b"HTTP/1.1 408")
+        assert b"receive_timeout" in got
+
+
+def test_headers_and_connections_have_limits(serving):
+    server = serving(
+        {"m": {"backend": "Identity"}}, limits=Limits(max_header_bytes=500, max_connections=1)
+    )
+    with raw(server) as first:
+        with raw(server) as second:
+            assert second.recv(4096).startswith(b"HTTP/1.1 503")
+        first.sendall(b"GET /v2 HTTP/1.1\r\nx: " + b"a" * 600 + b"\r\n\r\n")
+        assert first.recv(4096).startswith(b"HTTP/1.1 431")
+
+
+def test_a_client_that_goes_away_takes_its_request_out_of_the_queue(serving, gate):
+    server = serving({"m": {"backend": "ServeGate"}})
+    pipe = server._service.models.find("m").pipe
+    head = b"POST /run/m HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\n"
+    first = raw(server, head + b"1")
+    assert gate.entered.wait(30)
+    second = raw(server, head + b"2")
+    poll = threading.Event()
+    while pipe.stats()["nodes"]["main"]["waiting"] != 1:
+        poll.wait(0.002)
+    second.close()
+    while pipe.stats()["nodes"]["main"]["waiting"] != 0:
+        poll.wait(0.002)
+    gate.open.set()
+    assert first.recv(4096).startswith(b"HTTP/1.1 200")
+    first.close()
+    assert gate.seen == [b"1"]
+
+
+def test_the_earliest_of_the_timeouts_is_the_deadline(client, gate):
+    c = client({"m": {"backend": "ServeGate"}})
+    given = [tensor("data", np.array([b"x"], object), "BYTES")]
+    with pytest.raises(InferenceServerException) as caught:
+        c.infer("m", given, timeout=20_000)
+    assert caught.value.status() == "504"
+    limited = client({"m": {"backend": "ServeGate"}}, limits=Limits(max_timeout_ms=20))
+    with pytest.raises(InferenceServerException) as caught:
+        limited.infer("m", given, timeout=60_000_000)
+    assert caught.value.status() == "504"
+
+
+def test_priority_1_goes_before_the_default_and_that_before_3(client, gate):
+    c = client({"m": {"backend": "ServeGate"}})
+    pipe = c.server._service.models.find("m").pipe
+    poll = threading.Event()
+
+    def send(text, priority):
+        given = [tensor("data", np.array([text], object), "BYTES")]
+        return c.async_infer("m", given, priority=priority)
+
+    pending = [send(b"first", 0)]
+    assert gate.entered.wait(30)
+    for count, (text, priority) in enumerate([(b"late", 3), (b"normal", 0), (b"urgent", 1)], 1):
+        pending.append(send(text, priority))
+        while pipe.stats()["nodes"]["main"]["waiting"] != count:
+            poll.wait(0.002)
+    gate.open.set()
+    for one_ in pending:
+        one_.get_result()
+    assert gate.seen == [b"first", b"urgent", b"normal", b"late"]
+
+
+def test_traceparent_reaches_the_context(serving):
+    server = serving({"m": {"backend": "ServePicky"}})
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    answer = httpx.post(f"{server.url}/run/m", content=b"context", headers={"traceparent": trace})
+    assert answer.json() == {"result": {"traceparent": trace}}
+
+
+def test_the_plain_route_answers_in_the_type_that_is_asked_for(serving):
+    server = serving({"m": {"backend": "Identity"}, "t": FP32})
+    url = f"{server.url}/run/m"
+    assert httpx.post(url, content=b"abc").json() == {"result": "abc"}
+    png = httpx.post(url, content=b"\x89PNG\xff", headers={"accept": "image/png"})
+    assert (png.content, png.headers["content-type"]) == (b"\x89PNG\xff", "image/png")
+    assert httpx.post(url, content=b"\xff").status_code == 400
+    assert httpx.post(f"{url}?colour=red", content=b"a").status_code == 400
+    assert httpx.post(f"{server.url}/run/t", content=b"a").status_code == 400
+    assert httpx.post(f"{server.url}/run/nope", content=b"a").status_code == 404
+    assert httpx.get(f"{server.url}/v2/nothing").json()["code"] == "route"
+
+
+def test_overload_is_answered_with_429_and_when_to_come_back(serving, gate):
+    server = serving({"m": {"backend": "ServeGate", "queue_size": 1, "queue_full": "reject"}})
+    pipe = server._service.models.find("m").pipe
+    answers = []
+
+    def post(text):
+        answers.append(httpx.post(f"{server.url}/run/m", content=text, timeout=60))
+
+    threads = [
+        threading.Thread(target=post, args=(b"1",)),
+        threading.Thread(target=post, args=(b"2",)),
+    ]
+    threads[0].start()
+    assert gate.entered.wait(30)
+    threads[1].start()
+    poll = threading.Event()
+    while pipe.stats()["nodes"]["main"]["waiting"] != 1:
+        poll.wait(0.002)
+    refused = httpx.post(f"{server.url}/run/m", content=b"3")
+    assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
+    assert 1 <= int(refused.headers["retry-after"]) <= 30
+    gate.open.set()
+    for thread in threads:
+        thread.join()
+    assert [one_.status_code for one_ in answers] == [200, 200]
+
+
+@pytest.mark.parametrize(("drain", "status"), [(30.0, 200), (0.0, 503)])
+def test_closing_lets_requests_end_and_answers_the_rest_with_503(serving, gate, drain, status):
+    server = serving({"m": {"backend": "ServeGate"}})
+    answers = []
+
+    def send():
+        answers.append(httpx.post(f"{server.url}/run/m", content=b"x", timeout=60))
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    assert gate.entered.wait(30)
+    closing = threading.Thread(target=server.close, kwargs={"timeout": drain})
+    closing.start()
+    if drain:
+        gate.open.set()
+    closing.join()
+    sending.join()
+    assert answers[0].status_code == status
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/v2")
+
+
+def test_a_pipeline_that_was_given_stays_open():
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        with Server({"m": pipe}, port=0) as server:
+            assert httpx.post(f"{server.url}/run/m", content=b"a").json() == {"result": "a"}
+        assert pipe({"data": 1})["result"] == 1
