@@ -31,7 +31,7 @@ class Claiming(SchedulerBase):
 
     _sorts = False  # a helper thread is about to put swift instances on their idle list
 
-    def _call_locked(
+    def _call_locked(  # noqa: PLR0915 - what is recovered from stands beside what is done
         self,
         request: Request,
         data: Any,
@@ -45,7 +45,11 @@ class Claiming(SchedulerBase):
         error: BaseException | None = None
         instance: Instance | None = None
         if data is not MISSING and weight <= self._unqueued_max and node.has_idle:
-            instance = self._claim(request, weight, home)
+            try:
+                instance = self._claim(request, weight, home)
+            except BaseException:  # it hit this thread, perhaps after the claim
+                errands.run(self._recover_claim, request)
+                raise
         if instance is None:
             self._queue_up(request, weight, home, internal=internal)
             return
@@ -57,12 +61,11 @@ class Claiming(SchedulerBase):
             with node.section, node.lock:
                 if error is not None:
                     instance.failed(code)
-                idle = not node.queue.count and not node.refusing and not instance.retired
-                idle = idle and error is None
+                quiet = not node.queue.count and not node.refusing and not instance.retired
                 node.give_back(instance)
-                if idle:
+                if quiet and error is None:
                     node.publish()
-            if not idle:
+            if not quiet or error is not None:
                 self._lead(instance, self._idle_list)
         except BaseException as raised:
             try:
@@ -170,9 +173,19 @@ class Claiming(SchedulerBase):
     def _lead(self, instance: Instance, idle: IdleList) -> None:
         """See to those who have come meanwhile, and run their batches for a while."""
         leader = Caller(get_ident())
-        work = self._dispatch_after(instance, idle, leader)
-        self._driver.drive(leader, work)
+        try:
+            work = self._dispatch_after(instance, idle, leader)
+            self._driver.drive(leader, work)
+        except BaseException:
+            errands.run(self._leave, leader)
+            raise
         leader.end()
+
+    def _leave(self, leader: Caller) -> None:
+        """Give back what a thread holds that was hit while it ran batches of others."""
+        with self._node.section, self._node.lock:
+            self._driver.leave(leader)
+            self._dispatcher.dispatch(None)
 
     def _dispatch_after(
         self, instance: Instance, idle: IdleList, leader: Caller | None = None
@@ -205,6 +218,12 @@ class Claiming(SchedulerBase):
                 node.give_back(instance)
             node.collect()
         self._dispatch_after(instance, self._idle_list)
+
+    def _recover_claim(self, request: Request) -> None:
+        """Give back the instance that was claimed under the lock for a request, if there is one."""
+        for instance in self._node.every:
+            if instance.holder is request:
+                self._recover(instance, request, instance.unqueued)
 
     def _recovered(self, instance: Instance, request: Request, raised: BaseException) -> None:
         """Wait until `_recover` has been done, so that whoever looks next finds all in order.
