@@ -10,15 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace_observe.bench import Benchmark
     from headrace_observe.logs import setup_logging
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Benchmark": "bench",
     "setup_logging": "logs",
 }
 
-__all__ = ["__version__", "setup_logging"]
+__all__ = ["Benchmark", "__version__", "setup_logging"]
 
 
 def __getattr__(name: str) -> Any:

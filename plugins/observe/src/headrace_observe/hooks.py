@@ -6,10 +6,14 @@ from headrace.hookspecs import hookimpl
 
 __all__ = ["COMMANDS", "PROBES", "headrace_commands", "headrace_probes"]
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "bench": "headrace_observe.commands.bench:bench",
+}
 """Every command, in the module of its name below ``headrace_observe.commands``."""
 
-PROBES: dict[str, str] = {}
+PROBES: dict[str, str] = {
+    "BatchTimes": "headrace_observe.batch_times:BatchTimes",
+}
 """Every probe."""
 
 

@@ -1,0 +1,68 @@
+"""When requests of an open loop are meant to arrive: at random, or as a file says."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+__all__ = ["poisson", "read_arrivals"]
+
+
+def poisson(rate: float, seed: int = 0) -> Iterator[float]:
+    """Give the times of a Poisson process without end, in seconds from its start.
+
+    Args:
+        rate: Mean arrivals per second, above 0.
+        seed: The same seed gives the same times.
+
+    Source:
+        The gaps of a Poisson process are exponential with the mean ``1 / rate``.
+    """
+    if not 0 < rate < math.inf:
+        raise ValueError(f"a rate is a number of requests per second above 0, got {rate!r}")
+    gap = random.Random(seed).expovariate  # noqa: S311 - no secret
+    at = 0.0
+    while True:
+        at += gap(rate)
+        yield at
+
+
+def read_arrivals(path: str | os.PathLike[str]) -> list[float]:
+    """Read a file with the time of one arrival per line, in seconds, in ascending order.
+
+    Empty lines and what follows ``#`` are left out; the times are counted from the first one, so that
+    a column of time stamps may be given as it is.
+
+    Raises:
+        InputError: The file cannot be read, has no times, or a line is none or goes back in time.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"the arrivals in {path} cannot be read: {why}") from error
+    times: list[float] = []
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        try:
+            at = float(text)
+        except ValueError:
+            at = math.nan
+        if not math.isfinite(at):
+            raise InputError(f"{path}:{number}: expected a time in seconds, got {text!r}")
+        if times and at < times[-1]:
+            raise InputError(f"{path}:{number}: the time {text} is before the one above it")
+        times.append(at)
+    if not times:
+        raise InputError(f"{path}: there is no arrival in it: a time in seconds per line")
+    return [at - times[0] for at in times]

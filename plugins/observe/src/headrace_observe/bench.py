@@ -1,0 +1,185 @@
+"""Measuring pipelines: from Python, and what ``headrace bench`` runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace_observe.load import ClosedLoop, OpenLoop
+from headrace_observe.measurement import Plan, Point, measure
+from headrace_observe.notes import gathered
+from headrace_observe.usage import meter
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+__all__ = ["Benchmark", "LoadSpec", "measure_loads"]
+
+JOIN_S = 5.0
+"""Seconds that are waited at the end of a load for requests that are still open."""
+
+
+class Benchmark:
+    """Measure a pipeline from Python, with the method names of torch's ``ThroughputBenchmark``.
+
+    ::
+
+        with headrace_observe.Benchmark({"backend": "Identity", "max": 4}) as bench:
+            bench.add_input({"data": 1})
+            print(bench.benchmark(clients=4, total=1000, warm_up=20).latency_ms["p99"])
+
+    Args:
+        source: What `headrace.pipe` takes, or a `headrace.Pipeline`, which stays open at the end.
+        clock: Seconds; for tests.
+    """
+
+    def __init__(
+        self,
+        source: str
+        | os.PathLike[str]
+        | Mapping[str, Any]
+        | headrace.PipelineConfig
+        | headrace.Pipeline,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._own = not isinstance(source, headrace.Pipeline)
+        self.pipeline = source if isinstance(source, headrace.Pipeline) else headrace.pipe(source)
+        self._samples: list[dict[str, Any]] = []
+        self._clock = clock
+
+    def add_input(self, request: Mapping[str, Any]) -> None:
+        """Add a request to send; several are sent in turn, each as a copy of its dict."""
+        self._samples.append(dict(request))
+
+    def run_once(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one request and give the answered copy of it, as a check before measuring."""
+        answered: dict[str, Any] = self.pipeline(dict(request))
+        return answered
+
+    def benchmark(self, clients: int = 1, total: int = 100, warm_up: int = 10) -> Point:
+        """Send ``warm_up`` and then ``total`` requests from ``clients`` threads.
+
+        The clock covers ``pipe(request)`` from call to return in the thread of the client.
+
+        Args:
+            clients: Threads, each of which sends its next request when it has its answer.
+            total: Requests that are measured, in all.
+            warm_up: Requests before them, in all, that are not.
+
+        Raises:
+            ValueError: Nothing was added with `add_input`, or a number is too small.
+        """
+        if not self._samples:
+            raise ValueError("there is nothing to send: call add_input first")
+        if clients < 1 or total < 1 or warm_up < 0:
+            raise ValueError(
+                "clients and total are at least 1, warm_up at least 0; got "
+                f"clients={clients}, total={total}, warm_up={warm_up}"
+            )
+        if warm_up:
+            self._counted(clients, warm_up)
+        before, used, began = self.pipeline.stats(), meter(), self._clock()
+        load = self._counted(clients, total)
+        # The end of the last request must lie inside: the window ends before its own end.
+        window = gathered(load.notes, began, self._clock() + 1e-9)
+        point = Point(load.about, load.clock_covers, window, usage=used())
+        point.count_batches(before, self.pipeline.stats())
+        return point
+
+    def _counted(self, clients: int, total: int) -> ClosedLoop:
+        load = ClosedLoop(self.pipeline, self._samples, clients, total=total, clock=self._clock)
+        load.start()
+        try:
+            load.join()
+        finally:
+            load.stop()
+        return load
+
+    def close(self) -> None:
+        """Close the pipeline if it was made here."""
+        if self._own:
+            self.pipeline.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class LoadSpec:
+    """A load that is still to be made for a pipeline.
+
+    Attributes:
+        clients: Of a closed loop; None for an open one.
+        about: What an open loop is called in the figures.
+        arrivals: Gives the arrivals of an open loop.
+    """
+
+    clients: int | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    arrivals: Callable[[], Iterable[float]] = tuple
+
+    def on(
+        self, pipeline: headrace.Pipeline, samples: Sequence[dict[str, Any]]
+    ) -> ClosedLoop | OpenLoop:
+        """Make the load, not started."""
+        if self.clients is not None:
+            return ClosedLoop(pipeline, samples, self.clients)
+        return OpenLoop(pipeline.submit, samples, self.arrivals(), dict(self.about))
+
+
+def measure_loads(
+    pipeline: headrace.Pipeline,
+    samples: Sequence[dict[str, Any]],
+    loads: Iterable[LoadSpec],
+    plan: Plan,
+    done: Callable[[Point], object],
+) -> bool:
+    """Measure a pipeline under each load in turn.
+
+    Args:
+        pipeline: A warm pipeline.
+        samples: The requests.
+        loads: The loads.
+        plan: How long each is watched.
+        done: Called with each point as soon as it is there.
+
+    Returns:
+        Whether all were measured to their end; False after Ctrl-C.
+    """
+    for spec in loads:
+        load = spec.on(pipeline, samples)
+        point = measure(load, plan, stats=pipeline.stats, meter=meter)
+        done(point)
+        if point.interrupted:
+            return False
+        _settle(load, pipeline)
+    return True
+
+
+def _settle(load: ClosedLoop | OpenLoop, pipeline: headrace.Pipeline) -> None:
+    """Wait until what is open is answered, so that it is no part of what is measured next."""
+    load.join(JOIN_S)
+    pause = threading.Event()
+    until = time.monotonic() + JOIN_S
+    while time.monotonic() < until:
+        nodes = pipeline.stats()["nodes"].values()
+        waiting = any(node["waiting"] for node in nodes)
+        if not waiting and not any(one["busy"] for node in nodes for one in node["instances"]):
+            return
+        pause.wait(0.01)

@@ -1,0 +1,265 @@
+"""``headrace bench``: throughput and latency of configurations under loads, in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import json as _json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+import headrace
+import headrace_observe
+from headrace_cli.arguments import Config, Json, NoImport, Settings
+from headrace_cli.building import CLOSE_S, printing_warnings, showing_progress
+from headrace_cli.console import FAILED, INTERRUPTED, OK, WrongArgument, print_data, print_message
+from headrace_cli.source import hinting_at_a_file, is_file, source_of
+from headrace_observe.bench import measure_loads
+from headrace_observe.commands.shared import (
+    loads_of,
+    percent,
+    print_document,
+    print_table,
+    samples_of,
+    writable,
+)
+from headrace_observe.environment import environment
+from headrace_observe.layered import layered
+from headrace_observe.measurement import Plan, Point
+from headrace_observe.plots import check_plot, load_panels, plot
+from headrace_observe.rows import HEADINGS, load_name, row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace_observe.bench import LoadSpec
+
+__all__ = ["bench"]
+
+
+def bench(  # noqa: PLR0913, PLR0917 - one per option
+    config: Config,
+    inputs: Annotated[
+        Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
+        typer.Argument(metavar="[INPUT]...", help="Files, as `headrace run` takes them."),
+    ] = None,
+    data: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--data", metavar="DTYPE:SHAPE", help="Random arrays, as float32:3x224x224."),
+    ] = None,
+    clients: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--clients",
+            metavar="N,...",
+            help="Closed loop: so many threads, each sends its next request when it has its answer.",
+            show_default="1,10,40, without another load",
+        ),
+    ] = None,
+    rate: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--rate",
+            metavar="N,...",
+            help="Open loop: requests per second on average, at random times (Poisson).",
+        ),
+    ] = None,
+    arrivals: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--arrivals", metavar="FILE", help="Open loop: a time in seconds per line of a file."
+        ),
+    ] = None,
+    against: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            "--against",
+            metavar="CONFIG",
+            help="Another configuration, measured in turn with the first; may be repeated.",
+        ),
+    ] = None,
+    warm_up: Annotated[
+        float, typer.Option("--warm-up", min=0.0, help="Seconds of load before measuring.")
+    ] = 1.0,
+    window: Annotated[
+        float, typer.Option("--window", min=0.001, help="Seconds of a window.")
+    ] = 1.0,
+    stable: Annotated[
+        str,
+        typer.Option(
+            "--stable", metavar="N%", help="How far three windows in a row may differ to end."
+        ),
+    ] = "5%",
+    seconds: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option("--seconds", min=0.001, help="Measure so long, stable or not."),
+    ] = None,
+    longest: Annotated[
+        float,
+        typer.Option("--longest", min=0.001, help="Seconds after which a load ends unstable."),
+    ] = 30.0,
+    plot_path: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Draw throughput and latency over the load: .png, .svg, .pdf or .html.",
+        ),
+    ] = None,
+    save_times: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--save-times",
+            metavar="FILE",
+            help="Write the times of batches by size, for `headrace simulate`. The probe that notes "
+            "them runs during the measurement.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of random arrays and arrivals.")] = 0,
+    json: Json = False,
+    settings: Settings = None,
+    no_import: NoImport = False,
+) -> int:
+    """Measure throughput and latency of a pipeline under load.
+
+    Each load runs until three windows in a row agree in throughput and median latency (an open loop:
+    in median latency), and the figures are those of these windows; with --seconds, of that time.
+    Percentiles are exact, of all requests that ended in it. A closed loop's clock runs from the call
+    to the answer. An open loop's runs from the time at which a request was meant to arrive: what
+    waits because the pipeline stalls is in its latencies, and not in those of a closed loop.
+
+    CPU cores are those of the whole process, the sending clients included. Ctrl-C prints what was
+    measured until then, and ends with 130.
+
+    \b
+    Examples:
+      headrace bench line.toml photos/ --clients 1,10,40
+      headrace bench Identity --data uint8:16 --seconds 2 --json
+      headrace bench line.toml photos/ --rate 50,100,200 --plot load.html
+      headrace bench line.toml photos/ --against other.toml --save-times times.json
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    loads = loads_of(clients, rate, arrivals, seed, "1,10,40")
+    plan = Plan(warm_up, window, percent(stable, "--stable"), seconds, longest)
+    for path, option in ((plot_path, "--plot"), (save_times, "--save-times")):
+        writable(path, option)
+    check_plot(plot_path)
+    if save_times is not None and against:
+        raise WrongArgument("--save-times: it is of one configuration, so not with --against")
+    samples = samples_of(inputs or (), data or (), seed)
+    names = [config, *(against or ())]
+    sources: list[Any] = [source_of(name, settings or ()) for name in names]
+    points: list[tuple[str, Point]] = []
+    with printing_warnings(), contextlib.ExitStack() as opened:
+        pipelines = {}
+        for name, source in zip(names, sources, strict=True):
+            with showing_progress() as bars, hinting_at_a_file(name):
+                if save_times is not None:
+                    source = _with_probe(
+                        name, settings or (), save_times, allow_import=not no_import
+                    )
+                made = headrace.pipe(source, allow_import=not no_import, progress=bars)
+            opened.callback(made.close, drain=False, timeout=CLOSE_S)
+            pipelines[name] = made
+        whole = _in_turn(pipelines, samples, loads, plan, points)
+    document = _document(names, points, interrupted=not whole)
+    if plot_path is not None and (panels := load_panels(_rows(document))):
+        plot(plot_path, panels, "headrace bench")
+    if json:
+        print_document(document)
+    else:
+        _print(document)
+    if not whole:
+        return INTERRUPTED
+    return FAILED if any(point.window.failed for _, point in points) else OK
+
+
+def _with_probe(
+    name: str, settings: Sequence[str], path: str, *, allow_import: bool
+) -> headrace.PipelineConfig:
+    """Add the probe that notes the times of batches to those that a configuration has.
+
+    Those it has are written again here, so their relative paths start from the folder of its file.
+    """
+    source = source_of(name, settings)
+    config = headrace.PipelineConfig.load(source, allow_import=allow_import)
+    own = headrace.explain(config).get("probes", [])
+    if own and settings and is_file(name):
+        raise WrongArgument(f"--save-times with --set: {name} has probes of its own; write a file")
+    probe = f"observe:BatchTimes(path={_json.dumps(str(Path(path).absolute()))})"
+    base = Path(name).absolute().parent if own and is_file(name) else None
+    made = layered(
+        source if base is None else Path(name).absolute(), {"global": {"probes": [*own, probe]}}
+    )
+    return headrace.PipelineConfig.load(made, base=base, allow_import=allow_import)
+
+
+def _in_turn(
+    pipelines: dict[str, headrace.Pipeline],
+    samples: Sequence[dict[str, Any]],
+    loads: Sequence[LoadSpec],
+    plan: Plan,
+    points: list[tuple[str, Point]],
+) -> bool:
+    """Measure every configuration under a load before the next load; tell whether all was."""
+    try:
+        for load in loads:
+            for name, pipeline in pipelines.items():
+
+                def done(point: Point, name: str = name) -> None:
+                    points.append((name, point))
+
+                if not measure_loads(pipeline, samples, [load], plan, done):
+                    return False
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _document(
+    names: Sequence[str], points: Sequence[tuple[str, Point]], *, interrupted: bool
+) -> dict[str, Any]:
+    configurations: list[dict[str, Any]] = [{"config": name, "points": []} for name in names]
+    of = {one["config"]: one["points"] for one in configurations}
+    for name, point in points:
+        of[name].append(point.to_dict())
+    first = {_json.dumps(point["load"]): point for point in of[names[0]]}
+    for name in names[1:]:
+        for point in of[name]:
+            base = first[_json.dumps(point["load"])]
+            point["ratio"] = {
+                "throughput": _ratio(point["throughput_rps"], base["throughput_rps"]),
+                "p99": _ratio(point["latency_ms"]["p99"], base["latency_ms"]["p99"]),
+            }
+    return {
+        "kind": "bench",
+        "headrace_observe": headrace_observe.__version__,
+        "environment": environment(),
+        "interrupted": interrupted,
+        "configurations": configurations,
+    }
+
+
+def _ratio(value: float | None, base: float | None) -> float | None:
+    return round(value / base, 4) if value is not None and base else None
+
+
+def _rows(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(one["config"], point) for one in document["configurations"] for point in one["points"]]
+
+
+def _print(document: dict[str, Any]) -> None:
+    rows = _rows(document)
+    several = len(document["configurations"]) > 1
+    headings = [*HEADINGS, "req/s ratio", "p99 ratio", "config"] if several else [*HEADINGS]
+    cells = []
+    for name, point in rows:
+        ratio = point.get("ratio", {})
+        more = [str(ratio.get("throughput", "-")), str(ratio.get("p99", "-")), name]
+        cells.append([*row(point), *(more if several else ())])
+    print_table(headings, cells)
+    for clock in dict.fromkeys(point["clock"] for _, point in rows):
+        kinds = dict.fromkeys(load_name(p["load"]) for _, p in rows if p["clock"] == clock)
+        print_data(f"The clock of {', '.join(kinds)}: {clock}.")
+    if document["interrupted"]:
+        print_message("interrupted: these are the figures until then")

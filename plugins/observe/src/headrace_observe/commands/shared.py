@@ -1,0 +1,157 @@
+"""What the commands that measure share: their inputs, their lists of numbers, their tables."""
+
+from __future__ import annotations
+
+import json as _json
+import math
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import InputError
+from headrace_cli.console import WrongArgument, print_data
+from headrace_cli.inputs import check_arguments, expand
+from headrace_observe.arrivals import poisson, read_arrivals
+from headrace_observe.bench import LoadSpec
+from headrace_observe.samples import random_array
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "loads_of",
+    "percent",
+    "positive_numbers",
+    "print_document",
+    "print_table",
+    "read_json",
+    "samples_of",
+    "writable",
+]
+
+
+def samples_of(inputs: Sequence[str], data: Sequence[str], seed: int) -> list[dict[str, Any]]:
+    """Give the requests: a file each, as ``headrace run`` reads them, or random arrays.
+
+    Raises:
+        WrongArgument: There are none, or both kinds.
+        InputError: One cannot be read or made.
+    """
+    if bool(inputs) == bool(data):
+        raise WrongArgument(
+            "give INPUT files or --data, not both" if inputs else "give INPUT files, or --data"
+        )
+    if data:
+        return [{"data": random_array(text, seed + k)} for k, text in enumerate(data)]
+    check_arguments(inputs)
+    return [{"data": one.read(), "path": one.path} for one in expand(inputs)]
+
+
+def positive_numbers(text: str, option: str, *, whole: bool) -> list[float]:
+    """Read ``1,10,40``.
+
+    Raises:
+        WrongArgument: A part is no number above 0.
+    """
+    numbers = []
+    for part in text.split(","):
+        try:
+            number = float(int(part)) if whole else float(part)
+        except ValueError:
+            number = math.nan
+        if not 0 < number < math.inf:
+            kind = "whole numbers" if whole else "numbers"
+            raise WrongArgument(f"{option}: expected {kind} above 0, as 1,10,40; got {part!r}")
+        numbers.append(number)
+    return numbers
+
+
+def percent(text: str, option: str) -> float:
+    """Read ``5%`` as 0.05.
+
+    Raises:
+        WrongArgument: It is no percentage from above 0 to 100.
+    """
+    try:
+        value = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 1:
+        raise WrongArgument(f"{option}: expected a percentage, as 5%; got {text!r}")
+    return value
+
+
+def loads_of(
+    clients: str | None, rate: str | None, arrivals: str | None, seed: int, default: str | None
+) -> list[LoadSpec]:
+    """Give the loads that the options name: clients first, then rates, then the file.
+
+    Raises:
+        WrongArgument: An option cannot be read, or none is given and there is no default.
+        InputError: The file cannot be read.
+    """
+    if clients is None and rate is None and arrivals is None:
+        if default is None:
+            raise WrongArgument("give a load: --clients, --rate or --arrivals")
+        clients = default
+    loads = []
+    if clients is not None:
+        numbers = positive_numbers(clients, "--clients", whole=True)
+        loads += [LoadSpec(clients=int(n)) for n in numbers]
+    for number in positive_numbers(rate, "--rate", whole=False) if rate is not None else ():
+        about = {"kind": "open", "rate": number}
+        loads.append(LoadSpec(about=about, arrivals=partial(poisson, number, seed)))
+    if arrivals is not None:
+        times = read_arrivals(arrivals)
+        loads.append(LoadSpec(about={"kind": "arrivals", "file": arrivals}, arrivals=lambda: times))
+    return loads
+
+
+def writable(path: str | None, option: str) -> None:
+    """Refuse a file that could not be written, before anything is measured.
+
+    Raises:
+        WrongArgument: Its folder does not exist, or it is a folder.
+    """
+    if path is None:
+        return
+    if not Path(path).absolute().parent.is_dir():
+        raise WrongArgument(f"{option} {path}: its folder does not exist")
+    if Path(path).is_dir():
+        raise WrongArgument(f"{option} {path}: it is a folder")
+
+
+def print_document(document: dict[str, Any]) -> None:
+    """Write plain data to stdout as JSON."""
+    print_data(_json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a table to stdout; where that is no terminal, as wide as it needs."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=True)
+    for cells in rows:
+        table.add_row(*cells)
+    width = None if sys.stdout.isatty() else 400
+    console = Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
+    console.print(table)
+
+
+def read_json(path: str) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        InputError: It cannot be read, or is none.
+    """
+    try:
+        return _json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: it cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: it is no JSON: {error}") from error

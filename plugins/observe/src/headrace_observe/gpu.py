@@ -1,0 +1,73 @@
+"""The NVIDIA GPUs of this machine, as NVML tells of them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from headrace_observe.extras import library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["gpus"]
+
+
+def gpus() -> list[dict[str, Any]]:
+    """List the GPUs of this machine; an empty list where there is none.
+
+    Returns:
+        Per GPU ``{"index", "name", "uuid", "memory_used_bytes", "memory_total_bytes",
+        "utilisation_percent", "temperature_c", "processes"}``; each process is ``{"pid",
+        "memory_bytes"}``. What a GPU does not tell is None. ``utilisation_percent`` is the share of
+        time in which a kernel ran, over the last sampling period of the driver (up to a second).
+
+    Raises:
+        MissingDependencyError: There is a driver, but nvidia-ml-py is not installed: the extra ``[gpu]``.
+    """
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        if shutil.which("nvidia-smi") is None:
+            return []
+        nvml = library("pynvml", "gpu", "listing GPUs")
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:  # no driver, no library of it, or no permission
+        return []
+    try:
+        return [_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    finally:
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, index: int) -> dict[str, Any]:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+
+    def told(ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except nvml.NVMLError:
+            return None
+
+    memory = told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    running = told(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+    return {
+        "index": index,
+        "name": told(lambda: _text(nvml.nvmlDeviceGetName(handle))),
+        "uuid": told(lambda: _text(nvml.nvmlDeviceGetUUID(handle))),
+        "memory_used_bytes": None if memory is None else memory.used,
+        "memory_total_bytes": None if memory is None else memory.total,
+        "utilisation_percent": told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+        "temperature_c": told(
+            lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+        ),
+        "processes": [{"pid": one.pid, "memory_bytes": one.usedGpuMemory} for one in running],
+    }
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

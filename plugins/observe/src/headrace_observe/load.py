@@ -1,0 +1,228 @@
+"""Load on a pipeline: clients that wait for each answer, or requests that arrive on their own."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from concurrent.futures import CancelledError
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import code_of
+from headrace_observe.notes import Notes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
+
+__all__ = ["CLOSED_CLOCK", "OPEN_CLOCK", "ClosedLoop", "OpenLoop", "client", "send"]
+
+CLOSED_CLOCK = (
+    "from the call of pipe(request) to its return, in the client's thread; each client sends its next "
+    "request when it has the answer, so time in which nothing could be sent is in no latency"
+)
+OPEN_CLOCK = (
+    "from the intended arrival of a request to its answer, whatever kept it from being sent in time; "
+    "requests arrive whether or not earlier ones are answered"
+)
+
+
+def client(
+    call: Callable[[dict[str, Any]], object],
+    requests: Iterable[dict[str, Any]],
+    notes: Notes,
+    goes_on: Callable[[], bool],
+    clock: Callable[[], float],
+) -> None:
+    """Send one request after the other and note how each ended.
+
+    Args:
+        call: Sends a request and returns when it is answered.
+        requests: The requests; the making of one is not part of its latency.
+        notes: Where ends are noted.
+        goes_on: Asked before each request.
+        clock: Seconds.
+    """
+    for request in requests:
+        if not goes_on():
+            return
+        started = clock()
+        try:
+            call(request)
+        except Exception as error:  # noqa: BLE001 - a failed request is a figure
+            notes.failed(clock(), code_of(error))
+        else:
+            ended = clock()
+            notes.ok(ended, ended - started)
+
+
+def send(
+    submit: Callable[[dict[str, Any]], Future[Any]],
+    requests: Iterator[dict[str, Any]],
+    arrivals: Iterable[float],
+    notes: Notes,
+    pause: Callable[[float], bool],
+    clock: Callable[[], float],
+) -> int:
+    """Send each request at its time, and note it from the time at which it was meant to arrive.
+
+    Args:
+        submit: Sends a request; may wait while the queue is full, which counts.
+        requests: The requests, as many as there are arrivals.
+        arrivals: Seconds from the call of this function on, ascending.
+        notes: Where ends are noted.
+        pause: Waits so many seconds; True ends the sending.
+        clock: Seconds.
+
+    Returns:
+        How many were sent.
+    """
+    began, sent = clock(), 0
+    for offset in arrivals:
+        due = began + offset
+        if pause(max(0.0, due - clock())):
+            break
+        sent += 1
+        try:
+            future = submit(next(requests))
+        except Exception as error:  # noqa: BLE001 - a refused request is a figure
+            notes.failed(clock(), code_of(error))
+        else:
+            future.add_done_callback(partial(_ended, due, notes, clock))
+    return sent
+
+
+def _ended(due: float, notes: Notes, clock: Callable[[], float], future: Future[Any]) -> None:
+    now = clock()
+    try:
+        error = future.exception()
+    except CancelledError as cancelled:
+        error = cancelled
+    if error is None:
+        notes.ok(now, now - due)
+    else:
+        notes.failed(now, code_of(error))
+
+
+class ClosedLoop:
+    """``clients`` threads, each of which sends its next request when it has its answer.
+
+    Args:
+        call: Sends a request and returns when it is answered.
+        samples: The requests, in turn; each is copied.
+        clients: How many threads.
+        total: Ends after so many requests; None for when it is stopped.
+        clock: Seconds.
+    """
+
+    by_rate = True
+
+    def __init__(
+        self,
+        call: Callable[[dict[str, Any]], object],
+        samples: Sequence[dict[str, Any]],
+        clients: int,
+        *,
+        total: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.about = {"kind": "closed", "clients": clients}
+        self.clock_covers = CLOSED_CLOCK
+        self.notes = [Notes() for _ in range(clients)]
+        self._running = True
+        self._turns = itertools.count()
+        self._total = total
+        self._threads = [
+            threading.Thread(
+                target=client,
+                args=(call, _copies(samples, k), notes, self._goes_on, clock),
+                name=f"headrace-bench-{k}",
+                daemon=True,
+            )
+            for k, notes in enumerate(self.notes)
+        ]
+
+    def _goes_on(self) -> bool:
+        return self._running and (self._total is None or next(self._turns) < self._total)
+
+    def start(self) -> None:
+        """Let the clients begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Let no client send any more."""
+        self._running = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether no client sends any more."""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def join(self, seconds: float | None = None) -> None:
+        """Wait for the clients, ``seconds`` for all of them; None for as long as they take."""
+        until = None if seconds is None else time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(None if until is None else max(0.0, until - time.monotonic()))
+
+
+class OpenLoop:
+    """One thread that sends each request when it is due.
+
+    Args:
+        submit: Sends a request and gives a future of it.
+        samples: The requests, in turn; each is copied.
+        arrivals: When, in seconds from the start.
+        about: What it is called in the figures: ``{"kind": "open", "rate": 200}``.
+        clock: Seconds.
+    """
+
+    by_rate = False
+
+    def __init__(
+        self,
+        submit: Callable[[dict[str, Any]], Future[Any]],
+        samples: Sequence[dict[str, Any]],
+        arrivals: Iterable[float],
+        about: dict[str, Any],
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.about = about
+        self.clock_covers = OPEN_CLOCK
+        self.notes = [Notes()]
+        stopped = threading.Event()
+        self._stopped = stopped
+
+        def pause(seconds: float) -> bool:
+            return stopped.wait(seconds) if seconds > 0 else stopped.is_set()
+
+        work = (submit, _copies(samples, 0), arrivals, self.notes[0], pause, clock)
+        self._thread = threading.Thread(
+            target=send, args=work, name="headrace-bench-arrivals", daemon=True
+        )
+
+    def start(self) -> None:
+        """Let requests arrive."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let no more arrive."""
+        self._stopped.set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether all have arrived."""
+        return not self._thread.is_alive()
+
+    def join(self, seconds: float | None = None) -> None:
+        """Wait for the thread that sends."""
+        self._thread.join(seconds)
+
+
+def _copies(samples: Sequence[dict[str, Any]], first: int) -> Iterator[dict[str, Any]]:
+    """Give copies of the samples in turn, without end, from number ``first`` on."""
+    start = first % len(samples)
+    for sample in itertools.cycle([*samples[start:], *samples[:start]]):
+        yield dict(sample)

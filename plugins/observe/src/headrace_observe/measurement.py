@@ -1,0 +1,232 @@
+"""One point of a measurement: warm up a load, watch it in windows until they agree, and sum up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace_observe.figures import batch_sizes, latency_histogram, latency_ms
+from headrace_observe.notes import Notes, Window, agree, gathered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Load", "Plan", "Point", "measure"]
+
+WINDOWS = 3
+"""So many windows in a row must agree."""
+
+
+class Load(Protocol):
+    """What is measured; see `headrace_observe.load`."""
+
+    about: dict[str, Any]
+    clock_covers: str
+    notes: list[Notes]
+    by_rate: bool
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is sent any more."""
+
+    def start(self) -> None:
+        """Begin to send."""
+
+    def stop(self) -> None:
+        """Send no more."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long a load is watched.
+
+    Attributes:
+        warm_up_s: Before the first window.
+        window_s: Length of a window; it is longer where fewer than ten requests end in it.
+        tolerance: How far three windows in a row may differ, as a share of their mean.
+        seconds: One window of this length instead; None to watch until the windows agree.
+        longest_s: When to end though they do not agree.
+    """
+
+    warm_up_s: float = 1.0
+    window_s: float = 1.0
+    tolerance: float = 0.05
+    seconds: float | None = None
+    longest_s: float = 30.0
+
+
+@dataclass
+class Point:
+    """The figures of one load on one configuration.
+
+    Attributes:
+        load: ``{"kind": "closed", "clients": 10}`` or ``{"kind": "open", "rate": 200.0}``.
+        clock: What the latencies cover.
+        window: What was measured: all figures are of the requests that ended in it.
+        stable: Whether three windows agreed; None where a fixed time was asked for.
+        interrupted: Whether Ctrl-C ended it.
+        nodes: Counts by batch size per node.
+        usage: CPU and GPU use, as `headrace_observe.usage` gives them.
+        more: Further keys of the JSON object.
+    """
+
+    load: dict[str, Any]
+    clock: str
+    window: Window
+    stable: bool | None = None
+    interrupted: bool = False
+    nodes: dict[str, Counter[int]] = field(default_factory=dict)
+    usage: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def throughput_rps(self) -> float:
+        """Successful requests per second."""
+        return self.window.throughput_rps
+
+    @property
+    def latency_ms(self) -> dict[str, float | None]:
+        """Mean, p50, p90, p99 and max of the successful requests, in milliseconds."""
+        return latency_ms(self.window.latencies)
+
+    def count_batches(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Take the batches that ran between two ``stats()`` of a pipeline."""
+        was = _batches(before)
+        self.nodes = {
+            name: sizes - was.get(name, Counter()) for name, sizes in _batches(after).items()
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the figures as plain data for JSON."""
+        return {
+            "load": self.load,
+            "clock": self.clock,
+            "seconds": round(self.window.seconds, 4),
+            "stable": self.stable,
+            "interrupted": self.interrupted,
+            "ok": len(self.window.latencies),
+            "failed": dict(sorted(self.window.failed.items())),
+            "throughput_rps": round(self.throughput_rps, 3),
+            "latency_ms": self.latency_ms,
+            "latency_histogram": latency_histogram(self.window.latencies),
+            "batch_size": {name: batch_sizes(sizes) for name, sizes in self.nodes.items()},
+            **self.usage,
+            **self.more,
+        }
+
+
+def measure(
+    load: Load,
+    plan: Plan,
+    *,
+    stats: Callable[[], Mapping[str, Any]] = dict,
+    meter: Callable[[], Callable[[], dict[str, Any]]] = lambda: dict,
+    clock: Callable[[], float] = time.perf_counter,
+    wait: Callable[[float], object] | None = None,
+) -> Point:
+    """Run a load and give its figures; the load is stopped at the end.
+
+    Ctrl-C ends it early: the figures are then those of what was measured until then.
+
+    Args:
+        load: The load, not started.
+        plan: How long it is watched.
+        stats: ``stats()`` of the pipeline, for batch sizes.
+        meter: Called at the beginning of a window; what it gives is called at the end, and gives
+            what was used in between.
+        clock: Seconds, the clock of the load.
+        wait: Waits so many seconds.
+    """
+    watch = _Watch(load, plan, stats, meter, clock, wait or threading.Event().wait)
+    try:
+        load.start()
+        watch.run()
+    except KeyboardInterrupt:
+        watch.interrupted = True
+    finally:
+        load.stop()
+    return watch.point()
+
+
+class _Watch:
+    """The windows of one load, as they come."""
+
+    def __init__(
+        self,
+        load: Load,
+        plan: Plan,
+        stats: Callable[[], Mapping[str, Any]],
+        meter: Callable[[], Callable[[], dict[str, Any]]],
+        clock: Callable[[], float],
+        wait: Callable[[float], object],
+    ) -> None:
+        self._load, self._plan = load, plan
+        self._stats, self._meter, self._clock, self._wait = stats, meter, clock, wait
+        self.interrupted = False
+        self._stable: bool | None = None
+        # Per window its start with the batch counts and the meter of that moment.
+        self._starts: list[tuple[float, Mapping[str, Any], Callable[[], dict[str, Any]]]] = []
+        self._windows: list[Window] = []
+        self._first = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._starts.append((self._clock(), self._stats(), self._meter()))
+
+    def run(self) -> None:
+        """Watch until the windows agree, the time is over, or nothing is sent any more."""
+        plan = self._plan
+        self._rest(plan.warm_up_s)
+        self._starts.clear()
+        self._begin()
+        if plan.seconds is not None:
+            self._rest(plan.seconds)
+            return
+        self._stable = False
+        last_moment = self._clock() + plan.longest_s
+        while not self._stable and self._clock() < last_moment and not self._load.ended:
+            self._rest(plan.window_s)
+            start, end = self._starts[-1][0], self._clock()
+            window = gathered(self._load.notes, start, end)
+            if not window.tells:
+                continue
+            self._windows.append(window)
+            latest = self._windows[-WINDOWS:]
+            self._stable = len(latest) == WINDOWS and agree(
+                latest, plan.tolerance, by_rate=self._load.by_rate
+            )
+            if self._stable:
+                self._first = len(self._windows) - WINDOWS
+            else:
+                self._begin()
+
+    def _rest(self, seconds: float) -> None:
+        until = self._clock() + seconds
+        while not self._load.ended and (left := until - self._clock()) > 0:
+            self._wait(min(left, 0.2))
+
+    def point(self) -> Point:
+        """Sum up: over the windows that agree, else over all since the warm-up."""
+        end = self._clock()
+        start, before, used = self._starts[min(self._first, len(self._starts) - 1)]
+        point = Point(
+            load=self._load.about,
+            clock=self._load.clock_covers,
+            window=gathered(self._load.notes, start, end),
+            stable=self._stable,
+            interrupted=self.interrupted,
+            usage=used(),
+        )
+        point.count_batches(before, self._stats())
+        return point
+
+
+def _batches(stats: Mapping[str, Any]) -> dict[str, Counter[int]]:
+    """Give the counts by batch size of each node from ``stats()``."""
+    return {
+        name: Counter({int(size): n for size, n in node["batch_size"]["histogram"].items()})
+        for name, node in stats.get("nodes", {}).items()
+    }

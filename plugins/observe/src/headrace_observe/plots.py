@@ -1,0 +1,124 @@
+"""Pictures of measurements, by matplotlib: PNG, SVG or PDF by the suffix, or one HTML page."""
+
+from __future__ import annotations
+
+import html
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import InputError
+from headrace_observe.extras import library
+from headrace_observe.files import write_whole
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["Panel", "as_svg", "check_plot", "load_panels", "plot"]
+
+SUFFIXES = (".png", ".svg", ".pdf", ".html")
+
+
+@dataclass
+class Panel:
+    """One set of axes.
+
+    Attributes:
+        x, y: What the axes are called, with units.
+        lines: Points per label, drawn as a line.
+        dots: Points per label, drawn alone.
+        log_x: Whether the x axis is logarithmic.
+    """
+
+    x: str
+    y: str
+    lines: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    dots: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    log_x: bool = False
+
+
+def check_plot(path: str | os.PathLike[str] | None) -> None:
+    """Refuse a picture that could not be made, before anything is measured.
+
+    Raises:
+        InputError: No format has that suffix.
+        MissingDependencyError: matplotlib is not installed: the extra ``[plot]``.
+    """
+    if path is None:
+        return
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise InputError(f"--plot {path}: expected a name that ends in {', '.join(SUFFIXES)}")
+    library("matplotlib.figure", "plot", "a plot")
+
+
+def _drawn(panels: Sequence[Panel], title: str) -> Any:
+    figure = library("matplotlib.figure", "plot", "a plot").Figure(
+        figsize=(5.5 * len(panels), 4), layout="constrained"
+    )
+    figure.suptitle(title)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for label, points in panel.lines.items():
+            axes.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
+        for label, points in panel.dots.items():
+            axes.scatter(*zip(*points, strict=True), label=label)
+        axes.set_xlabel(panel.x)
+        axes.set_ylabel(panel.y)
+        if panel.log_x:
+            axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        axes.grid(visible=True, alpha=0.3)
+        if panel.lines or panel.dots:
+            axes.legend()
+    return figure
+
+
+def as_svg(panels: Sequence[Panel], title: str) -> str:
+    """Draw panels side by side; give the text of an ``<svg>`` element."""
+    held = io.StringIO()
+    _drawn(panels, title).savefig(held, format="svg")
+    text = held.getvalue()
+    return text[text.index("<svg") :]
+
+
+def plot(path: str | os.PathLike[str], panels: Sequence[Panel], title: str) -> None:
+    """Draw panels side by side into a file that is whole or not there.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+        OSError: The file cannot be written.
+    """
+    if Path(path).suffix.lower() == ".html":
+        page = (
+            f'<!doctype html><html lang="en"><meta charset="utf-8">'
+            f"<title>{html.escape(title)}</title><body>{as_svg(panels, title)}</body></html>\n"
+        )
+        write_whole(path, lambda part: part.write_text(page, encoding="utf-8"))
+        return
+    figure = _drawn(panels, title)
+    write_whole(path, lambda part: figure.savefig(part, dpi=120))
+
+
+def load_panels(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[Panel]:
+    """Give throughput and latency over the load, for each kind of load that there is.
+
+    Args:
+        rows: The name of a configuration and a point of it, as `Point.to_dict` gives that.
+    """
+    panels: list[Panel] = []
+    found = list(rows)
+    axes = {"closed": ("clients", "clients"), "open": ("rate", "arrivals per second")}
+    for kind, (key, called) in axes.items():
+        throughput, latency = Panel(called, "requests per second"), Panel(called, "latency, ms")
+        for name, point in found:
+            if point["load"]["kind"] != kind or point["latency_ms"]["p50"] is None:
+                continue
+            x = float(point["load"][key])
+            throughput.lines.setdefault(name, []).append((x, point["throughput_rps"]))
+            for percent in ("p50", "p99"):
+                y = point["latency_ms"][percent]
+                latency.lines.setdefault(f"{name}, {percent}", []).append((x, y))
+        if throughput.lines:
+            panels += [throughput, latency]
+    return panels

@@ -1,0 +1,55 @@
+"""Figures as rows of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["HEADINGS", "load_name", "row"]
+
+HEADINGS = (
+    "load",
+    "req/s",
+    "p50 ms",
+    "p90 ms",
+    "p99 ms",
+    "max ms",
+    "failed",
+    "mean batch",
+    "CPU cores",
+    "GPU %",
+    "stable",
+)
+
+
+def load_name(load: dict[str, Any]) -> str:
+    """Give a short name of a load: ``10 clients``, ``200/s``, ``arrivals.txt``."""
+    if load["kind"] == "closed":
+        return "1 client" if load["clients"] == 1 else f"{load['clients']} clients"
+    return f"{load['rate']:g}/s" if load["kind"] == "open" else str(load["file"])
+
+
+def row(point: dict[str, Any]) -> list[str]:
+    """Give the cells of one point, in the order of `HEADINGS`; an unknown figure is ``-``."""
+    latency = point["latency_ms"]
+    batches = {name: sizes["mean"] for name, sizes in point["batch_size"].items() if sizes["mean"]}
+    means = [
+        f"{name} {mean:.2f}" if len(batches) > 1 else f"{mean:.2f}"
+        for name, mean in batches.items()
+    ]
+    failed = ", ".join(f"{code} {count}" for code, count in point["failed"].items())
+    gpu = [one["utilisation_percent"] for one in point.get("gpu", ())]
+    stable = {None: "-", True: "yes", False: "no"}[point["stable"]]
+    return [
+        load_name(point["load"]),
+        f"{point['throughput_rps']:.1f}",
+        *(_number(latency[name]) for name in ("p50", "p90", "p99", "max")),
+        failed or "0",
+        ", ".join(means) or "-",
+        f"{point['cpu']['cores']:.2f}" if "cpu" in point else "-",
+        ", ".join("-" if one is None else str(one) for one in gpu) or "-",
+        "interrupted" if point["interrupted"] else stable,
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

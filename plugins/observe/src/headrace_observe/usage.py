@@ -1,0 +1,70 @@
+"""What a span of time used: processor time of this process and its children, and the GPUs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import MissingDependencyError
+from headrace_observe.gpu import gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["meter"]
+
+
+def meter() -> Callable[[], dict[str, Any]]:
+    """Begin to measure; give what ends it.
+
+    Returns:
+        A function that gives ``{"cpu": {"cores", "source", "usable"}, "gpu": [...]}``. ``cores`` is
+        processor time per second, of this process and, where psutil is installed (the extra
+        ``[gpu]``), of its children; ``source`` says which. ``gpu`` has ``index``, ``name``,
+        ``utilisation_percent`` and ``memory_used_bytes`` of each GPU as they are at the end.
+    """
+    seconds, source = _clock_of_processors()
+    began, used = time.perf_counter(), seconds()
+
+    def ended() -> dict[str, Any]:
+        span = time.perf_counter() - began
+        cores = (seconds() - used) / span if span > 0 else 0.0
+        cpu = {"cores": round(max(0.0, cores), 3), "source": source, "usable": _usable()}
+        return {"cpu": cpu, "gpu": _gpus()}
+
+    return ended
+
+
+def _usable() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def _clock_of_processors() -> tuple[Callable[[], float], str]:
+    try:
+        psutil = importlib.import_module("psutil")
+    except ImportError:
+        return time.process_time, "this process"
+    here = psutil.Process()
+
+    def seconds() -> float:
+        total = 0.0
+        for one in [here, *here.children(recursive=True)]:
+            try:
+                times = one.cpu_times()
+            except psutil.Error:  # it has ended meanwhile
+                continue
+            total += times.user + times.system
+        return total
+
+    return seconds, "this process and its children"
+
+
+def _gpus() -> list[dict[str, Any]]:
+    keys = ("index", "name", "utilisation_percent", "memory_used_bytes")
+    try:
+        return [{key: one[key] for key in keys} for one in gpus()]
+    except MissingDependencyError:
+        return []

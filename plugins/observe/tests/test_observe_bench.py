@@ -1,0 +1,167 @@
+"""``headrace bench`` and ``Benchmark``: what they send, give and leave."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import headrace
+import headrace_observe
+from headrace_cli.app import app
+
+SHORT = ["--seconds", "0.05", "--warm-up", "0"]
+MAIN = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from headrace_cli import main; main()"
+)
+
+
+def run(*args):
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def measured(*args):
+    done = run("bench", *args, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_the_figures_of_two_configurations_in_turn(tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"abc")
+    plot = tmp_path / "load.html"
+    found = measured(
+        "Identity",
+        tmp_path,
+        "--against",
+        "S[Identity,Identity]",
+        "--clients",
+        "1,2",
+        "--rate",
+        "200",
+        "--plot",
+        plot,
+        *SHORT,
+    )
+    first, second = found["configurations"]
+    assert [p["load"] for p in first["points"]] == [
+        {"kind": "closed", "clients": 1},
+        {"kind": "closed", "clients": 2},
+        {"kind": "open", "rate": 200.0},
+    ]
+    for base, other in zip(first["points"], second["points"], strict=True):
+        ratio = other["throughput_rps"] / base["throughput_rps"]
+        assert other["ratio"]["throughput"] == pytest.approx(ratio, rel=1e-3)
+        assert base["ok"] > 0
+        assert "call of pipe(request)" in base["clock"] or "intended arrival" in base["clock"]
+        assert base["latency_ms"]["p50"] <= base["latency_ms"]["p99"] <= base["latency_ms"]["max"]
+    assert plot.read_text().count("<svg") == 1
+
+
+def test_times_of_batches_are_saved_and_other_probes_stay(tmp_path):
+    config = tmp_path / "own.toml"
+    other = tmp_path / "other.json"
+    config.write_text(
+        f'backend = "Identity"\nmax = 4\n[global]\nprobes = ["BatchTimes(path={other.name})"]\n'
+    )
+    times = tmp_path / "times.json"
+    found = measured(config, "--data", "uint8:4", "--clients", "3", "--save-times", times, *SHORT)
+    assert found["configurations"][0]["points"][0]["ok"] > 0
+    for path in (times, other):
+        sizes = json.loads(path.read_text())["nodes"]["main"]
+        assert sizes["1"]["ms"] == sorted(sizes["1"]["ms"])
+        assert sizes["1"]["count"] > 0
+
+
+def test_a_table_says_what_the_clock_covers():
+    done = run("bench", "Identity", "--data", "uint8:4", "--clients", "1", *SHORT)
+    assert done.exit_code == 0
+    assert "req/s" in done.stdout
+    assert "The clock of 1 client: from the call of pipe(request) to its return" in done.stdout
+
+
+def test_failures_are_counted_by_code_and_end_with_one():
+    done = run("bench", "HasKey(k)[Nothing,Identity]", "--data", "uint8:4", *SHORT)
+    assert (done.exit_code, "Nothing" in done.output) == (2, True)
+    done = run("bench", "DecodeMat", "--data", "uint8:40", "--clients", "1", "--json", *SHORT)
+    (point,) = json.loads(done.stdout)["configurations"][0]["points"]
+    assert (done.exit_code, point["ok"], list(point["failed"])) == (1, 0, ["input"])
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "give INPUT files, or --data"),
+        (["--data", "f:1"], "expected dtype:shape"),
+        (["--data", "uint8", "--clients", "0"], "--clients: expected whole numbers above 0"),
+        (["--data", "uint8", "--stable", "much"], "--stable: expected a percentage"),
+        (["--data", "uint8", "--plot", "a.gif"], "--plot a.gif: expected a name that ends in .png"),
+        (["--data", "uint8", "--plot", "no/a.png"], "--plot no/a.png: its folder does not exist"),
+        (["--data", "uint8", "--arrivals", "none.txt"], "the arrivals in none.txt cannot be read"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_built(args, message):
+    done = run("bench", "Identity", *args)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_an_interrupt_leaves_complete_figures_and_130(tmp_path):
+    (tmp_path / "stop.py").write_text(
+        "import os, signal, headrace\n"
+        "@headrace.register('Stop')\n"
+        "class Stop:\n"
+        "    calls = 0\n"
+        "    def forward(self, batch):\n"
+        "        Stop.calls += 1\n"
+        "        if Stop.calls == 50:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "        for request in batch:\n"
+        "            request['result'] = request['data']\n"
+    )
+    (tmp_path / "stop.toml").write_text('import = ["stop.py"]\nbackend = "Stop"\n')
+    args = ["bench", "stop.toml", "--data", "uint8:4", "--clients", "1", "--seconds", "60"]
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, *args, "--warm-up", "0", "--json", "--plot", "p.svg"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 130, done.stderr
+    found = json.loads(done.stdout)
+    (point,) = found["configurations"][0]["points"]
+    assert found["interrupted"]
+    assert point["interrupted"]
+    assert point["ok"] >= 40
+    assert (tmp_path / "p.svg").read_text().rstrip().endswith("</svg>")
+
+
+def test_a_benchmark_from_python_counts_what_was_asked_for():
+    with headrace_observe.Benchmark({"backend": "Identity", "max": 4}) as bench:
+        with pytest.raises(ValueError, match="add_input"):
+            bench.benchmark()
+        bench.add_input({"data": 1})
+        bench.add_input({"data": 2})
+        assert bench.run_once({"data": 3})["result"] == 3
+        point = bench.benchmark(clients=3, total=50, warm_up=7)
+        assert len(point.window.latencies) == 50
+        batches = point.to_dict()["batch_size"]["main"]["histogram"]
+        assert sum(int(size) * count for size, count in batches.items()) == 50
+        assert bench.pipeline.stats()["nodes"]["main"]["ok"] == 58
+        with pytest.raises(ValueError, match="clients=0"):
+            bench.benchmark(clients=0)
+    with pytest.raises(headrace.errors.ClosedError):
+        bench.run_once({"data": 1})
+
+
+def test_a_pipeline_that_was_given_stays_open():
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        with headrace_observe.Benchmark(pipe) as bench:
+            bench.add_input({"data": 1})
+            bench.benchmark(total=3, warm_up=0)
+        assert pipe({"data": 1})["result"] == 1
