@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import headrace
+from headrace.policies import BatchPolicy, BestFit, DispatchPolicy, Greedy
 
 
 def test_a_record_per_plugin_with_its_state_and_reason(site, monkeypatch):
@@ -103,6 +104,29 @@ def test_why_a_name_is_unknown(site):
     assert headrace.plugins.qualifier("Headrace_CV") == "cv"
 
 
+def test_policies_are_those_that_a_pipeline_would_have():
+    class Both(BatchPolicy, DispatchPolicy):
+        class Options(headrace.Options):
+            wait_ms: float = 1
+
+    headrace.register("Both", Both)
+    found = headrace.plugins.policies(
+        {
+            "a": {"backend": "Identity", "next": "b", "max": 4, "batching_timeout": 5},
+            "b": {
+                "backend": "Identity",
+                "batch_policy": "Both(wait_ms=3)",
+                "dispatch_policy": "Both",
+            },
+        }
+    )
+    batch, dispatch = found["a"]
+    assert (type(batch), type(dispatch)) == (Greedy, BestFit)
+    assert batch.options.batching_timeout == 5
+    assert found["b"][0] is found["b"][1]
+    assert found["b"][0].options.wait_ms == 3
+
+
 def test_the_public_names_are_these_and_the_readme_has_them_all():
     assert sorted(headrace.plugins.__all__) == [
         "BuiltExpression",
@@ -115,6 +139,7 @@ def test_the_public_names_are_these_and_the_readme_has_them_all():
         "core",
         "findings",
         "installed",
+        "policies",
         "qualifier",
         "refresh",
         "resolve",

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from headrace._plan import Element as PlannedElement
     from headrace._plan import NodePlan
     from headrace.keys import Request
+    from headrace.policies import BatchPolicy, DispatchPolicy
 
-__all__ = ["BuiltExpression", "Element", "build", "resolve"]
+__all__ = ["BuiltExpression", "Element", "build", "policies", "resolve"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +119,35 @@ def resolve(source: str | Path | Mapping[str, Any] | PipelineConfig) -> Element 
 
     found = _only_node(PipelineConfig.load(source)).backend
     return None if found is None else _element(found)
+
+
+def policies(
+    source: str | Path | Mapping[str, Any] | PipelineConfig,
+) -> dict[str, tuple[BatchPolicy, DispatchPolicy]]:
+    """Make the policies of each node, as a pipeline of this configuration would have them.
+
+    They are new objects, for a test or a simulation that asks them with a clock of its own; a class
+    that is named for both keys is one object.
+
+    Args:
+        source: A configuration, as for `headrace.pipe`.
+
+    Returns:
+        Per node its batch policy and its dispatch policy.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+        SetupError: The class of a policy raised.
+    """
+    from headrace._build.instances import PolicyFactory
+    from headrace._pipeline_config import PipelineConfig
+
+    made: dict[str, tuple[BatchPolicy, DispatchPolicy]] = {}
+    for name, node in PipelineConfig.load(source)._plan.nodes.items():
+        batch = PolicyFactory(node.batch_policy, name)()
+        one = node.dispatch_policy.cls is node.batch_policy.cls
+        made[name] = (batch, batch if one else PolicyFactory(node.dispatch_policy, name)())
+    return made
 
 
 def _only_node(config: PipelineConfig) -> NodePlan:

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace._built import BuiltExpression, Element, build, resolve
+from headrace._built import BuiltExpression, Element, build, policies, resolve
 from headrace._registry import BackendSpec, PluginRecord, normalised_plugin, registry
 from headrace._registry.catalogue import (
     CORE_BACKENDS,
@@ -54,6 +54,7 @@ __all__ = [
     "core",
     "findings",
     "installed",
+    "policies",
     "qualifier",
     "refresh",
     "resolve",

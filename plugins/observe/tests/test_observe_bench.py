@@ -84,8 +84,8 @@ def test_a_table_says_what_the_clock_covers():
 
 
 def test_failures_are_counted_by_code_and_end_with_one():
-    done = run("bench", "HasKey(k)[Nothing,Identity]", "--data", "uint8:4", *SHORT)
-    assert (done.exit_code, "Nothing" in done.output) == (2, True)
+    done = run("bench", "HasKey(k)[NoSuchWord,Identity]", "--data", "uint8:4", *SHORT)
+    assert (done.exit_code, "NoSuchWord" in done.output) == (2, True)
     done = run("bench", "DecodeMat", "--data", "uint8:40", "--clients", "1", "--json", *SHORT)
     (point,) = json.loads(done.stdout)["configurations"][0]["points"]
     assert (done.exit_code, point["ok"], list(point["failed"])) == (1, 0, ["input"])
