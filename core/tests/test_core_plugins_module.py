@@ -109,7 +109,7 @@ def test_policies_are_those_that_a_pipeline_would_have():
         class Options(headrace.Options):
             wait_ms: float = 1
 
-    headrace.register("Both", Both)
+    headrace.register("BothForATool", Both)
     found = headrace.plugins.policies(
         {
             "a": {"backend": "Identity", "next": "b", "max": 4, "batching_timeout": 5},
