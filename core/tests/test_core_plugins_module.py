@@ -115,8 +115,8 @@ def test_policies_are_those_that_a_pipeline_would_have():
             "a": {"backend": "Identity", "next": "b", "max": 4, "batching_timeout": 5},
             "b": {
                 "backend": "Identity",
-                "batch_policy": "Both(wait_ms=3)",
-                "dispatch_policy": "Both",
+                "batch_policy": "BothForATool(wait_ms=3)",
+                "dispatch_policy": "BothForATool",
             },
         }
     )
