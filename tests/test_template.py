@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
+from typer.testing import CliRunner
 
 import headrace
+from headrace_cli.app import app
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,14 +26,16 @@ ROOT = Path(__file__).resolve().parents[1]
 TEMPLATE = ROOT / "templates" / "backend"
 
 
-def new(*arguments, cwd) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "headrace", "new", "backend", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-    )
+def new(*arguments: object, cwd: Path) -> SimpleNamespace:
+    """Run the command in this process; the fixture `made` runs it in one of its own."""
+    before = Path.cwd()
+    os.chdir(cwd)
+    try:
+        arguments = ("new", "backend", *map(str, arguments))
+        done = CliRunner().invoke(app, list(arguments), prog_name="headrace")
+    finally:
+        os.chdir(before)
+    return SimpleNamespace(returncode=done.exit_code, stdout=done.stdout, stderr=done.stderr)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -44,7 +50,8 @@ def tree(folder: Path) -> dict[str, bytes]:
 def made(tmp_path_factory) -> Path:
     """The distribution of a backend named GaussBlur."""
     folder = tmp_path_factory.mktemp("made")
-    done = new("GaussBlur", cwd=folder)
+    command = [sys.executable, "-m", "headrace", "new", "backend", "GaussBlur"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert (done.returncode, done.stdout) == (0, "headrace-gauss-blur\n"), done.stderr
     return folder / "headrace-gauss-blur"
 
