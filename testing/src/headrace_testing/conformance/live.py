@@ -1,4 +1,4 @@
-"""The backend under test, built as a pipeline builds it, and called directly."""
+"""The backend under test: built as a pipeline builds it, and called without a queue."""
 
 from __future__ import annotations
 

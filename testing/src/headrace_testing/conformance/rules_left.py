@@ -31,7 +31,7 @@ _MEMORY_BYTES = 1 << 20
 
 
 def _life(subject: Subject) -> None:
-    """Build it, run a good batch and a bad request, close it."""
+    """Build the backend, run a valid batch and an invalid request, and close the backend."""
     live = subject.build()
     live.results(live.take(subject.item))
     live.alone({})
@@ -47,7 +47,7 @@ def _measured(subject: Subject) -> dict[str, list[int]]:
 
 
 def _lives(subject: Subject) -> dict[str, list[int]]:
-    """Count after several lives; the first may leave what a library starts once and keeps."""
+    """Count after each of several lives; what a library starts once and keeps is there after the first."""
     with _temporary_folder() as temporary:
         return _counted(subject, temporary)
 
@@ -66,7 +66,7 @@ def _counted(subject: Subject, temporary: Path) -> dict[str, list[int]]:
 
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """Let all temporary files of the process be made in a folder that nobody else uses."""
+    """Make the process put its temporary files into a folder of their own."""
     names = ("TMPDIR", "TEMP", "TMP")
     before, environ = tempfile.tempdir, {name: os.environ.get(name) for name in names}
     with tempfile.TemporaryDirectory(prefix="headrace-conformance-") as folder:
@@ -86,7 +86,7 @@ def _temporary_folder() -> Iterator[Path]:
 def _quiet(
     counters: dict[str, Callable[[], int]], before: dict[str, int]
 ) -> dict[str, Callable[[], int]]:
-    """Give what ends by itself a moment for it."""
+    """Wait, for at most 0.6 s, until what ends by itself has ended; then give the counters."""
     pause = threading.Event()
     for turn in range(_PATIENCE):
         if all(counters[name]() <= limit for name, limit in before.items()):

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["DISTINCT", "Subject", "replaced"]
 
 DISTINCT = 17
-"""How many different requests there are in large batches, where they come again and again.
+"""How many different requests a large batch holds; it repeats them.
 
-A prime number, so that results which are moved by a part of a batch are seen.
+A prime number: where results are shifted by half or a quarter of a batch, they belong to other requests.
 """
 
 
@@ -116,7 +116,7 @@ class Subject:
     # What is built.
 
     def build(self, instance_num: int = 1) -> Live:
-        """Build it; it is closed at the end of the run, unless the caller does so before."""
+        """Build the backend; the run closes it at its end, unless the caller has called `done` before."""
         config = self.config if instance_num == 1 else self.load(instance_num=instance_num)
         asked = self.settings().get("max")
         live = Live(config, None if asked is None else int(asked))
@@ -124,10 +124,10 @@ class Subject:
         return live
 
     def done(self, live: Live) -> None:
-        """Close one.
+        """Close a backend that `build` gave.
 
         Raises:
-            Broken: Its ``close`` failed.
+            Broken: Its ``close`` raised an exception.
         """
         self._open.remove(live)
         errors = live.close()
@@ -135,18 +135,18 @@ class Subject:
             raise Broken(f"close failed: {type(errors[0]).__name__}: {errors[0]}") from errors[0]
 
     def close(self) -> None:
-        """Close what is still open."""
+        """Close every backend that was built and not closed yet."""
         while self._open:
             self._open.pop().close()
 
     @cached_property
     def live(self) -> Live:
-        """The one that only ever sees requests that are right."""
+        """The backend, built once for all rules; it is only ever called with valid requests."""
         return self.build()
 
     @cached_property
     def tried(self) -> Live:
-        """The one that gets the wrong ones."""
+        """The backend, built a second time; the rules about errors call it with invalid requests."""
         return self.build()
 
     # Requests.
@@ -164,7 +164,7 @@ class Subject:
         return self.item(k % DISTINCT)
 
     def expected(self, k: int) -> Any:
-        """Give what request ``k`` gives alone, in an instance that sees only right ones."""
+        """Give the result that request ``k`` gets alone in `live`, where no invalid request has run."""
         if k not in self._expected:
             self._expected[k] = kept(self.live.result_alone(self.item(k)))
         return self._expected[k]
