@@ -34,6 +34,10 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         str, typer.Option(help="The address to listen on; 0.0.0.0 for all.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: a free one.")] = 8000,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="The port of gRPC; without it REST alone is served."),
+    ] = None,
     drain_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds for requests to end after SIGTERM.")
     ] = 30.0,
@@ -85,6 +89,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         entries,
         host=host,
         port=port,
+        grpc_port=grpc_port,
         limits=limits,
         debug_errors=debug_errors,
         priority_default=priority_default,
@@ -106,7 +111,8 @@ def _until_signal(server: Server, drain_timeout: float) -> int:
     before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         server.start()
-        typer.echo(f"serving {server.url}", err=True)
+        also = "" if server.grpc_port is None else f" and grpc://{server.host}:{server.grpc_port}"
+        typer.echo(f"serving {server.url}{also}", err=True)
         if server.is_open_to_others:
             typer.echo("warning: everybody who reaches this address can send requests", err=True)
         while not came.wait(3600.0):

@@ -16,7 +16,8 @@ class Limits:
         max_inflight_bytes: The bodies of all requests that are being received or answered.
         max_header_bytes: Names and values of the headers of one request.
         max_connections: Connections of HTTP that are open at a time.
-        receive_timeout_s: Seconds in which a request must have arrived, from its first byte; a new
+        max_streams: Calls of gRPC that are open on one connection at a time.
+        receive_timeout_s: Seconds in which a request of HTTP must have arrived, from its first byte; a new
             connection must send that byte within the same time.
         keep_alive_s: Seconds that a connection may be idle between two requests.
         max_items: Elements of an input of items, each of which is a request of the pipeline.
@@ -27,6 +28,7 @@ class Limits:
     max_inflight_bytes: int = 1 << 30
     max_header_bytes: int = 64 << 10
     max_connections: int = 4096
+    max_streams: int = 1024
     receive_timeout_s: float = 60.0
     keep_alive_s: float = 75.0
     max_items: int = 4096

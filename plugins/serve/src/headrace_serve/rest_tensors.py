@@ -21,13 +21,21 @@ from headrace_serve.messages import Asked, Tensor
 if TYPE_CHECKING:
     from headrace_serve.messages import Answer
 
-__all__ = ["HEADER_LENGTH", "Wanted", "read_body", "read_shape", "tensor_bytes", "write_body"]
+__all__ = [
+    "HEADER_LENGTH",
+    "UNSUPPORTED_PARAMETERS",
+    "Wanted",
+    "read_body",
+    "read_shape",
+    "tensor_bytes",
+    "write_body",
+]
 
 HEADER_LENGTH = "inference-header-content-length"
 """The header that tells where the JSON ends and binary data begins."""
 
 _KEYS = ("id", "parameters", "inputs", "outputs")
-_UNSUPPORTED = (
+UNSUPPORTED_PARAMETERS = (
     "shared_memory_region",
     "shared_memory_offset",
     "shared_memory_byte_size",
@@ -152,7 +160,7 @@ class _Reader:
         parameters = _parameters(f"input {name!r}", document)
         size = parameters.get("binary_data_size")
         for key in parameters:
-            if key in _UNSUPPORTED:
+            if key in UNSUPPORTED_PARAMETERS:
                 raise UnsupportedError(
                     f"input {name!r}: {key} is not supported; send the data itself"
                 )
@@ -200,7 +208,7 @@ def _outputs(
         names.append(name)
         given = _parameters(f"output {name!r}", one)
         for key in given:
-            if key in _UNSUPPORTED:
+            if key in UNSUPPORTED_PARAMETERS:
                 raise UnsupportedError(f"output {name!r}: {key} is not supported")
             if key != "binary_data":
                 raise unknown_parameter(key, f"output {name!r}", ["binary_data"])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from headrace.errors import SetupError
+from headrace.errors import MissingDependencyError, SetupError
 from headrace_serve.http_protocol import protocol_class
 from headrace_serve.models import build_models
 from headrace_serve.rest import application
@@ -30,6 +30,8 @@ __all__ = ["Server"]
 logger = logging.getLogger("headrace.serve")
 
 _BACKLOG = 2048
+_TOLD_S = 2.0
+"""Seconds in which calls of gRPC that closing ended get their answers."""
 
 
 class Server:
@@ -42,7 +44,7 @@ class Server:
             print(server.url)
 
     Attributes:
-        host, port: Where it listens; the port is known once it is started.
+        host, port, grpc_port: Where it listens; ports are known once it is started.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Server:
         *,
         host: str = "127.0.0.1",
         port: int = 8000,
+        grpc_port: int | None = None,
         limits: Limits | None = None,
         debug_errors: bool = False,
         priority_default: int = 2,
@@ -60,16 +63,21 @@ class Server:
         Args:
             models: See `headrace_serve.entries.read_entries`.
             host: The address to listen on; only programs of this machine reach the default.
-            port: The port; 0 takes a free one.
+            port: The port of REST; 0 takes a free one.
+            grpc_port: The port of gRPC; 0 takes a free one, None serves REST alone.
             limits: Bounds; see `headrace_serve.Limits`.
             debug_errors: Whether clients are told the text of every error.
             priority_default: The priority of requests that say none; 1 is most urgent.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
+            MissingDependencyError: gRPC is asked for, and grpcio is not installed.
         """
         self.host = host
         self.port = port
+        self.grpc_port = grpc_port
+        if grpc_port is not None:
+            _check_grpc()
         catalogue = build_models(models)
         try:
             self._service = Service(
@@ -84,6 +92,8 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._state = ServerState()
+        self._grpc: Any = None
+        self._listening: asyncio.AbstractServer | None = None
         self._closing = threading.Lock()
         self._closed = False
 
@@ -122,7 +132,13 @@ class Server:
             target=self._run, args=(self._loop,), name="headrace-serve", daemon=True
         )
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._open(listener), self._loop).result()
+        opening = asyncio.run_coroutine_threadsafe(self._open(listener), self._loop)
+        try:
+            opening.result()
+        except BaseException:
+            listener.close()
+            self.close(timeout=2.0)
+            raise
 
     def close(self, *, timeout: float = 30.0) -> None:
         """Accept nothing new, let requests end within ``timeout`` seconds, and close the models.
@@ -163,6 +179,8 @@ class Server:
 
     async def _open(self, listener: socket.socket) -> None:
         service = self._service
+        if self.grpc_port is not None:
+            self._grpc, self.grpc_port = await _open_grpc(service, self.host, self.grpc_port)
         config = Config(
             application(service),
             lifespan="off",
@@ -193,7 +211,9 @@ class Server:
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
         self._service.draining = True
-        self._listening.close()
+        if self._listening is not None:
+            self._listening.close()
+        stopping = asyncio.create_task(self._stop_grpc(timeout))
         for connection in list(self._state.connections):
             connection.shutdown()
         if self._state.tasks:
@@ -208,8 +228,53 @@ class Server:
         for connection in list(self._state.connections):
             with contextlib.suppress(Exception):
                 connection.transport.close()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._listening.wait_closed(), 1.0)
+        await stopping
+        if self._listening is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._listening.wait_closed(), 1.0)
+
+    async def _stop_grpc(self, timeout: float) -> None:
+        """Refuse new calls, and let those there are end; two seconds more to be told of the end."""
+        if self._grpc is not None:
+            await self._grpc.stop(timeout + _TOLD_S)
+
+
+def _check_grpc() -> None:
+    try:
+        import google.protobuf  # noqa: F401
+        import grpc  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"serving gRPC needs {error.name}",
+            distribution="headrace-serve",
+            hint='Install it: pip install "headrace-serve[grpc]"',
+        ) from error
+
+
+async def _open_grpc(service: Service, host: str, port: int) -> tuple[Any, int]:
+    """Start the server of gRPC; give it, and the port."""
+    import grpc
+
+    from headrace_serve.grpc_service import add_services
+
+    options = [
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", service.limits.max_body_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", service.limits.max_streams),
+        ("grpc.max_metadata_size", service.limits.max_header_bytes),
+    ]
+    server = grpc.aio.server(options=options)
+    add_services(server, service)
+    try:
+        bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    except RuntimeError as error:
+        raise SetupError(
+            f"cannot listen on {host} port {port} for gRPC: {error}",
+            hint="Another program may use the port; choose another with --grpc-port.",
+        ) from error
+    await server.start()
+    return server, bound
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -1,0 +1,58 @@
+"""Reflection: tells tools as grpcurl which services and messages there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from headrace_serve.grpc_messages import FILES, SERVICES
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+__all__ = ["reflection"]
+
+_BY_NAME: Final = {file.name: file.SerializeToString() for file in FILES}
+_BY_SYMBOL: Final = {
+    f"{file.package}.{one.name}": file.name
+    for file in FILES
+    for kind in (file.message_type, file.enum_type, file.service)
+    for one in kind
+}
+
+
+def _file_with(symbol: str) -> bytes | None:
+    """Give the file of a symbol, which may be a part of a message or service."""
+    while symbol and symbol not in _BY_SYMBOL:
+        symbol = symbol.rpartition(".")[0]
+    return _BY_NAME[_BY_SYMBOL[symbol]] if symbol else None
+
+
+def reflection(answered: Any) -> Any:
+    """Give the handler for a stream of questions.
+
+    Args:
+        answered: The class of the answers, of one version of the service.
+    """
+
+    async def respond(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        async for request in requests:
+            made = answered(valid_host=request.host, original_request=request)
+            which = request.WhichOneof("message_request")
+            file = None
+            if which == "list_services":
+                for name in SERVICES:
+                    made.list_services_response.service.add(name=name)
+            elif which == "file_by_filename":
+                file = _BY_NAME.get(request.file_by_filename)
+            elif which == "file_containing_symbol":
+                file = _file_with(request.file_containing_symbol)
+            if file is not None:
+                made.file_descriptor_response.file_descriptor_proto.append(file)
+            elif which != "list_services":
+                made.error_response.error_code = grpc.StatusCode.NOT_FOUND.value[0]
+                made.error_response.error_message = "there is no such file or symbol"
+            yield made
+
+    return respond

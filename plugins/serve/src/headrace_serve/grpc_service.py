@@ -1,0 +1,274 @@
+"""The protocol over gRPC, in the event loop that serves REST."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from google.protobuf.json_format import ParseDict
+
+from headrace.errors import ClosedError, InputError
+from headrace_serve import described
+from headrace_serve.errors import NotAllowedError, UnsupportedError, refusal
+from headrace_serve.grpc_messages import message
+from headrace_serve.grpc_reflection import reflection
+from headrace_serve.grpc_tensors import REQUEST, RESPONSE, read_request, write_response
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from headrace_serve.service import Service
+
+__all__ = ["add_services"]
+
+logger = logging.getLogger("headrace.serve")
+
+_INFERENCE: Final = "inference.GRPCInferenceService"
+_STREAMED: Final = 64
+"""Requests of one stream that run at a time."""
+
+_UNSUPPORTED: Final = (
+    "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
+    "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
+    "TraceSetting", "LogSettings",
+)  # fmt: skip
+
+
+def add_services(server: Any, service: Service) -> None:
+    """Give a ``grpc.aio`` server the services of protocol, health and reflection."""
+    front = _Front(service)
+    methods: dict[str, Any] = {
+        name: _unary(name, service, front, answer) for name, answer in _ANSWERS.items()
+    }
+    methods["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
+        front.guarded(front.infer), REQUEST.FromString, RESPONSE.SerializeToString
+    )
+    stream = message("inference.ModelStreamInferResponse")
+    methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+        front.stream, REQUEST.FromString, stream.SerializeToString
+    )
+    for name in _UNSUPPORTED:
+        methods[name] = grpc.unary_unary_rpc_method_handler(front.guarded(_unsupported(name)))
+    for name in ("RepositoryModelLoad", "RepositoryModelUnload"):
+        methods[name] = grpc.unary_unary_rpc_method_handler(front.guarded(_not_allowed))
+    health = message("grpc.health.v1.HealthCheckRequest")
+    status = message("grpc.health.v1.HealthCheckResponse")
+    checks = {
+        "Check": grpc.unary_unary_rpc_method_handler(
+            front.check, health.FromString, status.SerializeToString
+        )
+    }
+    handlers = [
+        grpc.method_handlers_generic_handler(_INFERENCE, methods),
+        grpc.method_handlers_generic_handler("grpc.health.v1.Health", checks),
+    ]
+    for version in ("v1", "v1alpha"):
+        package = f"grpc.reflection.{version}"
+        asked = message(f"{package}.ServerReflectionRequest")
+        answered = message(f"{package}.ServerReflectionResponse")
+        info = grpc.stream_stream_rpc_method_handler(
+            reflection(answered), asked.FromString, answered.SerializeToString
+        )
+        handlers.append(
+            grpc.method_handlers_generic_handler(
+                f"{package}.ServerReflection", {"ServerReflectionInfo": info}
+            )
+        )
+    server.add_generic_rpc_handlers(tuple(handlers))
+
+
+def _unary(name: str, service: Service, front: _Front, answer: Any) -> Any:
+    asked, answered = message(f"inference.{name}Request"), message(f"inference.{name}Response")
+
+    async def respond(request: Any, context: Any) -> Any:
+        return ParseDict(answer(service, request), answered())
+
+    return grpc.unary_unary_rpc_method_handler(
+        front.guarded(respond), asked.FromString, answered.SerializeToString
+    )
+
+
+def _unsupported(name: str) -> Any:
+    async def refuse(request: bytes, context: Any) -> bytes:
+        raise UnsupportedError(f"{name} is not supported by this server")
+
+    return refuse
+
+
+async def _not_allowed(request: bytes, context: Any) -> bytes:
+    raise NotAllowedError("models are loaded when the server starts, not by requests")
+
+
+class _Front:
+    """Answers the calls of gRPC for a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def guarded(self, answer: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+        """Give a handler that turns every error into a status."""
+
+        async def respond(request: Any, context: Any) -> Any:
+            try:
+                return await answer(request, context)
+            except asyncio.CancelledError:
+                if not self._service.draining or context.cancelled():
+                    raise
+                error: Exception = ClosedError("the server is shutting down")
+            except Exception as raised:  # noqa: BLE001 - every error is an answer
+                error = raised
+            return await self._abort(context, error, getattr(request, "model_name", ""))
+
+        return respond
+
+    async def _abort(self, context: Any, error: Exception, name: str) -> None:
+        service = self._service
+        told = refusal(error, debug=service.debug_errors)
+        if told.code == "backend" and told.node is None:
+            logger.error("a call failed in the server", exc_info=error)
+        status = getattr(grpc.StatusCode, told.grpc)
+        trailing: list[tuple[str, str | bytes]] = [("code", told.code)]
+        if told.node is not None:
+            trailing.append(("node", told.node))
+        if told.retry:
+            model = None
+            with contextlib.suppress(Exception):
+                model = service.models.find(name)
+            details = _retry_details(status.value[0], told.text, service.retry_after_s(model))
+            trailing.append(("grpc-status-details-bin", details))
+        await context.abort(status, told.text, trailing_metadata=tuple(trailing))
+
+    async def infer(self, request: Any, context: Any) -> Any:
+        """Answer ModelInfer."""
+        return await self._infer(request, context.time_remaining(), _traceparent(context))
+
+    async def _infer(self, request: Any, timeout_s: float | None, traceparent: str) -> Any:
+        service = self._service
+        model = service.find(request.model_name, request.model_version)
+        held = service.hold(0, request.ByteSize())
+        try:
+            asked = read_request(request, timeout_s)
+            if traceparent:
+                asked.parameters.setdefault("traceparent", traceparent)
+            return write_response(await service.infer(model, asked))
+        finally:
+            service.release(held)
+
+    async def stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """Answer ModelStreamInfer: each request once, in their order; several run at a time."""
+        made = message("inference.ModelStreamInferResponse")
+        traceparent = _traceparent(context)
+        running: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(_STREAMED)
+        tasks: set[asyncio.Task[Any]] = set()
+
+        async def one(request: Any) -> Any:
+            try:
+                answer = await self._infer(request, context.time_remaining(), traceparent)
+                return made(infer_response=answer)
+            except Exception as error:  # noqa: BLE001 - every error is an answer
+                told = refusal(error, debug=self._service.debug_errors)
+                failed = RESPONSE(model_name=request.model_name, id=request.id)
+                return made(error_message=told.text, infer_response=failed)
+
+        async def read() -> None:
+            async for request in requests:
+                task = asyncio.create_task(one(request))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+                await running.put(task)
+            await running.put(None)
+
+        reader = asyncio.create_task(read())
+        try:
+            while (task := await running.get()) is not None:
+                yield await task
+        finally:
+            for left in (reader, *tasks):
+                left.cancel()
+
+    async def check(self, request: Any, context: Any) -> Any:
+        """Answer a check of health: of all for ``""`` and the protocol's name, else of a model."""
+        made = message("grpc.health.v1.HealthCheckResponse")
+        service = self._service
+        if request.service in ("", _INFERENCE):
+            return made(status="SERVING" if service.ready else "NOT_SERVING")
+        try:
+            model = service.models.find(request.service)
+        except Exception as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+            raise
+        ready = model.pipe.ready and not service.draining
+        return made(status="SERVING" if ready else "NOT_SERVING")
+
+
+def _live(service: Service, request: Any) -> dict[str, Any]:
+    return {"live": True}
+
+
+def _ready(service: Service, request: Any) -> dict[str, Any]:
+    return {"ready": service.ready}
+
+
+def _model_ready(service: Service, request: Any) -> dict[str, Any]:
+    model = service.models.find(request.name, request.version)
+    return {"ready": model.pipe.ready and not service.draining}
+
+
+def _server(service: Service, request: Any) -> dict[str, Any]:
+    return described.server_metadata()
+
+
+def _metadata(service: Service, request: Any) -> dict[str, Any]:
+    model = service.models.find(request.name, request.version)
+    return described.model_metadata(service.models, model)
+
+
+def _config(service: Service, request: Any) -> dict[str, Any]:
+    return {"config": described.config(service.models.find(request.name, request.version))}
+
+
+def _statistics(service: Service, request: Any) -> dict[str, Any]:
+    if not request.name:
+        return described.statistics(service.models)
+    return described.statistics([service.models.find(request.name, request.version)])
+
+
+def _index(service: Service, request: Any) -> dict[str, Any]:
+    if request.repository_name:
+        raise InputError("there is one repository, which has no name")
+    return {"models": described.index(service.models, only_ready=request.ready)}
+
+
+_ANSWERS: Final = {
+    "ServerLive": _live,
+    "ServerReady": _ready,
+    "ModelReady": _model_ready,
+    "ServerMetadata": _server,
+    "ModelMetadata": _metadata,
+    "ModelConfig": _config,
+    "ModelStatistics": _statistics,
+    "RepositoryIndex": _index,
+}
+"""What answers each call about server and models: as a dict, like that of REST."""
+
+
+def _traceparent(context: Any) -> str:
+    for key, value in context.invocation_metadata() or ():
+        if key == "traceparent":
+            return str(value)
+    return ""
+
+
+def _retry_details(code: int, text: str, seconds: int) -> bytes:
+    """Give ``google.rpc.Status`` with a ``RetryInfo``."""
+    info = message("google.rpc.RetryInfo")(retry_delay={"seconds": seconds})
+    detail = {
+        "type_url": "type.googleapis.com/google.rpc.RetryInfo",
+        "value": info.SerializeToString(),
+    }
+    made = message("google.rpc.Status")(code=code, message=text, details=[detail])
+    raw: bytes = made.SerializeToString()
+    return raw

@@ -1,0 +1,119 @@
+"""The messages of an inference over gRPC: to what is asked, and from what is answered."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from headrace.errors import InputError
+from headrace_serve.datatypes import DATATYPES, from_bytes, from_json
+from headrace_serve.errors import UnsupportedError, unknown_parameter
+from headrace_serve.grpc_messages import message
+from headrace_serve.messages import Answer, Asked, Tensor
+from headrace_serve.rest_tensors import UNSUPPORTED_PARAMETERS, read_shape, tensor_bytes
+
+__all__ = ["REQUEST", "RESPONSE", "read_request", "write_response"]
+
+REQUEST: Final = message("inference.ModelInferRequest")
+RESPONSE: Final = message("inference.ModelInferResponse")
+
+_CONTENTS: Final = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+"""The field that holds the elements of each datatype; FP16 and BF16 travel as raw bytes only."""
+
+
+def read_request(request: Any, timeout_s: float | None) -> Asked:
+    """Read a ``ModelInferRequest``.
+
+    Args:
+        request: The message.
+        timeout_s: Seconds to the deadline of the call, or None.
+
+    Raises:
+        InputError, UnsupportedError: It is malformed, or asks for what is not there.
+    """
+    raw = list(request.raw_input_contents)
+    if raw and len(raw) != len(request.inputs):
+        raise InputError(
+            f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs"
+        )
+    inputs = [_tensor(one, raw[index] if raw else None) for index, one in enumerate(request.inputs)]
+    names = []
+    for output in request.outputs:
+        _refuse_parameters(f"output {output.name!r}", output.parameters)
+        if output.name in names:
+            raise InputError(f"output {output.name!r} is there twice")
+        names.append(output.name)
+    parameters = {name: _value(name, one) for name, one in request.parameters.items()}
+    return Asked(inputs, names or None, request.id, parameters, timeout_s)
+
+
+def _value(name: str, parameter: Any) -> Any:
+    which = parameter.WhichOneof("parameter_choice")
+    if which is None:
+        raise InputError(f"parameter {name!r} has no value")
+    return getattr(parameter, which)
+
+
+def _refuse_parameters(where: str, parameters: Any) -> None:
+    for key in parameters:
+        if key in UNSUPPORTED_PARAMETERS:
+            raise UnsupportedError(f"{where}: {key} is not supported")
+        raise unknown_parameter(key, where, [])
+
+
+def _tensor(one: Any, raw: bytes | None) -> Tensor:
+    name, datatype = one.name, one.datatype
+    _refuse_parameters(f"input {name!r}", one.parameters)
+    if datatype not in DATATYPES:
+        raise InputError(
+            f"datatype of input {name!r}", expected=", ".join(DATATYPES), got=repr(datatype)[:40]
+        )
+    shape = read_shape(name, list(one.shape))
+    if raw is not None:
+        if one.HasField("contents"):
+            raise InputError(f"input {name!r} has both contents and raw_input_contents")
+        return Tensor(name, datatype, shape, from_bytes(name, datatype, shape, raw))
+    return Tensor(name, datatype, shape, _contents(name, datatype, shape, one.contents))
+
+
+def _contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -> Any:
+    if datatype not in _CONTENTS:
+        raise InputError(f"input {name!r}: {datatype} travels in raw_input_contents only")
+    for field, _ in contents.ListFields():
+        if field.name != _CONTENTS[datatype]:
+            raise InputError(
+                f"input {name!r}: {datatype}", expected=_CONTENTS[datatype], got=field.name
+            )
+    values = list(getattr(contents, _CONTENTS[datatype]))
+    if datatype not in ("FP32", "FP64", "BYTES"):
+        return from_json(name, datatype, shape, values)
+    array = np.empty(len(values), DATATYPES[datatype])
+    array[:] = values
+    if array.size != np.prod(shape, dtype=object):
+        raise InputError(
+            f"input {name!r}", expected=f"data of shape {list(shape)}", got=f"[{array.size}]"
+        )
+    return array.reshape(shape)
+
+
+def write_response(answer: Answer) -> Any:
+    """Write a ``ModelInferResponse``, its tensors as raw bytes."""
+    made = RESPONSE(model_name=answer.model.name, model_version=answer.model.version, id=answer.id)
+    for name, value in answer.parameters.items():
+        made.parameters[name].string_param = value
+    for tensor in answer.outputs:
+        told = made.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        for name, value in tensor.parameters.items():
+            told.parameters[name].string_param = value
+        made.raw_output_contents.append(tensor_bytes(tensor))
+    return made

@@ -1,0 +1,354 @@
+"""gRPC as tritonclient and generic clients see it."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+import threading
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+
+import headrace
+from headrace_serve import Limits, Server
+from headrace_serve.grpc_messages import message
+
+FP32 = {
+    "config": {"backend": "S[Identity]", "max": 8},
+    "inputs": {"x": {"datatype": "FP32", "shape": [-1, 16], "batched": True}},
+    "outputs": {"y": {"datatype": "FP32", "shape": [-1, 16]}},
+}
+VALUES = {
+    "BOOL": [True, False], "UINT8": [0, 255], "UINT64": [0, 2**64 - 1], "INT16": [-(2**15), 5],
+    "INT64": [-(2**63), 2**63 - 1], "FP16": [0.5, -2.0], "FP32": [0.1, np.nan], "BYTES": [b"\xff", b""],
+}  # fmt: skip
+
+
+@pytest.fixture
+def client(serving):
+    clients = []
+
+    def connect(models, **settings):
+        server = serving(models, grpc_port=0, **settings)
+        made = triton.InferenceServerClient(f"{server.host}:{server.grpc_port}")
+        made.server = server
+        clients.append(made)
+        return made
+
+    yield connect
+    for one in clients:
+        one.close()
+
+
+def tensor(name, array, datatype):
+    made = triton.InferInput(name, list(array.shape), datatype)
+    made.set_data_from_numpy(array)
+    return made
+
+
+def element(*values):
+    return [tensor("data", np.array(values, object), "BYTES")]
+
+
+def anything(datatype):
+    port = {"datatype": datatype, "shape": [-1], "each": False}
+    outputs = {"y": {"datatype": datatype, "shape": [-1]}}
+    return {"config": {"backend": "Identity"}, "inputs": {"x": port}, "outputs": outputs}
+
+
+def test_every_datatype_goes_there_and_back(client):
+    c = client({name.lower(): anything(name) for name in VALUES})
+    for datatype, values in VALUES.items():
+        for sent in (
+            np.array(values, triton_to_np_dtype(datatype)),
+            np.array([], triton_to_np_dtype(datatype)),
+        ):
+            got = c.infer(datatype.lower(), [tensor("x", sent, datatype)]).as_numpy("y")
+            assert got.dtype == sent.dtype
+            assert repr(got.tolist()) == repr(sent.tolist())
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
+def test_rows_id_and_requested_outputs(client, compression):
+    c = client({"m": FP32})
+    x = np.arange(32, dtype=np.float32).reshape(2, 16)
+    wanted = [triton.InferRequestedOutput("y")]
+    answer = c.infer(
+        "m",
+        [tensor("x", x, "FP32")],
+        outputs=wanted,
+        request_id="r1",
+        compression_algorithm=compression,
+    )
+    assert (answer.as_numpy("y") == x).all()
+    assert answer.get_response().id == "r1"
+
+
+def test_typed_contents_are_read_as_well(client):
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    c = client({"m": anything("INT8"), "f": anything("FP32"), "b": anything("BYTES")})
+    channel = grpc.insecure_channel(f"{c.server.host}:{c.server.grpc_port}")
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    cases = [
+        ("m", "INT8", {"int_contents": [1, -2]}, b"\x01\xfe"),
+        ("f", "FP32", {"fp32_contents": [1.0]}, b"\0\0\x80?"),
+        ("b", "BYTES", {"bytes_contents": [b"ab"]}, b"\2\0\0\0ab"),
+    ]
+    for name, datatype, contents, raw in cases:
+        count = len(next(iter(contents.values())))
+        request = service_pb2.ModelInferRequest(model_name=name)
+        request.inputs.add(name="x", datatype=datatype, shape=[count], contents=contents)
+        assert stub.ModelInfer(request).raw_output_contents[0] == raw
+    request.inputs[0].contents.int_contents.append(3)
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ModelInfer(request)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    channel.close()
+
+
+def test_metadata_configuration_statistics_and_index(client):
+    c = client({"m": FP32, "any:3": {"backend": "Identity"}})
+    assert c.is_server_live()
+    assert c.is_server_ready()
+    assert c.is_model_ready("any", "3")
+    assert c.get_server_metadata().name == "headrace-serve"
+    told = c.get_model_metadata("m", as_json=True)
+    assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": ["-1", "16"]}]
+    config = c.get_model_config("m").config
+    assert (config.max_batch_size, config.backend) == (8, "headrace")
+    assert (config.input[0].name, config.input[0].data_type, list(config.input[0].dims)) == (
+        "x",
+        11,
+        [16],
+    )
+    assert list(config.output[0].dims) == [16]
+    c.infer("m", [tensor("x", np.zeros((2, 16), np.float32), "FP32")])
+    (stats,) = c.get_inference_statistics("m").model_stats
+    assert stats.inference_stats.success.count == 1
+    assert [(one.name, one.state) for one in c.get_model_repository_index().models] == [
+        ("m", "READY"), ("any", "READY"),
+    ]  # fmt: skip
+
+
+def status_of(call):
+    with pytest.raises(InferenceServerException) as caught:
+        call()
+    return caught.value.status(), caught.value.message()
+
+
+def test_each_outcome_has_its_status(client):
+    c = client({"m": {"backend": "ServePicky", "max": 4}})
+    for name, sent, status, text in [
+        ("nope", b"a", "NOT_FOUND", "no model 'nope'"),
+        ("m", b"bad", "INVALID_ARGUMENT", "item 0: this is bad"),
+        ("m", b"break", "INTERNAL", "code 'backend'"),
+    ]:
+        got, message_ = status_of(lambda name=name, sent=sent: c.infer(name, element(sent)))
+        assert got == f"StatusCode.{status}"
+        assert text in message_
+        assert "secret" not in message_
+    for call, status in [
+        (c.get_cuda_shared_memory_status, "UNIMPLEMENTED"),
+        (c.get_system_shared_memory_status, "UNIMPLEMENTED"),
+        (c.get_trace_settings, "UNIMPLEMENTED"),
+        (c.get_log_settings, "UNIMPLEMENTED"),
+        (lambda: c.load_model("m"), "PERMISSION_DENIED"),
+        (lambda: c.infer("m", element(b"a"), sequence_id=4), "INVALID_ARGUMENT"),
+    ]:
+        assert status_of(call)[0] == f"StatusCode.{status}"
+
+
+def call(server, method, request, answer, **settings):
+    with grpc.insecure_channel(f"{server.host}:{server.grpc_port}") as channel:
+        ask = channel.unary_unary(
+            method, type(request).SerializeToString, message(answer).FromString
+        )
+        return ask(request, **settings)
+
+
+def infer_request(name, data):
+    request = message("inference.ModelInferRequest")(model_name=name)
+    request.inputs.add(name="data", datatype="BYTES", shape=[1])
+    request.raw_input_contents.append(len(data).to_bytes(4, "little") + data)
+    return request
+
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+
+
+def test_code_and_node_are_in_the_trailing_metadata(client):
+    c = client({"m": {"backend": "ServePicky"}})
+    with pytest.raises(grpc.RpcError) as caught:
+        call(c.server, INFER, infer_request("m", b"bad"), "inference.ModelInferResponse")
+    assert dict(caught.value.trailing_metadata()) == {"code": "input", "node": "main"}
+
+
+def test_overload_says_when_to_come_back(client, gate):
+    c = client({"m": {"backend": "ServeGate", "queue_size": 1, "queue_full": "reject"}})
+    pipe = c.server._service.models.find("m").pipe
+    poll = threading.Event()
+    pending = [c.async_infer("m", element(b"1"), callback=lambda result, error: None)]
+    assert gate.entered.wait(30)
+    pending.append(c.async_infer("m", element(b"2"), callback=lambda result, error: None))
+    while pipe.stats()["nodes"]["main"]["waiting"] != 1:
+        poll.wait(0.002)
+    with pytest.raises(grpc.RpcError) as caught:
+        call(c.server, INFER, infer_request("m", b"3"), "inference.ModelInferResponse")
+    gate.open.set()
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    details = dict(caught.value.trailing_metadata())["grpc-status-details-bin"]
+    status = message("google.rpc.Status").FromString(details)
+    info = message("google.rpc.RetryInfo").FromString(status.details[0].value)
+    assert status.details[0].type_url.endswith("/google.rpc.RetryInfo")
+    assert 1 <= info.retry_delay.seconds <= 30
+
+
+def test_a_call_that_is_cancelled_or_late_leaves_the_queue(client, gate):
+    c = client({"m": {"backend": "ServeGate"}})
+    pipe = c.server._service.models.find("m").pipe
+    poll = threading.Event()
+
+    def until(waiting):
+        while pipe.stats()["nodes"]["main"]["waiting"] != waiting:
+            poll.wait(0.002)
+
+    done = threading.Event()
+    c.async_infer("m", element(b"1"), callback=lambda result, error: done.set())
+    assert gate.entered.wait(30)
+    second = c.async_infer("m", element(b"2"), callback=lambda result, error: None)
+    until(1)
+    second.cancel()
+    until(0)
+    assert status_of(lambda: c.infer("m", element(b"3"), client_timeout=0.05))[0] == (
+        "StatusCode.DEADLINE_EXCEEDED"
+    )
+    until(0)
+    gate.open.set()
+    assert done.wait(30)
+    assert gate.seen == [b"1"]
+
+
+def test_a_stream_answers_each_request_once_in_order(client):
+    c = client({"m": {"backend": "ServePicky", "max": 4}})
+    answers = queue.Queue()
+    c.start_stream(callback=lambda result, error: answers.put((result, error)))
+    sent = [b"a", b"bad", b"c"] * 40
+    for index, value in enumerate(sent):
+        c.async_stream_infer("m", element(value), request_id=str(index))
+    for index, value in enumerate(sent):
+        result, error = answers.get(timeout=30)
+        if value == b"bad":
+            assert "this is bad" in error.message()
+        else:
+            assert result.get_response().id == str(index)
+            assert result.as_numpy("result").tolist() == [value.upper()]
+    c.stop_stream()
+    assert answers.empty()
+
+
+def test_health_tells_of_the_server_and_of_each_model(client):
+    pipe = headrace.pipe({"backend": "Identity"})
+    c = client({"m": pipe, "n": {"backend": "Identity"}})
+    check = message("grpc.health.v1.HealthCheckRequest")
+
+    def health(name):
+        path, answer = "/grpc.health.v1.Health/Check", "grpc.health.v1.HealthCheckResponse"
+        return call(c.server, path, check(service=name), answer).status
+
+    assert (health(""), health("m"), health("n")) == (1, 1, 1)
+    pipe.close()
+    assert (health(""), health("m"), health("n")) == (2, 2, 1)
+    with pytest.raises(grpc.RpcError) as caught:
+        health("nope")
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_reflection_gives_services_and_files(client, version):
+    from google.protobuf import descriptor_pb2
+
+    c = client({"m": {"backend": "Identity"}})
+    package = f"grpc.reflection.{version}"
+    asked = message(f"{package}.ServerReflectionRequest")
+    with grpc.insecure_channel(f"{c.server.host}:{c.server.grpc_port}") as channel:
+        ask = channel.stream_stream(
+            f"/{package}.ServerReflection/ServerReflectionInfo",
+            asked.SerializeToString,
+            message(f"{package}.ServerReflectionResponse").FromString,
+        )
+        symbol = "inference.GRPCInferenceService.ModelInfer"
+        listed, file, wrong = ask(
+            iter(
+                [
+                    asked(list_services=""),
+                    asked(file_containing_symbol=symbol),
+                    asked(file_by_filename="x"),
+                ]
+            )
+        )
+    assert "inference.GRPCInferenceService" in [
+        one.name for one in listed.list_services_response.service
+    ]
+    (raw,) = file.file_descriptor_response.file_descriptor_proto
+    assert descriptor_pb2.FileDescriptorProto.FromString(raw).package == "inference"
+    assert wrong.error_response.error_code == 5
+
+
+def test_the_numbers_of_the_messages_are_those_of_tritonclient():
+    from tritonclient.grpc import model_config_pb2, service_pb2
+
+    from headrace_serve.grpc_messages import FILES
+
+    def compare(mine, theirs):
+        fields = theirs.fields_by_name
+        for field in mine.field:
+            other = fields[field.name]
+            assert (field.number, field.type) == (other.number, other.type), field.name
+        for nested in mine.nested_type:
+            compare(nested, theirs.nested_types_by_name[nested.name])
+
+    compared = 0
+    for one in FILES[0].message_type:
+        module = service_pb2 if hasattr(service_pb2, one.name) else model_config_pb2
+        compare(one, getattr(module, one.name).DESCRIPTOR)
+        compared += 1
+    assert compared == len(FILES[0].message_type)
+    names = {v.name: v.number for v in FILES[0].enum_type[0].value}
+    assert names == dict(model_config_pb2.DataType.items())
+
+
+@pytest.mark.parametrize("first", ["headrace_serve.grpc_messages", "tritonclient.grpc"])
+def test_the_messages_live_beside_those_of_other_packages(first):
+    second = {"tritonclient.grpc"} ^ {"headrace_serve.grpc_messages"} ^ {first}
+    code = f"import {first}, {second.pop()}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_closing_answers_what_is_left(client, gate):
+    c = client({"m": {"backend": "ServeGate"}})
+    answers = queue.Queue()
+    c.async_infer("m", element(b"1"), callback=lambda result, error: answers.put(error))
+    assert gate.entered.wait(30)
+    c.server.close(timeout=0.0)
+    assert answers.get(timeout=30).status() == "StatusCode.UNAVAILABLE"
+
+
+def test_messages_beyond_the_limit_are_refused(client):
+    c = client({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=1000))
+    assert (
+        status_of(lambda: c.infer("m", element(b"x" * 2000)))[0] == "StatusCode.RESOURCE_EXHAUSTED"
+    )
+
+
+def test_a_port_in_use_is_an_error_that_says_so(client):
+    from headrace.errors import SetupError
+
+    c = client({"m": {"backend": "Identity"}})
+    other = Server({"m": {"backend": "Identity"}}, port=0, grpc_port=c.server.grpc_port)
+    with pytest.raises(SetupError, match="gRPC"):
+        other.start()
