@@ -29,6 +29,13 @@ class Elements(Base):
     def element_done(self, *args):
         self.heard.append(args)
 
+class Both(Base):
+    def element_began(self, *args):
+        self.heard.append(args)
+
+    def element_done(self, node, instance, element, *rest):
+        self.heard.append(element)
+
 class Spans(Base):
     def span_done(self, *args):
         self.heard.append(args)
@@ -49,7 +56,7 @@ from headrace.hookspecs import hookimpl
 
 @hookimpl
 def headrace_probes():
-    names = ["Batches", "Elements", "Spans", "Instances", "Starts"]
+    names = ["Batches", "Elements", "Both", "Spans", "Instances", "Starts"]
     return {name: "hrt_records:" + name for name in names}
 """
 
@@ -154,6 +161,13 @@ def test_elements_are_told_by_their_path_inside_before_outside(probes):
     for path, (started, ended) in times.items():
         outer = times[path.rpartition("/")[0] or path]
         assert outer[0] <= started <= ended <= outer[1]
+
+
+def test_that_an_element_begins_is_told_too(probes):
+    with piped("Both", backend="S[Identity]") as pipe:
+        pipe({"data": 1})
+    began = [("main", 0, path, 1) for path in ("S", "S/0:Identity")]
+    assert probes()[-1].heard == [*began, "S/0:Identity", "S"]
 
 
 def test_what_no_probe_asks_for_is_not_measured(probes):

@@ -143,6 +143,8 @@ def headrace_probes() -> dict[str, str]:
         before the ``batch_ran`` of its batch. Backends that are called item by item, or again, are
         heard of each time. What only builds others (``IoC``), or passes on to a thread or a node, is
         no element that runs; inside of ``Process`` nothing is heard of.
+    ``element_began(node, instance, element, size)``
+        The same backend is about to run, in the same thread.
     ``span_done(node, instance, element, name, started, ended, track)``
         A backend has reported by ``context.span`` what happened inside it or on a device.
     ``instance_changed(node, instance, state)``

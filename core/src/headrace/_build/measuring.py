@@ -78,11 +78,21 @@ class Measuring:
         run = getattr(backend, name)
         if self._times is not None:
             run = _sampled(run, self._times.setdefault((self._node, instance, path), Timings()))
-        if self._probes is not None and self._probes.hears("element_done"):
-            tell = partial(self._probes.tell, "element_done", self._node, instance, path)
-            run = _told(run, tell)
+        probes = self._probes
+        if probes is not None and probes.hears("element_began"):
+            run = _announced(run, partial(probes.tell, "element_began", self._node, instance, path))
+        if probes is not None and probes.hears("element_done"):
+            run = _told(run, partial(probes.tell, "element_done", self._node, instance, path))
         if run != getattr(backend, name):
             setattr(backend, name, run)
+
+
+def _announced(run: Callable[..., Any], tell: Callable[[int], None]) -> Callable[..., Any]:
+    def announced(batch: list[Any], *dependency: Any) -> Any:
+        tell(len(batch))
+        return run(batch, *dependency)
+
+    return announced
 
 
 def _told(run: Callable[..., Any], tell: Callable[[int, float, float], None]) -> Callable[..., Any]:

@@ -40,7 +40,7 @@ HOOK_KINDS = {
 
 PROBE_METHODS = (
     *("batch_done", "request_done", "batch_ran"),
-    *("element_done", "span_done", "instance_changed", "pipeline_started"),
+    *("element_began", "element_done", "span_done", "instance_changed", "pipeline_started"),
 )
 """A probe is a class with any of these methods; see `headrace.hookspecs.headrace_probes`."""
 

@@ -138,7 +138,10 @@ class Probes:
             guarded.call(method)
 
 
-_OTHERS = ("batch_ran", "element_done", "span_done", "instance_changed", "pipeline_started")
+_OTHERS = (
+    *("batch_ran", "element_began", "element_done", "span_done"),
+    *("instance_changed", "pipeline_started"),
+)
 """What a probe may have besides ``batch_done`` and ``request_done``."""
 
 

@@ -8,11 +8,13 @@ __all__ = ["COMMANDS", "PROBES", "headrace_commands", "headrace_probes"]
 
 COMMANDS: dict[str, str] = {
     "bench": "headrace_observe.commands.bench:bench",
+    "trace": "headrace_observe.commands.trace:trace",
 }
 """Every command, in the module of its name below ``headrace_observe.commands``."""
 
 PROBES: dict[str, str] = {
     "BatchTimes": "headrace_observe.batch_times:BatchTimes",
+    "Trace": "headrace_observe.tracing:Trace",
 }
 """Every probe."""
 

@@ -14,8 +14,9 @@ import headrace_observe
 from headrace_cli.arguments import Config, Json, NoImport, Settings
 from headrace_cli.building import CLOSE_S, printing_warnings, showing_progress
 from headrace_cli.console import FAILED, INTERRUPTED, OK, WrongArgument, print_data, print_message
-from headrace_cli.source import hinting_at_a_file, is_file, source_of
+from headrace_cli.source import hinting_at_a_file, source_of
 from headrace_observe.bench import measure_loads
+from headrace_observe.commands.probed import with_probe
 from headrace_observe.commands.shared import (
     loads_of,
     percent,
@@ -25,7 +26,6 @@ from headrace_observe.commands.shared import (
     writable,
 )
 from headrace_observe.environment import environment
-from headrace_observe.layered import layered
 from headrace_observe.measurement import Plan, Point
 from headrace_observe.plots import check_plot, load_panels, plot
 from headrace_observe.rows import HEADINGS, load_name, row
@@ -155,8 +155,10 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
         for name, source in zip(names, sources, strict=True):
             with showing_progress() as bars, hinting_at_a_file(name):
                 if save_times is not None:
-                    source = _with_probe(
-                        name, settings or (), save_times, allow_import=not no_import
+                    saved = _json.dumps(str(Path(save_times).absolute()))
+                    probe = f"observe:BatchTimes(path={saved})"
+                    source = with_probe(
+                        name, settings or (), probe, "--save-times", allow_import=not no_import
                     )
                 made = headrace.pipe(source, allow_import=not no_import, progress=bars)
             opened.callback(made.close, drain=False, timeout=CLOSE_S)
@@ -172,26 +174,6 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     if not whole:
         return INTERRUPTED
     return FAILED if any(point.window.failed for _, point in points) else OK
-
-
-def _with_probe(
-    name: str, settings: Sequence[str], path: str, *, allow_import: bool
-) -> headrace.PipelineConfig:
-    """Add the probe that notes the times of batches to those that a configuration has.
-
-    Those it has are written again here, so their relative paths start from the folder of its file.
-    """
-    source = source_of(name, settings)
-    config = headrace.PipelineConfig.load(source, allow_import=allow_import)
-    own = headrace.explain(config).get("probes", [])
-    if own and settings and is_file(name):
-        raise WrongArgument(f"--save-times with --set: {name} has probes of its own; write a file")
-    probe = f"observe:BatchTimes(path={_json.dumps(str(Path(path).absolute()))})"
-    base = Path(name).absolute().parent if own and is_file(name) else None
-    made = layered(
-        source if base is None else Path(name).absolute(), {"global": {"probes": [*own, probe]}}
-    )
-    return headrace.PipelineConfig.load(made, base=base, allow_import=allow_import)
 
 
 def _in_turn(

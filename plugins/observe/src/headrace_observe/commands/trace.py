@@ -1,0 +1,151 @@
+"""``headrace trace``: run inputs through a pipeline and write what happens as a timeline."""
+
+from __future__ import annotations
+
+import json as _json
+from collections import Counter, deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+import headrace
+from headrace.errors import HeadraceError, InputError, code_of
+from headrace_cli.arguments import Config, Json, NoImport, Settings
+from headrace_cli.building import CLOSE_S, printing_warnings, showing_progress
+from headrace_cli.console import FAILED, INTERRUPTED, OK, counted, print_message
+from headrace_cli.inputs import check_arguments, expand
+from headrace_cli.source import hinting_at_a_file
+from headrace_observe.commands.probed import with_probe
+from headrace_observe.commands.shared import print_document, writable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+__all__ = ["trace"]
+
+
+def trace(  # noqa: PLR0913, PLR0917 - one per option
+    config: Config,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT...", help="Files, as `headrace run` takes them."),
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="The trace.")
+    ] = "trace.json",
+    clients: Annotated[
+        int, typer.Option("--clients", min=1, help="So many requests are open at a time.")
+    ] = 8,
+    repeat: Annotated[
+        int, typer.Option("--repeat", min=1, help="How often the inputs are sent.")
+    ] = 1,
+    sample: Annotated[
+        float, typer.Option("--sample", help="The share of requests, above 0 and up to 1.")
+    ] = 1.0,
+    max_bytes: Annotated[
+        Optional[int],  # noqa: UP045 - older typers read no other spelling
+        typer.Option(
+            "--max-bytes",
+            min=100_000,
+            help="The largest size of the file; beyond it the oldest go.",
+            show_default="256000000",
+        ),
+    ] = None,
+    nvtx: Annotated[bool, typer.Option("--nvtx", help="Make NVTX ranges of elements too.")] = False,
+    timeout: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option("--timeout", metavar="SECONDS", min=0.0, help="Longest time of a request."),
+    ] = None,
+    json: Json = False,
+    settings: Settings = None,
+    no_import: NoImport = False,
+) -> int:
+    """Trace a pipeline: requests, queues, batches, elements, threads, and what devices did.
+
+    The file is in the Trace Event Format: open it at https://ui.perfetto.dev, in Chromium at
+    chrome://tracing, or in TensorBoard with the plugin torch-tb-profiler (as NAME.pt.trace.json in the
+    log folder). It holds times, sizes and names, and nothing of the requests. After Ctrl-C it holds
+    what was traced until then, and the exit status is 130.
+
+    \b
+    Examples:
+      headrace trace line.toml photos/ -o trace.json
+      headrace trace line.toml photos/ --repeat 100 --clients 40 --sample 0.1
+      headrace trace line.toml photos/ --set max=8 --max-bytes 20000000
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    check_arguments(inputs)
+    writable(output, "--output")
+    path = Path(output).absolute()
+    options: dict[str, Any] = {"path": str(path), "sample": sample, "nvtx": nvtx}
+    if max_bytes is not None:
+        options["max_bytes"] = max_bytes
+    texts = ",".join(f"{key}={_json.dumps(value)}" for key, value in options.items())
+    probe = f"observe:Trace({texts.replace('{', '{{').replace('}', '}}').replace('$', '$$')})"
+    allow_import = not no_import
+    with printing_warnings():
+        with showing_progress() as bars, hinting_at_a_file(config):
+            source = with_probe(
+                config, settings or (), probe, "headrace trace", allow_import=allow_import
+            )
+            pipeline = headrace.pipe(source, progress=bars)
+        outcomes: Counter[str] = Counter()
+        status = INTERRUPTED
+        try:
+            _send(pipeline, inputs, repeat, clients, timeout, outcomes)
+            status = FAILED if outcomes.keys() - {"ok"} else OK
+        except KeyboardInterrupt:
+            pass
+        finally:
+            pipeline.close(drain=status != INTERRUPTED, timeout=CLOSE_S)
+    return _report(path, outcomes, status, as_json=json)
+
+
+def _send(
+    pipeline: headrace.Pipeline,
+    inputs: Sequence[str],
+    repeat: int,
+    clients: int,
+    timeout: float | None,
+    outcomes: Counter[str],
+) -> None:
+    """Send every input, ``clients`` of them open at a time; count the outcomes by code."""
+    waiting: deque[Future[Any]] = deque()
+
+    def take() -> None:
+        error = waiting.popleft().exception()
+        outcomes["ok" if error is None else code_of(error)] += 1
+
+    for _ in range(repeat):
+        for one in expand(inputs):
+            try:
+                request = {"data": one.read(), "path": one.path}
+            except InputError as error:
+                outcomes[error.code] += 1
+                continue
+            if len(waiting) >= clients:
+                take()
+            waiting.append(pipeline.submit(request, timeout=timeout))
+    while waiting:
+        take()
+
+
+def _report(path: Path, outcomes: Counter[str], status: int, *, as_json: bool) -> int:
+    """Say what was traced, and give the exit status."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise HeadraceError(f"the trace was not written: {path}") from error
+    if as_json:
+        failed = {code: n for code, n in outcomes.items() if code != "ok"}
+        about: dict[str, Any] = {"trace": str(path), "bytes": size, "ok": outcomes["ok"]}
+        print_document({**about, "failed": failed, "interrupted": status == INTERRUPTED})
+    failed_text = "".join(f", {n} {code}" for code, n in outcomes.items() if code != "ok")
+    begun = "interrupted; " if status == INTERRUPTED else ""
+    number = counted(sum(outcomes.values()), "request")
+    print_message(
+        f"{begun}{number}: {outcomes['ok']} ok{failed_text}; {path}, {size} bytes: "
+        "open it at https://ui.perfetto.dev"
+    )
+    return status

@@ -1,0 +1,235 @@
+"""From what a probe has heard to events of the Trace Event Format.
+
+The format: "Trace Event Format", Google, the document that Chromium's tracing page links to. All events
+are complete events (``X``), the two ends of flows (``s``, ``f``) and metadata (``M``); times are in µs.
+
+What is on which track:
+
+- process *threads*: a track per thread; batches, and in them the elements that this thread has run;
+- process *devices*: a track per node, instance and track that a backend has named in ``context.span``;
+- process *requests of NODE*: as many tracks as requests were open at a time; in each request its wait in
+  the queue and its run, and an arrow from its beginning to its batch.
+
+Requests, their keys and messages of errors are never in it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace_observe.trace_store import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["TAIL", "BatchHeard", "ElementHeard", "EventMaker", "RequestHeard", "SpanHeard"]
+
+_THREADS, _DEVICES, _FIRST_NODE = 1, 2, 3
+
+TAIL = "]}"
+"""The last line of the file."""
+
+
+class ElementHeard(NamedTuple):
+    """An element that has run; times of all these in seconds on the clock of ``time.monotonic()``."""
+
+    path: str
+    size: int
+    started: float
+    ended: float
+    thread: int
+
+
+class SpanHeard(NamedTuple):
+    """What a backend has reported."""
+
+    path: str
+    name: str
+    started: float
+    ended: float
+    track: str
+
+
+class BatchHeard(NamedTuple):
+    """A batch that has run; ``inside`` is what its instance has reported since the one before."""
+
+    number: int
+    node: str
+    instance: int
+    thread: int
+    started: float
+    ended: float
+    size: int
+    weight: int
+    failed: int
+    inside: Sequence[ElementHeard | SpanHeard]
+
+
+class RequestHeard(NamedTuple):
+    """A request that has its outcome; ``batch`` is None where it never ran."""
+
+    node: str
+    started: float
+    ended: float
+    code: str | None
+    batch: BatchHeard | None
+
+
+class _Lanes:
+    """Tracks on which intervals do not overlap."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._free_from: list[tuple[int, int]] = []
+
+    def take(self, start: int, end: int) -> int:
+        """Give the track that has been free longest, a new one where none is free."""
+        if self._free_from and self._free_from[0][0] <= start:
+            _, lane = self._free_from[0]
+            heapq.heapreplace(self._free_from, (end, lane))
+            return lane
+        self.count += 1
+        heapq.heappush(self._free_from, (end, self.count))
+        return self.count
+
+
+class EventMaker:
+    """Makes the events of one trace; used by one thread.
+
+    Args:
+        origin: When the trace begins, in seconds; what began earlier is left out.
+        thread_names: The names of threads, by identifier; it is added to meanwhile.
+    """
+
+    def __init__(self, origin: float, thread_names: Mapping[int, str]) -> None:
+        self._origin = origin
+        self._thread_names = thread_names
+        self._threads: dict[int, tuple[int, str]] = {}
+        self._nodes: dict[str, tuple[int, _Lanes]] = {}
+        self._devices: dict[str, _Lanes] = {}
+        self._device_tracks: dict[tuple[str, int], int] = {}
+        self._arrows = 0
+
+    def batch(self, heard: BatchHeard) -> list[Event]:
+        """Give the events of a batch and of what was heard of inside it."""
+        start, end = self._ns(heard.started), self._ns(heard.ended)
+        if start < 0:
+            return []
+        args = (
+            f'{{"batch":{heard.number},"node":{_text(heard.node)},"instance":{heard.instance},'
+            f'"size":{heard.size},"weight":{heard.weight},"failed":{heard.failed}}}'
+        )
+        track, name = self._thread(heard.thread), f"batch of {heard.node}"
+        events = [_slice(_THREADS, track, "batch", name, start, end, args)]
+        for one in heard.inside:
+            start, end = self._ns(one.started), self._ns(one.ended)
+            if start < 0:
+                continue
+            args = f'{{"batch":{heard.number},"element":{_text(one.path)}'
+            if isinstance(one, ElementHeard):
+                name = one.path.rpartition("/")[2].partition(":")[2] or one.path
+                args = f'{args},"size":{one.size}}}'
+                track = self._thread(one.thread)
+                events.append(_slice(_THREADS, track, "element", name, start, end, args))
+            else:
+                where = f"{heard.node}.{heard.instance} {one.track}"
+                track = self._device(where, start, end)
+                events.append(_slice(_DEVICES, track, "device", one.name, start, end, args + "}"))
+        return events
+
+    def request(self, heard: RequestHeard) -> list[Event]:
+        """Give the events of a request at one node: itself, its wait, its run, and the arrow."""
+        start, end = self._ns(heard.started), self._ns(heard.ended)
+        if start < 0:
+            return []
+        if heard.node not in self._nodes:
+            self._nodes[heard.node] = (_FIRST_NODE + len(self._nodes), _Lanes())
+        process, lanes = self._nodes[heard.node]
+        lane, batch = lanes.take(start, end), heard.batch
+        number = "null" if batch is None else str(batch.number)
+        args = f'{{"batch":{number},"outcome":{_text(heard.code or "ok")}}}'
+        events = [_slice(process, lane, "request", "request", start, end, args)]
+        if batch is None:
+            return events
+        begun, done = self._ns(batch.started), min(self._ns(batch.ended), end)
+        if begun > start:
+            waited = min(begun, end)
+            events.append(_slice(process, lane, "queue", "queue", start, waited, "{}"))
+        if start <= begun <= done:  # else its owner had gone before it ran
+            events.append(_slice(process, lane, "run", "run", begun, done, "{}"))
+            events += self._arrow(process, lane, start, self._thread(batch.thread), begun)
+        return events
+
+    def _arrow(self, process: int, lane: int, start: int, thread: int, begun: int) -> list[Event]:
+        self._arrows += 1
+        same = f'"cat":"flow","name":"runs in","id":{self._arrows}'
+        tail = f'{{"ph":"s","pid":{process},"tid":{lane},"ts":{_us(start)},{same}}}'
+        head = f'{{"ph":"f","bp":"e","pid":{_THREADS},"tid":{thread},"ts":{_us(begun)},{same}}}'
+        return [Event(start, 0, start, tail), Event(begun, 0, start, head)]
+
+    def head(self, about: dict[str, object]) -> list[str]:
+        """Give the first lines of the file: what it is about, and the names of all tracks."""
+        text = json.dumps({**about, "pid": os.getpid()})
+        lines = [f'{{"displayTimeUnit":"ms","otherData":{text},"traceEvents":[']
+        lines += [_named("process", _THREADS, 0, "threads")]
+        lines += [_named("thread", _THREADS, track, name) for track, name in self._threads.values()]
+        if self._devices:
+            lines.append(_named("process", _DEVICES, 0, "devices"))
+        for (where, lane), track in self._device_tracks.items():
+            name = where if lane == 1 else f"{where} ({lane})"
+            lines.append(_named("thread", _DEVICES, track, name))
+        for node, (process, lanes) in self._nodes.items():
+            lines.append(_named("process", process, 0, f"requests of {node}"))
+            for lane in range(1, lanes.count + 1):
+                lines.append(_named("thread", process, lane, f"requests {lane}"))
+        return lines
+
+    def _ns(self, at: float) -> int:
+        return round((at - self._origin) * 1e9)
+
+    def _thread(self, identifier: int) -> int:
+        found = self._threads.get(identifier)
+        if found is None:
+            number = len(self._threads) + 1
+            name = self._thread_names.get(identifier, "thread")
+            found = self._threads[identifier] = (number, f"{name} [{number}]")
+        return found[0]
+
+    def _device(self, where: str, start: int, end: int) -> int:
+        lane = self._devices.setdefault(where, _Lanes()).take(start, end)
+        return self._device_tracks.setdefault((where, lane), len(self._device_tracks) + 1)
+
+
+def _slice(
+    process: int, track: int, category: str, name: str, start: int, end: int, args: str
+) -> Event:
+    text = (
+        f'{{"ph":"X","pid":{process},"tid":{track},"ts":{_us(start)},"dur":{_us(end - start)},'
+        f'"cat":"{category}","name":{_text(name)},"args":{args}}}'
+    )
+    return Event(start, start - end, start, text)
+
+
+def _named(what: str, process: int, track: int, name: str) -> str:
+    args = json.dumps({"name": name})
+    return f'{{"ph":"M","name":"{what}_name","pid":{process},"tid":{track},"ts":0,"args":{args}}},'
+
+
+def _us(ns: int) -> str:
+    return f"{ns // 1000}.{ns % 1000:03d}"
+
+
+_known: dict[str, str] = {}
+
+
+def _text(text: str) -> str:
+    """Give a text as JSON; names of nodes, elements and tracks come again and again."""
+    found = _known.get(text)
+    if found is None:
+        if len(_known) > 10_000:
+            _known.clear()
+        found = _known[text] = json.dumps(text)
+    return found

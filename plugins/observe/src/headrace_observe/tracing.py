@@ -1,0 +1,181 @@
+"""The probe Trace, and `trace`, which uses it for a while."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+
+import headrace
+from headrace.errors import SetupError
+from headrace_observe.extras import library
+from headrace_observe.recording import Recording
+from headrace_observe.trace_events import ElementHeard, SpanHeard
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from headrace.hookspecs import BatchRecord
+
+__all__ = ["Trace", "trace"]
+
+_MAX_BYTES = 256_000_000
+
+_probes: weakref.WeakKeyDictionary[headrace.Pipeline, Trace] = weakref.WeakKeyDictionary()
+
+
+class Trace:
+    """The probe that writes what happens in a pipeline as a timeline, in the Trace Event Format.
+
+    Without ``path`` it waits for `trace`.
+    """
+
+    class Options(headrace.Options):
+        """What is recorded, and where it goes."""
+
+        positional = ("path",)
+
+        path: headrace.OutputPath | None = pydantic.Field(
+            None, description="The file (JSON); without one nothing is recorded before `trace`."
+        )
+        sample: float = pydantic.Field(
+            1.0, gt=0, le=1, description="The share of requests, each with its batch."
+        )
+        max_bytes: int = pydantic.Field(
+            _MAX_BYTES, ge=100_000, description="The largest size of the file; the oldest go."
+        )
+        nvtx: bool = pydantic.Field(
+            False, description="Whether elements become NVTX ranges too, for Nsight Systems."
+        )
+
+    def __init__(self, options: Trace.Options) -> None:
+        """Begin to record, where there is a path.
+
+        Raises:
+            MissingDependencyError: ``nvtx`` is asked for and not installed.
+            SetupError: The file cannot be written.
+        """
+        self._recording: Recording | None = None
+        self._lock = threading.Lock()
+        self._nvtx: Any = library("nvtx", "gpu", "nvtx = true") if options.nvtx else None
+        if self._nvtx is not None:  # what no probe has is not called
+            self.element_began = self._element_began
+        if options.path is not None:
+            self.begin(Path(options.path), options.sample, options.max_bytes)
+
+    def begin(self, path: Path, sample: float = 1.0, max_bytes: int = _MAX_BYTES) -> None:
+        """Begin to record.
+
+        Raises:
+            SetupError: It records already, or the file cannot be written.
+        """
+        with self._lock:
+            if self._recording is not None:
+                raise SetupError(f"the pipeline is being traced already, to {self._recording.path}")
+            self._recording = Recording(path, sample, max_bytes)
+
+    def end(self) -> None:
+        """Write the file of the recording, if there is one; it is whole when this returns.
+
+        Raises:
+            OSError: The file could not be written; what was at the path is untouched.
+        """
+        with self._lock:
+            recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.finish()
+
+    # What the pipeline calls.
+
+    def pipeline_started(self, pipeline: headrace.Pipeline) -> None:
+        """Let `trace` find the probe of this pipeline."""
+        _probes[pipeline] = self
+
+    def _element_began(self, node: str, instance: int, element: str, size: int) -> None:
+        self._nvtx.push_range(f"{node}.{instance} {element}", domain="headrace")
+
+    def element_done(
+        self, node: str, instance: int, element: str, size: int, started: float, ended: float
+    ) -> None:
+        """Note an element."""
+        if self._nvtx is not None:
+            self._nvtx.pop_range(domain="headrace")
+        recording = self._recording
+        if recording is not None:
+            heard = ElementHeard(element, size, started, ended, threading.get_ident())
+            recording.inside(node, instance, heard)
+
+    def span_done(
+        self,
+        node: str,
+        instance: int,
+        element: str,
+        name: str,
+        started: float,
+        ended: float,
+        track: str,
+    ) -> None:
+        """Note what a backend reports."""
+        recording = self._recording
+        if recording is not None:
+            recording.inside(node, instance, SpanHeard(element, name, started, ended, track))
+
+    def batch_ran(self, record: BatchRecord) -> None:
+        """Note a batch."""
+        recording = self._recording
+        if recording is not None:
+            recording.batch(record)
+
+    def request_done(
+        self, node: str, request: Any, started: float, ended: float, error: BaseException | None
+    ) -> None:
+        """Note a request."""
+        recording = self._recording
+        if recording is not None:
+            recording.request(node, request, started, ended, error)
+
+    def close(self) -> None:
+        """Write the file."""
+        self.end()
+
+
+@contextmanager
+def trace(
+    pipeline: headrace.Pipeline,
+    path: str | os.PathLike[str],
+    *,
+    sample: float = 1.0,
+    max_bytes: int = _MAX_BYTES,
+) -> Iterator[None]:
+    """Trace a pipeline within the block; at its end, also by an error, the file is whole.
+
+    The pipeline must have the probe, ``[global] probes = ["Trace"]``, which records nothing before.
+
+    Args:
+        pipeline: The pipeline.
+        path: The file.
+        sample: The share of requests, from above 0 to 1.
+        max_bytes: The largest size of the file, at least 100,000; beyond it the oldest go.
+
+    Raises:
+        SetupError: It has no probe Trace, is being traced already, or the file cannot be written.
+        OSError: The file could not be written at the end.
+        ValueError: ``sample`` or ``max_bytes`` is out of range.
+    """
+    probe = _probes.get(pipeline)
+    if probe is None:
+        raise SetupError(
+            "the pipeline has no probe Trace",
+            hint='Build it with probes = ["Trace"] under [global]: nothing is recorded before.',
+        )
+    checked = Trace.Options(sample=sample, max_bytes=max_bytes)
+    probe.begin(Path(path), checked.sample, checked.max_bytes)
+    try:
+        yield
+    finally:
+        probe.end()

@@ -1,0 +1,380 @@
+"""The trace against the rules of the Trace Event Format, and what is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+import headrace
+import headrace_observe
+from headrace.errors import ConfigError, InputError, MissingDependencyError, SetupError
+from headrace_observe.trace_events import (
+    TAIL,
+    BatchHeard,
+    ElementHeard,
+    EventMaker,
+    RequestHeard,
+    SpanHeard,
+)
+from headrace_observe.trace_store import TraceStore
+
+
+class Picky(headrace.Backend):
+    max = 8
+
+    def forward(self, batch):
+        outcomes = []
+        for request in batch:
+            bad = request["data"] == "bad"
+            outcomes.append(InputError("secret words") if bad else None)
+            if not bad:
+                request["result"] = request["data"]
+        return outcomes
+
+
+class Device(headrace.Backend):
+    max = 8
+
+    def init(self, options, context):
+        self.span = context.span
+
+    def forward(self, batch):
+        started = time.monotonic()
+        for request in batch:
+            request["result"] = request["data"]
+        if self.span is not None:
+            self.span("computation", started, time.monotonic(), "cuda:0")
+
+
+for backend in (Picky, Device):
+    headrace.register(f"Trace{backend.__name__}", backend, replace=True)
+
+
+def checked(path):
+    """Read a trace by the rules of the format; give its events without metadata."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert set(found) == {"displayTimeUnit", "otherData", "traceEvents"}
+    named, events = {}, []
+    for event in found["traceEvents"]:
+        if event["ph"] == "M":
+            assert not events, "metadata stands first"
+            named[event["name"], event["pid"], event["tid"]] = event["args"]["name"]
+        else:
+            events.append(event)
+    tracks, ends = {}, {}
+    for event in events:
+        assert event["ph"] in "Xsf"
+        assert event["ts"] >= 0
+        assert ("process_name", event["pid"], 0) in named
+        assert ("thread_name", event["pid"], event["tid"]) in named
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            tracks.setdefault((event["pid"], event["tid"]), []).append(event)
+        else:
+            assert (event["id"], event["ph"]) not in ends
+            ends[event["id"], event["ph"]] = event
+    assert [e["ts"] for e in events] == sorted(e["ts"] for e in events)
+    for slices in tracks.values():
+        open_until = []
+        for event in slices:  # in order: the outer one of two that begin together first
+            start, end = ns(event["ts"]), ns(event["ts"]) + ns(event["dur"])
+            while open_until and open_until[-1] <= start:
+                open_until.pop()
+            assert not open_until or end <= open_until[-1], "slices of a track nest"
+            open_until.append(end)
+    for (number, phase), event in ends.items():
+        other = ends[number, "f" if phase == "s" else "s"]
+        assert ends[number, "s"]["ts"] <= ends[number, "f"]["ts"]
+        assert (event["cat"], event["name"]) == (other["cat"], other["name"])
+        category = "request" if phase == "s" else "batch"
+        inside = [
+            one
+            for one in tracks[event["pid"], event["tid"]]
+            if one["cat"] == category and one["ts"] <= event["ts"] <= one["ts"] + one["dur"]
+        ]
+        assert inside, "an arrow begins in a request and ends in a batch"
+    return events
+
+
+def ns(us):
+    return round(us * 1000)
+
+
+def of(events, category):
+    return [event for event in events if event.get("cat") == category]
+
+
+def traced(path, config, **options):
+    texts = "".join(f",{key}={json.dumps(value)}" for key, value in options.items())
+    return headrace.pipe({**config, "probes": [f'Trace("{path}"{texts})']})
+
+
+def test_requests_batches_elements_and_arrows(tmp_path):
+    path = tmp_path / "trace.json"
+    config = {"backend": "S[TraceDevice,TracePicky]", "max": 4, "instance_num": 2}
+    with traced(path, config) as pipe:
+        pipe({"data": 1})
+        for future in pipe.submit([{"data": k} for k in range(20)]):
+            future.result()
+        with pytest.raises(InputError):
+            pipe({"data": "bad"})
+        with pytest.raises(InputError):
+            pipe({"no": "data"})
+        batches = pipe.stats()["nodes"]["main"]["batches"]
+    events = checked(path)
+    requests = of(events, "request")
+    assert len(requests) == 23
+    assert len(of(events, "batch")) == batches
+    assert sum(batch["args"]["size"] for batch in of(events, "batch")) == 22
+    assert len([e for e in events if e["ph"] == "s"]) == 22
+    outcomes = [request["args"]["outcome"] for request in requests]
+    assert outcomes.count("ok") == 21
+    assert outcomes.count("input") == 2
+    assert [r["args"]["batch"] for r in requests].count(None) == 1
+    paths = {event["args"]["element"] for event in of(events, "element")}
+    assert paths == {"S", "S/0:TraceDevice", "S/1:TracePicky"}
+    by_number = {batch["args"]["batch"]: batch for batch in of(events, "batch")}
+    for inner in [*of(events, "element"), *of(events, "device")]:
+        batch = by_number[inner["args"]["batch"]]
+        assert batch["ts"] <= inner["ts"]
+        assert inner["ts"] + inner["dur"] <= batch["ts"] + batch["dur"] + 0.001
+    assert len(of(events, "device")) == batches
+    text = path.read_text(encoding="utf-8")
+    assert "secret" not in text
+
+
+def test_nodes_of_a_graph_have_processes_of_their_own_and_background_threads_tracks(tmp_path):
+    path = tmp_path / "trace.json"
+    config = {
+        "global": {"probes": [f'Trace("{path}")']},
+        "a": {"backend": "S[Identity,BackgroundThread[TraceDevice]]", "next": "b", "max": 4},
+        "b": {"backend": "BackgroundThread[TracePicky]", "max": 4},
+    }
+    with headrace.pipe(config) as pipe:
+        pipe([{"data": k} for k in range(9)])
+    events = checked(path)
+    names = [
+        event["args"]["name"]
+        for event in json.loads(path.read_text())["traceEvents"]
+        if event["name"] == "process_name"
+    ]
+    assert sorted(names) == ["devices", "requests of a", "requests of b", "threads"]
+    assert len(of(events, "request")) == 18
+    elements = of(events, "element")
+    tracks = {
+        name: {e["tid"] for e in elements if e["name"] == name} for name in ("S", "TraceDevice")
+    }
+    assert tracks["S"].isdisjoint(tracks["TraceDevice"])
+
+
+def test_a_trace_for_a_while(tmp_path):
+    path = tmp_path / "trace.json"
+    with headrace.pipe({"backend": "Identity", "probes": ["Trace"]}) as pipe:
+        pipe({"data": 1})
+        with headrace_observe.trace(pipe, path):
+            pipe({"data": 2})
+            with pytest.raises(SetupError, match="already"):
+                headrace_observe.trace(pipe, path).__enter__()
+        pipe({"data": 3})
+        assert len(of(checked(path), "request")) == 1
+        try:
+            with headrace_observe.trace(pipe, path):
+                pipe({"data": 4})
+                pipe({"data": 5})
+                1 / 0  # noqa: B018
+        except ZeroDivisionError:
+            pass
+        assert len(of(checked(path), "request")) == 2
+        assert pipe.stats()["probes"] == {"Trace": {"errors": 0, "last": None}}
+
+
+def test_a_pipeline_without_the_probe_says_what_to_write(tmp_path):
+    with headrace.pipe({"backend": "Identity"}) as pipe, pytest.raises(SetupError) as caught:
+        headrace_observe.trace(pipe, tmp_path / "t.json").__enter__()
+    assert 'probes = ["Trace"]' in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_beyond_max_bytes_the_oldest_go_and_what_is_left_keeps_the_rules(tmp_path):
+    path = tmp_path / "trace.json"
+    with traced(path, {"backend": "S[Identity,Identity]", "max": 4}, max_bytes=100_000) as pipe:
+        for _ in range(60):
+            pipe([{"data": k} for k in range(20)])
+    assert path.stat().st_size <= 100_000
+    events = checked(path)
+    requests = of(events, "request")
+    assert 50 < len(requests) < 1200
+    assert len([e for e in events if e["ph"] == "s"]) == len(requests)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_a_sample_has_whole_batches(tmp_path, monkeypatch):
+    from headrace_observe import recording
+
+    drawn = iter([0.9, 0.1, 0.9, 0.9] * 25)
+    monkeypatch.setattr(recording, "random", SimpleNamespace(random=lambda: next(drawn)))
+    path = tmp_path / "trace.json"
+    with traced(path, {"backend": "S[Identity]"}, sample=0.25) as pipe:
+        for k in range(100):
+            pipe({"data": k})
+    events = checked(path)
+    assert len(of(events, "request")) == len(of(events, "batch")) == 25
+    assert len(of(events, "element")) == 50
+    assert all(request["args"]["batch"] is not None for request in of(events, "request"))
+
+
+def test_requests_that_overlap_have_tracks_of_their_own():
+    maker = EventMaker(10.0, {1: "one"})
+    batch = BatchHeard(1, "n", 0, 1, 10.5, 10.8, 2, 2, 0, [])
+    spans = [(10.0, 10.9), (10.1, 10.9), (10.9, 11.0), (9.0, 10.95)]
+    events = [maker.request(RequestHeard("n", a, b, None, batch)) for a, b in spans]
+    tracks = [json.loads(made[0].text)["tid"] for made in events[:3]]
+    assert tracks == [1, 2, 1]
+    assert events[3] == []  # it began before the trace
+
+
+def test_what_overlaps_on_a_device_goes_side_by_side():
+    maker = EventMaker(0.0, {})
+    inside = [
+        SpanHeard("S/0:X", "copy in", 1.0, 1.4, "cuda:0"),
+        SpanHeard("S/0:X", "computation", 1.2, 1.6, "cuda:0"),
+        ElementHeard("X", 1, 1.0, 1.9, 7),
+    ]
+    made = [
+        json.loads(e.text) for e in maker.batch(BatchHeard(1, "n", 0, 7, 1, 2, 1, 1, 0, inside))
+    ]
+    devices = [event for event in made if event["cat"] == "device"]
+    assert [(e["tid"], e["ts"], e["dur"]) for e in devices] == [(1, 1e6, 4e5), (2, 1.2e6, 4e5)]
+
+
+def test_names_of_anybody_are_valid_json(tmp_path):
+    store = TraceStore(tmp_path / "t.json", 100_000)
+    maker = EventMaker(0.0, {1: 'a "thread"\n'})
+    batch = BatchHeard(1, 'n"\\', 0, 1, 1.0, 2.0, 1, 1, 0, [SpanHeard("X", "é\n", 1.1, 1.2, '"')])
+    for event in [*maker.batch(batch), *maker.request(RequestHeard("ü", 0.5, 2.0, None, batch))]:
+        store.add(event)
+    store.finish(maker.head({}), TAIL)
+    assert {event["name"] for event in of(checked(tmp_path / "t.json"), "device")} == {"é\n"}
+
+
+def test_a_file_that_cannot_be_written_fails_the_setup(tmp_path):
+    with pytest.raises(SetupError, match="cannot be written"):
+        traced(tmp_path / "gone" / "trace.json", {"backend": "Identity"})
+
+
+def test_options_out_of_range_are_refused(tmp_path):
+    with pytest.raises(ConfigError):
+        traced(tmp_path / "t.json", {"backend": "Identity"}, sample=0)
+    with pytest.raises(ConfigError):
+        traced(tmp_path / "t.json", {"backend": "Identity"}, max_bytes=10)
+
+
+def test_nvtx_ranges_open_and_close_around_elements(tmp_path, monkeypatch):
+    heard = []
+    fake = SimpleNamespace(
+        push_range=lambda text, domain: heard.append(text),
+        pop_range=lambda domain: heard.append("end"),
+    )
+    monkeypatch.setitem(sys.modules, "nvtx", fake)
+    with headrace.pipe({"backend": "S[Identity]", "probes": ["Trace(nvtx=true)"]}) as pipe:
+        pipe({"data": 1})
+    assert heard == ["main.0 S", "main.0 S/0:Identity", "end", "end"]
+
+
+def test_without_nvtx_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nvtx", None)
+    with pytest.raises(MissingDependencyError, match=r"nvtx") as caught:
+        headrace.pipe({"backend": "Identity", "probes": ["Trace(nvtx=true)"]})
+    assert "headrace-observe[gpu]" in str(caught.value)
+
+
+# The command.
+
+
+def headrace_says(*args, **options):
+    command = [sys.executable, "-m", "headrace", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def test_the_command_writes_a_trace(tmp_path):
+    for k in range(3):
+        (tmp_path / f"{k}.txt").write_text(str(k))
+    done = headrace_says(
+        *("trace", "S[Identity]", "0.txt", "1.txt", "2.txt", "--repeat", 2, "-o", "out.json"),
+        *("--set", "max=2", "--json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ok"] == 6
+    assert "6 requests: 6 ok" in done.stderr
+    assert len(of(checked(tmp_path / "out.json"), "request")) == 6
+
+
+def test_failed_requests_are_counted_and_the_status_says_so(tmp_path):
+    (tmp_path / "a.txt").write_text("no picture")
+    done = headrace_says("trace", "DecodeMat", "a.txt", "-o", "out.json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "1 input" in done.stderr
+    assert len(of(checked(tmp_path / "out.json"), "request")) == 1
+
+
+def test_ctrl_c_leaves_a_whole_file(tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import threading, headrace\n"
+        "class Slow:\n"
+        "    def forward(self, batch):\n"
+        "        for request in batch:\n"
+        "            request['result'] = 1\n"
+        "        print('ran', flush=True)\n"
+        "        threading.Event().wait(0.01)\n"
+        "headrace.register('Slow', Slow)\n"
+    )
+    (tmp_path / "slow.toml").write_text('import = ["slow.py"]\nbackend = "Slow"\n')
+    (tmp_path / "a.txt").write_text("a")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headrace", "trace", "slow.toml", "a.txt", "--repeat", "1000000"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    for _ in range(3):
+        assert process.stdout.readline() == "ran\n"
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "interrupted" in said
+    assert len(of(checked(tmp_path / "trace.json"), "batch")) >= 3
+
+
+def test_a_trace_ends_with_the_process_that_forgot_to_close(tmp_path):
+    program = (
+        "import headrace\n"
+        "pipe = headrace.pipe({'backend': 'Identity', 'probes': ['Trace(\"t.json\")']})\n"
+        "pipe({'data': 1})\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    assert len(of(checked(tmp_path / "t.json"), "request")) == 1
+
+
+def test_many_threads_trace_at_a_time(tmp_path):
+    path = tmp_path / "trace.json"
+    with traced(path, {"backend": "S[Identity]", "max": 4, "instance_num": 2}) as pipe:
+        clients = [
+            threading.Thread(target=lambda: [pipe({"data": k}) for k in range(100)])
+            for _ in range(8)
+        ]
+        for one in clients:
+            one.start()
+        for one in clients:
+            one.join()
+    assert len(of(checked(path), "request")) == 800
