@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import array
+import logging
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -20,9 +23,10 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
+from headrace.words._supervisor import Restarts
 
 FILE = '''
-import os, threading
+import array, logging, os, threading, warnings
 import headrace
 from headrace.errors import InputError
 
@@ -87,6 +91,58 @@ class Adds(headrace.Backend):
 
 headrace.register("Adds", Adds)
 
+
+class Fragile(headrace.Backend):
+    """Notes each run; dies of what it is told to."""
+    max = None
+    def forward(self, batch):
+        with open(os.environ["CLOSED_FILE"], "a") as file:
+            for request in batch:
+                file.write(f"{len(batch)} {request['data']}\\n")
+        for request in batch:
+            if request["data"] == "poison":
+                os.kill(os.getpid(), 9)
+            request["result"] = request["data"]
+
+class Innocent(Fragile):
+    rerun = True
+
+headrace.register("Fragile", Fragile)
+headrace.register("Innocent", Innocent)
+
+class Keys(headrace.Backend):
+    reads = ("data", "mask")
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = sorted(request)
+
+headrace.register("Keys", Keys)
+
+@headrace.register("Speaks")
+def speaks(text):
+    log = logging.getLogger("far.away")
+    log.debug("not %s", "shown")
+    log.info("said %s", text)
+    warnings.warn(f"beware of {text}", FutureWarning)
+    print("printed", text, flush=True)
+
+@headrace.register("Grows")
+def grows(parts):
+    """Change arrays and texts in place where that is possible, and give them back."""
+    for part in parts.values():
+        if isinstance(part, array.array):
+            part.append(1)
+        elif isinstance(part, bytearray):
+            part[:1] = b"x"
+    return parts
+
+class Alien:
+    def __reduce__(self):
+        return int, ("no number",)
+
+@headrace.register("MakesAlien")
+def makes_alien(data):
+    return Alien() if data == "alien" else data
 
 @headrace.register("Triple")
 def triple(number):
@@ -193,12 +249,13 @@ def test_instances_inside_are_its_own():
         assert pipe({"data": 7})["result"] == 7
 
 
-def test_a_process_that_dies_fails_its_batch_and_reload_brings_another():
-    backend = "Process[Call(os:_exit)]"
+def test_an_instance_whose_process_is_not_started_again_is_lost_and_reload_brings_another():
+    backend = "Process(restart_limit=0)[Call(os:_exit)]"
     with headrace.pipe({"backend": backend, "max": 2}) as pipe:
         with pytest.raises(InstanceLostError, match="status 7"):
             pipe({"data": 7})
         assert not pipe.ready
+        assert pipe.stats()["nodes"]["main"]["instances"][0]["alive"] is False
         pipe.reload("main", {})
         assert pipe.ready
         with pytest.raises(BackendError, match="TypeError"):
@@ -232,3 +289,141 @@ def test_no_process_outlives_the_one_that_started_it(how, tmp_path):
     # Its output is open as long as a process that has inherited it lives: run() has seen the end.
     assert done.returncode == (0 if how == "ended" else -9), done.stderr
     assert done.stdout.strip().isdigit()
+
+
+@pytest.mark.parametrize("way", ["fault", "killed"])
+def test_a_process_that_dies_fails_its_batch_and_is_started_again(file, way):
+    call = {"fault": "ctypes:string_at", "killed": "signal:raise_signal"}[way]
+    signal_name = {"fault": "SIGSEGV", "killed": "SIGKILL"}[way]
+    with headrace.pipe({"backend": f"Process[Call({call})]"}) as pipe:
+        before = _process_of(pipe)
+        with pytest.raises(InstanceLostError, match=f"of signal {signal_name}"):
+            pipe({"data": {"fault": 0, "killed": 9}[way]})
+        assert pipe.ready
+        with pytest.raises(BackendError, match="Error"):
+            pipe({"data": {}})
+        assert _process_of(pipe) != before
+        failed = pipe.stats()["nodes"]["main"]["failed"]
+        assert failed == {"instance_lost": 1, "backend": 1}
+
+
+def _process_of(pipe):
+    return pipe.describe()["nodes"]["main"]["tree"]["built"]["process"]
+
+
+@pytest.mark.parametrize("inside", ["Innocent", "S[Identity,Innocent]", "Fragile"])
+def test_only_what_says_rerun_runs_once_more_alone(file, tmp_path, inside):
+    config = {"import": [file], "backend": f"Process[{inside}]", "max": 4}
+    data = ["a", "poison", "b"]
+    with headrace.pipe(config) as pipe:
+        with pytest.raises(RequestsFailed) as failed:
+            pipe([{"data": one} for one in data])
+        assert pipe({"data": "later"})["result"] == "later"
+    lost = [isinstance(one, InstanceLostError) for one in failed.value.errors]
+    runs = (tmp_path / "closed").read_text().splitlines()
+    together = [f"3 {one}" for one in data]
+    if inside == "Fragile":
+        assert lost == [True, True, True]
+        assert runs == [*together, "1 later"]
+    else:
+        assert lost == [False, True, False]
+        assert runs == [*together, "1 a", "1 poison", "1 b", "1 later"]
+
+
+def test_a_process_is_started_again_after_growing_pauses_and_so_often_within_a_minute():
+    restarts = Restarts(4)
+    assert [restarts.pause_s(0.0) for _ in range(5)] == [0.0, 0.1, 0.2, 0.4, None]
+    restarts = Restarts(2)
+    assert [restarts.pause_s(now) for now in (0.0, 59.0, 60.0, 61.0)] == [0.0, 0.1, 0.1, None]
+    assert Restarts(0).pause_s(0.0) is None
+
+
+def test_only_the_keys_that_are_read_go_there(file):
+    with headrace.pipe({"import": [file], "backend": "Process[S[Identity,Keys]]"}) as pipe:
+        request = {"data": 1, "mask": 2, "other": 3, "request_id": "r"}
+        assert pipe(request)["result"] == ["data", "mask", "request_id"]
+        assert request["other"] == 3
+
+
+def test_log_records_warnings_and_prints_arrive(file, caplog, capfd):
+    caplog.set_level(logging.INFO, logger="far.away")
+    config = {"import": [file], "backend": "Process[Speaks]"}
+    with (
+        headrace.pipe(config) as pipe,
+        pytest.warns(FutureWarning, match="beware of ghosts"),
+    ):
+        pipe({"data": "ghosts"})
+    records = [r for r in caplog.records if r.name == "far.away"]
+    assert [(r.levelname, r.getMessage()) for r in records] == [("INFO", "said ghosts")]
+    assert records[0].process != os.getpid()
+    assert capfd.readouterr().out == "printed ghosts\n"
+
+
+def test_large_values_come_back_as_they_were_and_may_be_changed_there(file):
+    sizes = [1, 8191, 8192, 32768, 131072, 300_001]
+    with headrace.pipe({"import": [file], "backend": "Process[Grows]"}) as pipe:
+        for size in [*sizes, *reversed(sizes)]:
+            content = os.urandom(size)
+            parts = {
+                "bytes": content,
+                "bytearray": bytearray(content),
+                "text": content.hex(),
+                "array": array.array("B", content),
+                "view": pickle.PickleBuffer(content),
+            }
+            result = pipe({"data": parts})["result"]
+            assert result["bytes"] == content
+            assert result["bytearray"] == b"x" + content[1:]
+            assert result["text"] == parts["text"]
+            assert result["array"].tobytes() == content + b"\x01"
+            assert bytes(result["view"]) == content
+            assert parts["bytearray"] == content
+
+
+def test_bytes_go_there_and_back(file):
+    with headrace.pipe({"backend": "Process[Identity]", "max": 8}) as pipe:
+        contents = [os.urandom(size) for size in (100_000, 5, 40_000, 1 << 20)]
+        requests = pipe([{"data": one} for one in contents])
+    for request, content in zip(requests, contents, strict=True):
+        assert type(request["result"]) is bytes
+        assert request["result"] == content
+
+
+class Unmade:
+    """It can be pickled, and not be made again."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def test_what_is_unknown_on_the_other_side_names_its_key(file):
+    with headrace.pipe({"import": [file], "backend": "Process[MakesAlien]", "max": 4}) as pipe:
+        with pytest.raises(RequestsFailed) as failed:
+            pipe([{"data": one} for one in ("plain", "alien", Unmade())])
+        assert pipe({"data": "later"})["result"] == "later"
+    plain, there, here = failed.value.errors
+    assert plain is None
+    assert isinstance(there, ContractError)
+    assert "'result'" in str(there)
+    assert isinstance(here, InputError)
+    assert here.key == "data"
+
+
+MAIN = """
+import headrace
+@headrace.register("Local")
+def local(data):
+    return data
+try:
+    headrace.pipe({"backend": "Process[Local]"})
+except headrace.errors.ConfigError as error:
+    print(error)
+"""
+
+
+def test_a_backend_of_the_program_itself_has_to_be_imported(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(MAIN, encoding="utf-8")
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+    assert "Local cannot stand in Process" in done.stdout, done.stderr
+    assert "`import`" in done.stdout

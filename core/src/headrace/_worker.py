@@ -1,90 +1,158 @@
 """What runs in a process of its own: it builds its part, runs batches, and closes.
 
-Its first message says what to build; each other one is a batch. The end of its input is the end, also
-when the process that started it has died.
+Its first message says what to build; each other one is a batch. The end of the channel is the end. What is
+built, log records and warnings go through a socket of their own, at any moment.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
-import queue
-import signal
+import socket
+import struct
 import threading
+import warnings
+from contextlib import suppress
 from dataclasses import replace
+from logging.handlers import QueueHandler
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from headrace._build.at import At, BuildSettings, Commons
 from headrace._build.batch_end import BatchEnd
+from headrace._build.channel import Channel, UnreadableError, pickled
 from headrace._build.elements import ElementBuilder
-from headrace._build.parcels import CLOSE_S, Changes, changes, receive, send, unpacked
+from headrace._build.parcels import Changes, apart, changes, lent, together, unpacked
 from headrace._build.parts import Parts
+from headrace._build.spawn import end_with_parent
 from headrace._context import Shared
 from headrace._describe import describe_element
+from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import NodePlan, PipelinePlan
 from headrace._plan.needs import needed_keys
+from headrace._plan.word import PlannedWord
 from headrace._portable import error_text, portable
 from headrace._registry import run_imports
-from headrace.errors import ContractError, SetupError
+from headrace.errors import ContractError, HeadraceError, InputError, SetupError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
+    from headrace._plan.element import Element
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
 __all__ = ["main"]
 
+_LENGTH = struct.Struct("<Q")
 
-def main() -> None:
-    """Serve the process that started this one, until it closes the pipe."""
-    # What is printed goes to stderr: the output is the pipe. Ctrl-C is for the process that started it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    source = os.fdopen(os.dup(0), "rb")
-    sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    closed = threading.Event()
-    threading.Thread(target=_read, args=(source, messages, closed), daemon=True).start()
+
+def main(files: tuple[int, int, int, int], parent: int) -> None:
+    """Serve the process that started this one, until it closes the channel.
+
+    Args:
+        files: Descriptors: the socket of the channel, the file to write, the file to read, and the
+            socket for all that is no answer.
+        parent: The number of that process.
+    """
+    for file in files:
+        os.set_inheritable(file, False)
+    teller = _Teller(socket.socket(fileno=files[3]))
+    end_with_parent(parent, teller.wait_for_end)
+    channel = Channel(socket.socket(fileno=files[0]), files[1], files[2])
     parts = Parts()
+    with suppress(EOFError):
+        try:
+            _serve(channel, teller, parts)
+        finally:
+            parts.close()
+    channel.close()
+    teller.end()
+
+
+class _Teller(QueueHandler):
+    """Tells the process that started this one what is no answer; used by any thread."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(None)  # type: ignore[arg-type]
+        self.count = 0
+        self._socket = connection
+        self._sending = threading.RLock()
+
+    def tell(self, kind: str, content: Any) -> None:
+        """Send one message."""
+        message = pickle.dumps((kind, content), 5)
+        with self._sending, suppress(OSError):
+            self.count += 1
+            self._socket.sendall(_LENGTH.pack(len(message)) + message)
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Send a log record, as `QueueHandler` has made it ready."""
+        content = dict(vars(record))
+        good, bad = apart(content)
+        self.tell("log", {key: content[key] for key in good} if bad else content)
+
+    def warn(self, message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
+        """Send a warning; in the place of `warnings.showwarning`."""
+        try:
+            self.tell("warning", (str(message), category, filename, lineno))
+        except Exception:  # noqa: BLE001 - a class that cannot be pickled
+            self.tell("warning", (str(message), UserWarning, filename, lineno))
+
+    def wait_for_end(self) -> None:
+        """Wait until the other process has gone."""
+        self._socket.recv(1)
+
+    def end(self) -> None:
+        """Send nothing any more."""
+        logging.getLogger().removeHandler(self)
+        warnings.simplefilter("ignore")
+        self._socket.close()
+
+    def begin(self, levels: dict[str, int]) -> None:
+        """Send log records and warnings from now on that are shown in the other process."""
+        for name, level in levels.items():
+            logging.getLogger(name or None).setLevel(level)
+        logging.getLogger().addHandler(self)
+        warnings.simplefilter("always")  # the filters there decide
+        warnings.showwarning = self.warn  # type: ignore[assignment]
+
+
+def _serve(channel: Channel, teller: _Teller, parts: Parts) -> None:
     try:
-        _serve(messages, sink, parts)
-    finally:
-        parts.close()
-        closed.set()
-
-
-def _read(source: BinaryIO, messages: queue.SimpleQueue[Any], closed: threading.Event) -> None:
-    """Read what comes; once nothing can come any more, see that the process ends."""
-    try:
-        while True:
-            messages.put(receive(source))
-    except (OSError, EOFError):
-        messages.put(None)
-    if not closed.wait(CLOSE_S):
-        os._exit(1)  # it hangs, and nobody else ends it
-
-
-def _serve(messages: queue.SimpleQueue[Any], sink: BinaryIO, parts: Parts) -> None:
-    first = messages.get()
-    if first is None:
-        return
-    try:
+        first = channel.receive()
+        teller.begin(first["levels"])
         backend, about = _built(first, parts)
-    except Exception as error:  # noqa: BLE001 - it is raised where the pipeline is built
-        send(sink, _telling(error))
+    except Exception as error:
+        if isinstance(error, EOFError):
+            raise
+        teller.tell("built", _telling(error))
         return
-    send(sink, about)
-    while (parcels := messages.get()) is not None:
-        send(sink, _run(backend, parcels))
+    teller.tell("built", about)
+    answers: list[Any] = []
+    while True:
+        try:
+            kind, parcels = channel.receive()
+        except UnreadableError:
+            channel.send(pickled(("unread", teller.count, None)))
+            continue
+        if kind == "again":
+            channel.send(_apart(answers, teller.count))
+            continue
+        answers = []  # before the next are made
+        answers = _run(backend, parcels) if kind == "batch" else _run_apart(backend, parcels)
+        parcels = None
+        try:
+            made = [(found._replace(new=lent(found.new)), outcome) for found, outcome in answers]
+            content = pickled(("answers", teller.count, made))
+        except Exception:  # noqa: BLE001 - whatever its values raise; which of them, is told
+            content = _apart(answers, teller.count)
+        channel.send(content)
 
 
 def _telling(error: Exception) -> Any:
     found = portable(error)
-    return found if isinstance(found, BaseException) else SetupError(error_text(error))
+    return found if isinstance(found, HeadraceError) else SetupError(error_text(error))
 
 
 def _built(message: dict[str, Any], parts: Parts) -> tuple[Backend, dict[str, Any]]:
@@ -95,7 +163,7 @@ def _built(message: dict[str, Any], parts: Parts) -> tuple[Backend, dict[str, An
     except Exception as error:
         raise SetupError(
             f"something in Process is not known in another process: {error_text(error)}",
-            hint="Put it into a module, or into a file that the configuration imports.",
+            hint="Put it into a module, or into a file that the configuration names under `import`.",
         ) from error
     element, keys = about["element"], about["keys"]
     node = None
@@ -106,35 +174,80 @@ def _built(message: dict[str, Any], parts: Parts) -> tuple[Backend, dict[str, An
     builder = ElementBuilder(plan, node, {}, Shared(), Commons(), set(), settings)
     at = replace(At.begin(parts, index=about["index"]), end=BatchEnd())
     backend = at.end.around(builder.element(element, at), element)
+    read = _keys_read(element, builder.by_element)
     return backend, {
         "min": backend.min,
         "max": backend.max,
         "rerun": backend.rerun,
+        "all_rerun": all(_may_rerun(one, builder.by_element) for one in element.walk()),
         "reads": needed_keys(element, builder.by_element),
+        "read_there": sorted(read),
+        "may_go": sorted(read | OPTIONAL - {"result"}),
         "process": os.getpid(),
         "tree": describe_element(element, builder.by_element),
     }
+
+
+def _keys_read(element: Element, built: dict[int, Backend]) -> set[str]:
+    """Give all keys that something here says it reads."""
+    found = {"data"}
+    for one in element.walk():
+        cls = built.get(id(one), one.cls)
+        found.update(keys_named(cls, one.options, "reads", optional=True))
+        found.update(key for _, named in one.prefixes for key in map(str, named.values()))
+    return found
+
+
+def _may_rerun(element: Element, built: dict[int, Backend]) -> bool:
+    """Tell whether a backend says ``rerun``; a word of core with others inside leaves it to them."""
+    inner = bool(element.children) and issubclass(element.cls, PlannedWord)
+    return inner or element.named is not None or built.get(id(element), element.cls).rerun
 
 
 def _no_queue(backends: list[Backend]) -> Scheduler:
     raise SetupError("a queue stands in the process of the pipeline")
 
 
-def _run(backend: Backend, parcels: list[bytes]) -> list[tuple[bytes, bytes]]:
+def _run(backend: Backend, batch: list[Request]) -> list[tuple[Changes, Exception | None]]:
     """Run a batch; give per request what has become of it, and its outcome."""
-    batch: list[Request] = [pickle.loads(one) for one in parcels]  # noqa: S301 - from our own process
     before = [dict(request) for request in batch]
-    outcomes: Any = backend(batch) or [None] * len(batch)
-    return list(map(_answer, before, batch, outcomes))
+    outcomes: Any = (backend(batch) if batch else None) or [None] * len(batch)
+    return [
+        (changes(was, now), portable(outcome))
+        for was, now, outcome in zip(before, batch, outcomes, strict=True)
+    ]
 
 
-def _answer(before: Request, after: Request, outcome: Exception | None) -> tuple[bytes, bytes]:
-    try:
-        found = pickle.dumps(changes(before, after), pickle.HIGHEST_PROTOCOL)
-    except Exception as error:  # noqa: BLE001 - whatever its values raise
-        found = pickle.dumps(Changes({}, {}, []), pickle.HIGHEST_PROTOCOL)
-        outcome = outcome or ContractError(
-            f"what it wrote cannot be sent back from its process: {error_text(error)}",
-            hint="Write what pickle takes: arrays, numbers, texts, lists, dicts.",
-        )
-    return found, pickle.dumps(portable(outcome), pickle.HIGHEST_PROTOCOL)
+def _run_apart(
+    backend: Backend, parcels: list[dict[str, bytes]]
+) -> list[tuple[Changes, Exception | None]]:
+    """Run a batch of which each value was sent by itself: what is unknown here fails its request."""
+    remade = [together(parcel) for parcel in parcels]
+    answers = iter(_run(backend, [good for good, bad in remade if not bad]))
+    return [next(answers) if not bad else (_NOTHING, _unknown(bad)) for _, bad in remade]
+
+
+_NOTHING = Changes({}, {}, [])
+
+
+def _unknown(bad: dict[str, Exception]) -> InputError:
+    key, error = next(iter(bad.items()))
+    return InputError(
+        f"what was sent is unknown in another process: {error_text(error)}",
+        key=key,
+        expected="something of a class in a module, or in a file that the configuration imports",
+    )
+
+
+def _apart(answers: list[tuple[Changes, Exception | None]], count: int) -> Any:
+    """Pickle answers with each value by itself: what cannot be sent fails its request."""
+    parcels = []
+    for (same, new, gone), outcome in answers:
+        good, bad = apart(new)
+        for key, error in bad.items():
+            outcome = outcome or ContractError(
+                f"what it wrote to {key!r} cannot be sent back from its process: {error_text(error)}",
+                hint="Write what pickle takes: arrays, numbers, texts, lists, dicts.",
+            )
+        parcels.append((same, {} if bad else good, [] if bad else gone, pickle.dumps(outcome, 5)))
+    return pickled(("apart", count, parcels))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import pickle
-import struct
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._backend import Backend
+from headrace._build.channel import LARGE_BYTES
 from headrace._function import FunctionBackend, of_function
 from headrace._registry.backends import as_backend
 
@@ -17,56 +18,45 @@ if TYPE_CHECKING:
 __all__ = [
     "CLOSE_S",
     "Changes",
+    "apart",
     "apply",
     "changes",
+    "lent",
     "packed",
-    "receive",
-    "send",
+    "source_of",
+    "together",
     "unpacked",
 ]
 
 CLOSE_S = 10.0
 """Seconds that what is in the process has to close itself, before the process is killed."""
 
-_LENGTH = struct.Struct(">Q")
-
-
-def send(stream: BinaryIO, message: Any) -> None:
-    """Write a message."""
-    content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    stream.write(_LENGTH.pack(len(content)))
-    stream.write(content)
-    stream.flush()
-
-
-def receive(stream: BinaryIO) -> Any:
-    """Read a message.
-
-    Raises:
-        EOFError: There is none any more.
-    """
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        raise EOFError
-    (length,) = _LENGTH.unpack(head)
-    content = stream.read(length)
-    if len(content) < length:
-        raise EOFError
-    return pickle.loads(content)  # noqa: S301 - what the other of our two processes has written
-
-
 # Elements. A class that was made of another one, or of a function, is sent as what it was made of.
+
+
+def source_of(cls: type[Backend]) -> Any:
+    """Give the function or the plain class of which a backend was made; itself if of none."""
+    if issubclass(cls, FunctionBackend) and "function" in vars(cls):
+        return cls.function
+    plain = cls.__bases__[0]
+    made = len(cls.__bases__) == 2 and cls.__bases__[1] is Backend and as_backend(plain) is cls
+    return plain if made else cls
 
 
 class _Pickler(pickle.Pickler):
     def persistent_id(self, obj: Any) -> Any:
+        if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
+            raise pickle.PicklingError(
+                f"{obj.__qualname__} is part of the program itself, __main__"
+            )
         if not isinstance(obj, type) or not issubclass(obj, Backend) or obj is FunctionBackend:
             return None
-        if issubclass(obj, FunctionBackend) and "function" in vars(obj):
-            return "function", obj.function, obj.batched
-        plain = obj.__bases__[0]
-        made = len(obj.__bases__) == 2 and obj.__bases__[1] is Backend and as_backend(plain) is obj
-        return ("class", plain) if made else None
+        source = source_of(obj)
+        if source is obj:
+            return None
+        if isinstance(source, type) and not issubclass(obj, FunctionBackend):
+            return "class", source
+        return "function", source, obj.batched  # type: ignore[attr-defined]
 
 
 class _Unpickler(pickle.Unpickler):
@@ -91,11 +81,45 @@ def unpacked(content: bytes) -> Any:
 # Requests.
 
 
+def lent(values: dict[str, Any]) -> dict[str, Any]:
+    """Give values as they are pickled: large ``bytes`` as buffers, which the pickle does not copy."""
+    return {
+        key: pickle.PickleBuffer(value)
+        if type(value) is bytes and len(value) >= LARGE_BYTES
+        else value
+        for key, value in values.items()
+    }
+
+
+def apart(values: dict[str, Any]) -> tuple[dict[str, bytes], dict[str, Exception]]:
+    """Pickle each value by itself; give those that can be pickled, and what was wrong with others."""
+    good: dict[str, bytes] = {}
+    bad: dict[str, Exception] = {}
+    for key, value in values.items():
+        try:
+            good[key] = pickle.dumps(value, 5)
+        except Exception as error:  # noqa: BLE001 - whatever a value raises
+            bad[key] = error
+    return good, bad
+
+
+def together(parts: dict[str, bytes]) -> tuple[dict[str, Any], dict[str, Exception]]:
+    """Make the values again that `apart` gave; give what was wrong with those that cannot be made."""
+    good: dict[str, Any] = {}
+    bad: dict[str, Exception] = {}
+    for key, part in parts.items():
+        try:
+            good[key] = pickle.loads(part)  # noqa: S301 - from the other of our two processes
+        except Exception as error:  # noqa: BLE001 - whatever a class does, or one that is unknown
+            bad[key] = error
+    return good, bad
+
+
 class Changes(NamedTuple):
     """What a backend has made of a request.
 
     Attributes:
-        same: Keys that hold what another key held before, and which.
+        same: Keys that hold what another key held before and nobody can have changed, and which.
         new: Keys with other values.
         gone: Keys that were taken out.
     """
@@ -107,12 +131,16 @@ class Changes(NamedTuple):
 
 def changes(before: Request, after: Request) -> Changes:
     """Tell what has become of a request."""
-    known = {id(value): key for key, value in before.items()}
+    # What could have been changed in place is sent back, also where it is an object that came.
+    known = {id(value): key for key, value in before.items() if type(value) in _UNCHANGING}
     missing = object()
     touched = {k: v for k, v in after.items() if before.get(k, missing) is not v}
     same = {key: known[id(value)] for key, value in touched.items() if id(value) in known}
     new = {key: value for key, value in touched.items() if key not in same}
     return Changes(same, new, [key for key in before if key not in after])
+
+
+_UNCHANGING = frozenset({bytes, str, int, float, complex, bool, type(None)})
 
 
 def apply(found: Changes, request: Request) -> None:

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
-import pickle
-import subprocess
-import sys
-import threading
-from pathlib import Path
+import logging
+import time
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.parcels import CLOSE_S, apply, packed, receive, send
+from pydantic import Field
+
+from headrace._build.channel import UnreadableError, pickled
+from headrace._build.parcels import Changes, apart, apply, lent, packed, source_of, together
 from headrace._build.word import Word
+from headrace._options import Options as _Options
 from headrace._plan.declared import keys_named
 from headrace._plan.word import planned_word
 from headrace._portable import error_text
-from headrace.errors import BackendError, InputError, InstanceLostError, SetupError
+from headrace._scheduling.threads import entries_running_here
+from headrace.errors import BackendError, ContractError, InputError, InstanceLostError, SetupError
+from headrace.words._supervisor import Restarts, Supervisor, how_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headrace._backend import Backend, InitContext
     from headrace._build.at import At
+    from headrace._build.channel import Content
     from headrace._build.word import Building
     from headrace._checked import Outcomes
     from headrace._plan.declared import Needs
     from headrace._plan.element import Element
     from headrace._plan.word import Use
     from headrace.keys import Request
+    from headrace.words._supervisor import Child
 
 __all__ = ["Process"]
 
-_CHILD = "import sys; sys.path[:] = {path!r}; from headrace._worker import main; main()"
+_ENDING_S = 1.0
+"""How long a process has that has closed its end, before it is killed."""
+
+_EVERYWHERE = "Put it into a module, or into a file that the configuration names under `import`."
 
 
 class Process(Word):
@@ -39,14 +46,18 @@ class Process(Word):
 
     As `BackgroundThread`, but X has an interpreter, an interpreter lock and a memory of its own: for
     Python code that computes and holds the lock, for a library that several instances cannot share in
-    one process, for one that may crash. A process that dies fails its batch, and its instance is out
-    of service. ``init``, every ``forward`` and ``close`` of X happen in the main thread there.
+    one process, for one that may crash or hang. ``init``, every ``forward`` and ``close`` of X happen
+    in the main thread there.
 
-    Requests go there and back as copies, made by ``pickle``: that costs time for large arrays. A key
-    that cannot be copied stays here if X does not say that it reads it. What X names must be inside:
-    queues, nodes and registered instances of the pipeline are not there. A class or function that
-    X uses must be importable: part of an installed module, or of a file that the configuration
-    imports.
+    A copy of the keys that X reads goes there, and what X wrote comes back; large arrays and ``bytes``
+    through shared memory. What X changes in place without writing it to a key, changes in its copy alone.
+    What X names must be inside: queues, nodes and registered instances of the
+    pipeline are not there. A class or function that X uses must be importable: part of an installed
+    module, or of a file that the configuration imports. Log records and warnings of X arrive here.
+
+    When the process dies, its batch fails with InstanceLostError, or, if all that stands inside says
+    ``rerun``, each of its items runs once more, alone. The process is started again, after growing
+    pauses; when it has died more than ``restart_limit`` times within a minute, the instance is lost.
 
     Reads:
         What X reads.
@@ -56,8 +67,8 @@ class Process(Word):
         The range of X.
 
     Raises:
-        What X raises; InputError when a key that X reads cannot be copied; InstanceLostError when
-        the process has died.
+        What X raises; InputError when a key that X reads cannot be copied; ContractError when one that
+        it wrote cannot; InstanceLostError when the process has died.
     Source:
         own
     Example:
@@ -66,9 +77,21 @@ class Process(Word):
             backend = "S[Process[Call(html:unescape)],Upper]"
     """
 
+    class Options(_Options):
+        """Options of Process."""
+
+        restart_limit: int = Field(
+            5, ge=0, description="How many times a minute the process is started again."
+        )
+        kill_after_ms: float | None = Field(
+            None,
+            ge=0,
+            description="Kill the process when a batch runs for so long (ms) after the last deadline "
+            "of its requests; none: never. A batch with a request without deadline is not killed.",
+        )
+
     takes = 1
     _threaded = True
-    _process: Any  # a Popen
 
     @classmethod
     def _check(cls, use: Use) -> bool:
@@ -77,15 +100,21 @@ class Process(Word):
         inside = list(children[0].walk()) if children else []
         own = {id(one) for one in inside}
         for one in inside:
-            named = one.named
-            outside = named is not None and (named.registered or id(named.element) not in own)
-            if outside or planned_word(one.cls)._reaches_out:
-                message = (
-                    f"{one.name} cannot stand in {use.element.name}: it reaches for something of "
-                    "the pipeline, which another process does not have"
+            named, hint = one.named, None
+            if (
+                named is not None and (named.registered or id(named.element) not in own)
+            ) or planned_word(one.cls)._reaches_out:
+                why = (
+                    "it reaches for something of the pipeline, which another process does not have"
                 )
-                use.planning.add("process", message, one.call, use.scope)
-                return False
+            elif getattr(source_of(one.cls), "__module__", None) == "__main__":
+                why = "it is registered by the program itself, which another process does not run"
+                hint = "Put it into a file, and name that under `import`."
+            else:
+                continue
+            message = f"{one.name} cannot stand in {use.element.name}: {why}"
+            use.planning.add("process", message, one.call, use.scope, hint=hint)
+            return False
         return True
 
     @classmethod
@@ -99,7 +128,7 @@ class Process(Word):
 
     @classmethod
     def _build(cls, building: Building, element: Element, at: At) -> Backend:
-        """Build it in a thread that starts the process and talks with it."""
+        """Build it in a thread that talks with the process."""
         return building.in_thread(
             element, element, lambda one, inside: building.backend(one, (), inside), at
         )
@@ -110,10 +139,8 @@ class Process(Word):
         self._keys = building.node.keys if building.node is not None else None
         self._files = [path for path, _ in building.plan.files]
         self._threads = building.threads
-        named = [keys_named(one.cls, one.options, "reads") for one in self._inside.walk()]
-        self._read_there = {key for keys in named for key in keys}
 
-    def init(self, options: Any, context: InitContext) -> None:
+    def init(self, options: Options, context: InitContext) -> None:
         """Start the process, build X there, and take over its range.
 
         Raises:
@@ -133,129 +160,187 @@ class Process(Word):
             raise SetupError(
                 f"what stands in Process cannot be sent to another process: {error_text(error)}",
                 hint="Let its classes and functions be importable: put them into a module, or into a "
-                "file that the configuration imports.",
+                "file that the configuration names under `import`.",
             ) from error
-        command = [sys.executable, "-c", _CHILD.format(path=[str(Path(p)) for p in sys.path])]
-        self._process = subprocess.Popen(  # noqa: S603 - this interpreter
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        first = {"files": self._files, "plan": plan, "levels": _levels()}
+        self._kill_after_s = None if options.kill_after_ms is None else options.kill_after_ms / 1000
+        lost = self._lost
+        self._supervisor = Supervisor(
+            f"headrace-{context.node_name}-{context.instance_index}-process",
+            pickled(first),
+            Restarts(options.restart_limit),
+            lost.set if lost is not None else lambda: None,
         )
-        built = threading.Event()
-        watch = threading.Thread(target=self._watch, args=(context.cancelled, built), daemon=True)
-        watch.start()
-        try:
-            answer = self._ask({"files": self._files, "plan": plan})
-        except (OSError, EOFError):
-            raise SetupError(f"the process ended with status {self._status()}") from None
-        finally:
-            built.set()
-        if isinstance(answer, BaseException):
-            self._kill()
-            raise answer
-        self._about: dict[str, Any] = answer
-        self.min, self.max, self.rerun = answer["min"], answer["max"], answer["rerun"]  # type: ignore[misc]
-        self.reads = answer["reads"]
-
-    def _watch(self, cancelled: Callable[[], bool], built: threading.Event) -> None:
-        """End the process when the build is given up."""
-        while not built.wait(0.1):
-            if cancelled():
-                self._kill()
-                return
+        self._child = self._supervisor.start(context.cancelled)
+        built = self._child.about
+        self.min, self.max, self.rerun = built["min"], built["max"], built["rerun"]  # type: ignore[misc]
+        self.reads = built["reads"]
+        self._read_there, self._may_go = set(built["read_there"]), tuple(built["may_go"])
+        self._all_rerun = built["all_rerun"]
 
     def forward(self, batch: list[Request]) -> Outcomes:
-        """Run X on the batch in its process.
+        """Run X on the batch in its process; where that dies, each item once more if it may.
 
         Raises:
             InstanceLostError: The process has died.
         """
+        try:
+            return self._run(batch)
+        except InstanceLostError as error:
+            if not self._all_rerun or self.min > 1:
+                raise
+            lost = error
         outcomes: list[Exception | None] = []
-        sent: list[bytes] = []
         for request in batch:
             try:
-                sent.append(self._parcel(request))
-                outcomes.append(None)
-            except InputError as error:
-                outcomes.append(error)
-        alive = [request for request, error in zip(batch, outcomes, strict=True) if error is None]
-        if alive:
-            try:
-                answers = self._ask(sent)
-            except (OSError, EOFError):
-                raise InstanceLostError(
-                    f"its process has died, with status {self._status()}",
-                    hint="Pipeline.reload starts another.",
-                ) from None
-            answered = map(_taken, alive, answers)
-            outcomes = [next(answered) if error is None else error for error in outcomes]
-        return outcomes if any(outcomes) else None
-
-    def _parcel(self, request: Request) -> bytes:
-        """Give a request as bytes, without what nobody there reads and pickle does not take."""
-        try:
-            return pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
-        except Exception:  # noqa: BLE001 - whatever its values raise
-            kept = {}
-            for key, value in request.items():
-                try:
-                    pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-                    kept[key] = value
-                except Exception as error:
-                    if key in self._read_there:
-                        raise InputError(
-                            f"it cannot be sent to another process: {error_text(error)}",
-                            key=key,
-                            expected="something that pickle takes",
-                            got=type(value).__name__,
-                        ) from error
-            return pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
+                outcomes += self._run([request]) or [None]
+            except InstanceLostError as error:
+                lost = error
+                outcomes.append(lost)
+        return outcomes
 
     def describe(self) -> dict[str, Any]:
         """Give the number of the process, and what was built there."""
-        return {"process": self._about["process"], "tree": self._about["tree"]}
+        return {"process": self._child.about["process"], "tree": self._child.about["tree"]}
 
     def close(self) -> None:
         """Close X and end the process; one that does not end is killed."""
-        process = self._process
-        with contextlib.suppress(OSError):
-            process.stdin.close()  # the process takes it for the end
+        self._supervisor.close()
+        self._child.close()
+
+    # One batch.
+
+    def _run(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Run a batch there.
+
+        Raises:
+            InstanceLostError: The process has died.
+        """
+        child = self._living()
         try:
-            process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        process.stdout.close()
-        process.wait()
+            outcomes = self._asked(child, batch)
+        except EOFError:
+            raise self._death(child) from None
+        if outcomes is not None and any(isinstance(one, InstanceLostError) for one in outcomes):
+            child.kill()  # X says that it can serve no more there: another process may
+            child.ended.wait()
+        return outcomes
 
-    # The pipe to the process, which one thread at a time uses.
+    def _living(self) -> Child:
+        """Give the process that lives, and the descriptors of one that does not back."""
+        try:
+            child = self._supervisor.child()
+        except InstanceLostError as error:
+            error.node = self._node  # by whom the instance is lost is known
+            raise
+        if child is not self._child:
+            self._child.close()
+            self._child = child
+        return child
 
-    def _ask(self, message: Any) -> Any:
-        send(self._process.stdin, message)
-        return receive(self._process.stdout)
+    def _death(self, child: Child, hung: bool = False) -> InstanceLostError:
+        """Make the error of a batch whose process has died, once that is noted everywhere."""
+        if not child.ended.wait(_ENDING_S):
+            child.kill()  # it has only closed its end
+            child.ended.wait()
+        hint = "X is slower than the deadlines, or hangs." if hung else None
+        if not hung and child.status == -9:
+            hint = "The system kills so what takes more memory than there is."
+        killed = ", killed for running on after the deadlines" if hung else ""
+        return InstanceLostError(
+            f"its process has died {how_ended(child.status)}{killed}", hint=hint, node=self._node
+        )
 
-    def _status(self) -> int:
-        """Wait for a process whose pipe is closed, and give how it ended."""
-        self._kill(wait_s=1.0)
-        status: int = self._process.returncode
-        return status
+    def _asked(self, child: Child, batch: list[Request]) -> list[Exception | None] | None:
+        """Send a batch, wait for the answers, and do what they say to the requests."""
+        wanted = [{key: one[key] for key in self._may_go if key in one} for one in batch]
+        errors: list[Exception | None] = [None] * len(batch)
+        answers: Iterable[tuple[Changes, Exception | None]] | None = None
+        try:
+            content = pickled(("batch", [lent(one) for one in wanted]))
+        except Exception:  # noqa: BLE001 - whatever the values raise; which of them, is found out below
+            content = None
+        if content is not None:
+            answers = self._answers(child, content)
+        if answers is None:
+            parcels = [self._parcel(one, place, errors) for place, one in enumerate(wanted)]
+            alive = [parcel for parcel in parcels if parcel is not None]
+            answers = self._answers(child, pickled(("apart", alive))) if alive else ()
+        given = iter(answers or ())
+        for place, request in enumerate(batch):
+            if errors[place] is None:
+                found, errors[place] = next(given)
+                apply(found, request)
+        return errors if any(errors) else None
 
-    def _kill(self, wait_s: float = 0.0) -> None:
-        process = self._process
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(wait_s)
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                stream.close()
+    def _answers(
+        self, child: Child, content: Content
+    ) -> Iterable[tuple[Changes, Exception | None]] | None:
+        """Send a batch and wait for what has become of it; None when it could not be read there."""
+        child.channel.send(content)
+        try:
+            kind, heard, answers = child.channel.receive(self._patience_s())
+        except TimeoutError:
+            child.kill()
+            raise self._death(child, hung=True) from None
+        except UnreadableError:
+            child.channel.send(pickled(("again", None)))
+            kind, heard, answers = child.channel.receive()
+        child.wait_heard(heard)
+        if kind == "apart":
+            return map(_remade, answers)
+        return None if kind == "unread" else answers
+
+    def _patience_s(self) -> float | None:
+        """Give how long to wait for an answer before the process is killed; None for ever."""
+        if self._kill_after_s is None:
+            return None
+        deadlines = [entry.deadline for entry in entries_running_here()]
+        ends = [at for at in deadlines if at is not None]
+        if not ends or len(ends) < len(deadlines):
+            return None
+        return max(max(ends) + self._kill_after_s - time.monotonic(), 0.001)
+
+    def _parcel(
+        self, values: dict[str, Any], place: int, errors: list[Exception | None]
+    ) -> dict[str, bytes] | None:
+        """Give each value by itself, without those that cannot be copied and that nobody reads there."""
+        good, bad = apart(values)
+        for key, error in bad.items():
+            if key in self._read_there:
+                failure = errors[place] = InputError(
+                    f"it cannot be sent to another process: {error_text(error)}",
+                    key=key,
+                    expected="something that pickle takes",
+                    got=type(values[key]).__name__,
+                )
+                failure.__cause__ = error
+                return None
+        return good
 
 
-def _taken(request: Request, answer: tuple[bytes, bytes]) -> Exception | None:
-    """Do to a request what was done to its copy; give its outcome."""
-    found, outcome = answer
-    try:
-        apply(pickle.loads(found), request)  # noqa: S301 - from our own process
-        error: Exception | None = pickle.loads(outcome)  # noqa: S301
-    except Exception as lost:  # noqa: BLE001 - a class that is not known here
-        return BackendError(f"what its process answered is unknown here: {error_text(lost)}")
-    if isinstance(error, InstanceLostError):
-        error.node = None  # raised anew here, so that the instance is known to be lost
-    return error
+def _remade(answer: tuple[dict[str, str], dict[str, bytes], list[str], bytes]) -> Any:
+    """Give what has become of a request, of which each value was sent by itself."""
+    same, parts, gone, outcome = answer
+    good, bad = together(parts)
+    if bad:
+        key, error = next(iter(bad.items()))
+        failure = ContractError(
+            f"what it wrote to {key!r} is unknown outside of its process: {error_text(error)}",
+            hint=_EVERYWHERE,
+        )
+        return Changes({}, {}, []), failure
+    found, unknown = together({"outcome": outcome})
+    for error in unknown.values():
+        found["outcome"] = BackendError(f"its error is unknown here: {error_text(error)}")
+    return Changes(same, good, gone), found["outcome"]
+
+
+def _levels() -> dict[str, int]:
+    """Give the levels of all loggers that have one of their own."""
+    loggers = {"": logging.getLogger(), **logging.Logger.manager.loggerDict}
+    return {
+        name: one.level
+        for name, one in loggers.items()
+        if isinstance(one, logging.Logger) and one.level
+    }

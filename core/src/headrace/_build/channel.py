@@ -1,0 +1,189 @@
+"""A way for messages between two processes: a socket, and a file in memory for what is large.
+
+Messages are pickled with protocol 5. The buffers of arrays, large ``bytes`` and large texts go through a
+file that only these two processes know, one for each direction. It has no name, so that nothing of it
+is left when they have gone, however that came, and its pages are used again by the next message. They are
+copied by ``pwritev`` and ``preadv``, which leave the interpreter lock to others meanwhile.
+
+Each message is answered before the next, so that nobody writes what the other still reads.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import socket
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Content = tuple[bytes, list[memoryview]]
+    """A pickle, and the buffers that are not in it."""
+
+__all__ = ["LARGE_BYTES", "Channel", "UnreadableError", "pickled"]
+
+LARGE_BYTES = 8192
+"""From this size on a buffer is copied by itself; a smaller one is part of the pickle."""
+
+_MOST_INLINE_BYTES = 32768
+"""Up to this size a pickle goes through the socket."""
+
+_MAPPED_BYTES = 1 << 17
+"""From this size on a writable buffer has memory of its own from the system, which need not be zeroed."""
+
+_KEPT_BYTES = 1 << 26
+"""A file that is larger is cut when messages have become smaller."""
+
+_MOST_AT_ONCE_BYTES = 1 << 30
+_MOST_PARTS = 1024
+"""What one call of the system takes."""
+
+_HEAD = struct.Struct("<QII")
+_SIZE = struct.Struct("<Q")
+
+
+class UnreadableError(Exception):
+    """What the other process has sent cannot be made again here."""
+
+
+def pickled(message: Any) -> Content:
+    """Pickle a message, without its large buffers."""
+    buffers: list[memoryview] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < LARGE_BYTES:
+            return True
+        buffers.append(raw)
+        return False
+
+    return pickle.dumps(message, 5, buffer_callback=keep), buffers
+
+
+class Channel:
+    """One end, which one thread at a time uses.
+
+    Args:
+        connection: A stream socket, connected with that of the other process.
+        out: Descriptor of the file that this process writes.
+        into: That of the file that the other one writes.
+    """
+
+    def __init__(self, connection: socket.socket, out: int, into: int) -> None:
+        self._socket = connection
+        self._out = out
+        self._into = into
+        self._out_bytes = 0
+
+    def send(self, content: Content) -> None:
+        """Send what `pickled` gave.
+
+        Raises:
+            EOFError: The other process has gone.
+            OSError: There is no memory for it; nothing was sent.
+        """
+        pickle_bytes, buffers = content
+        inline = len(pickle_bytes) <= _MOST_INLINE_BYTES
+        parts = buffers if inline else [*buffers, memoryview(pickle_bytes)]
+        if parts:
+            self._write(parts)
+        head = [_HEAD.pack(len(pickle_bytes), len(buffers), inline)]
+        head += [_SIZE.pack(one.nbytes << 1 | one.readonly) for one in buffers]
+        if inline:
+            head.append(pickle_bytes)
+        try:
+            self._socket.sendall(b"".join(head))
+        except OSError as error:
+            raise EOFError from error
+
+    def receive(self, timeout_s: float | None = None) -> Any:
+        """Wait for a message.
+
+        Raises:
+            EOFError: The other process has gone.
+            TimeoutError: There was none within ``timeout_s`` seconds.
+            UnreadableError: It cannot be made again here; `pickle` says why.
+        """
+        self._socket.settimeout(timeout_s)
+        got = self._more(b"", _HEAD.size)
+        self._socket.settimeout(None)
+        length, count, inline = _HEAD.unpack_from(got)
+        start = _HEAD.size + count * _SIZE.size
+        got = self._more(got, start + length * inline)
+        at, buffers = 0, []
+        for place in range(_HEAD.size, start, _SIZE.size):
+            (size,) = _SIZE.unpack_from(got, place)
+            read = self._bytes if size & 1 else self._writable
+            buffers.append(read(size >> 1, at))
+            at += size >> 1
+        content = memoryview(got)[start:] if inline else self._bytes(length, at)
+        try:
+            return pickle.loads(content, buffers=buffers)  # noqa: S301 - from the other of our two
+        except Exception as error:
+            raise UnreadableError(f"{type(error).__name__}: {error}") from error
+
+    def shutdown(self) -> None:
+        """Let both ends see the end, in whichever thread they wait."""
+        with suppress(OSError):  # it is there already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give all back to the system."""
+        self._socket.close()
+        os.close(self._out)
+        os.close(self._into)
+
+    def _more(self, got: bytes, wanted: int) -> bytes:
+        while len(got) < wanted:
+            try:
+                part = self._socket.recv(65536)
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise EOFError from error
+            if not part:
+                raise EOFError
+            got += part
+        return got
+
+    def _write(self, parts: Sequence[memoryview]) -> None:
+        total = sum(part.nbytes for part in parts)
+        if self._out_bytes > _KEPT_BYTES and total < self._out_bytes // 4:
+            os.ftruncate(self._out, 0)
+            self._out_bytes = 0
+        left, at = [part.cast("B") for part in parts if part.nbytes], 0
+        while left:
+            wrote = os.pwritev(self._out, left[:_MOST_PARTS], at)
+            at += wrote
+            while left and wrote >= left[0].nbytes:
+                wrote -= left.pop(0).nbytes
+            if wrote:
+                left[0] = left[0][wrote:]
+        self._out_bytes = max(self._out_bytes, at)
+
+    def _bytes(self, size: int, at: int) -> bytes:
+        """Read what may not be changed."""
+        parts, left = [], size
+        while left:
+            part = os.pread(self._into, min(left, _MOST_AT_ONCE_BYTES), at + size - left)
+            if not part:
+                raise EOFError
+            parts.append(part)
+            left -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _writable(self, size: int, at: int) -> bytearray | mmap.mmap:
+        """Read what may be changed."""
+        made = bytearray(size) if size < _MAPPED_BYTES else mmap.mmap(-1, size)
+        left = memoryview(made)
+        while left.nbytes:
+            got = os.preadv(self._into, [left], at)
+            if not got:
+                raise EOFError
+            at += got
+            left = left[got:]
+        return made

@@ -1,0 +1,331 @@
+"""The process of one `Process`: started, watched, and started again when it has died."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace._build.at import LOOK_S
+from headrace._build.channel import Channel
+from headrace._build.parcels import CLOSE_S
+from headrace._build.spawn import memory_file, spawn, wait_for_end
+from headrace._portable import error_text
+from headrace.errors import InstanceLostError, SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace._build.channel import Content
+
+__all__ = ["Child", "Restarts", "Supervisor", "how_ended"]
+
+_log = logging.getLogger("headrace.process")
+
+_CODE = (
+    "import sys; sys.path[:] = {path!r}; from headrace._worker import main; main({files}, {parent})"
+)
+_FIRST_PAUSE_S = 0.1
+_MINUTE_S = 60.0
+_LENGTH = struct.Struct("<Q")
+
+
+class Restarts:
+    """How often a process may be started again, and after which pause.
+
+    Args:
+        limit: How often within a minute.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._deaths: deque[float] = deque()
+
+    def pause_s(self, now: float) -> float | None:
+        """Take note that it has died; give the seconds until the next start, None for no other.
+
+        The first start within a minute comes at once, the second after 0.1 s, and each further one after
+        twice the pause before.
+        """
+        deaths = self._deaths
+        while deaths and now - deaths[0] >= _MINUTE_S:
+            deaths.popleft()
+        deaths.append(now)
+        if len(deaths) > self._limit:
+            return None
+        return _FIRST_PAUSE_S * 2.0 ** (len(deaths) - 2) if len(deaths) > 1 else 0.0
+
+
+class Child:
+    """One process, from its start to its end.
+
+    Attributes:
+        channel: The way to it.
+        process: Its `subprocess.Popen`.
+        about: What it told of what was built there.
+        ended: Set once it has ended, and all that follows from it is noted.
+        status: With which status, see `subprocess.Popen.returncode`.
+        heard: How many messages it has sent beside its answers.
+    """
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._told, tells = socket.socketpair()
+        out, back = memory_file(), memory_file()
+        self.channel = Channel(ours, out, back)
+        self.ended = threading.Event()
+        self.heard = 0
+        self._heard = threading.Condition()
+        self.status: int | None = None
+        self.about: dict[str, Any] = {}
+        files = (theirs.fileno(), back, out, tells.fileno())
+        code = _CODE.format(path=[str(one) for one in sys.path], files=files, parent=os.getpid())
+        try:
+            self.process = spawn(code, files)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            theirs.close()
+            tells.close()
+
+    def wait(self, built: Callable[[Any], None]) -> int:
+        """Wait for its end; let its log records and warnings arrive meanwhile.
+
+        Args:
+            built: Called with what it tells once X is built there, or could not be.
+
+        Returns:
+            The status with which it has ended.
+        """
+        hear = partial(self._hear, built)
+        status = wait_for_end(self.process, hear, self._told.fileno())
+        with contextlib.suppress(OSError):
+            self._told.shutdown(socket.SHUT_RDWR)
+        while hear():
+            pass
+        return status
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+
+    def end(self) -> None:
+        """Let whoever waits for it see that it has ended."""
+        self.ended.set()
+        with self._heard:
+            self._heard.notify_all()
+
+    def close(self) -> None:
+        """Give its descriptors back; nobody uses them any more."""
+        self.channel.close()
+        self._told.close()
+
+    def _hear(self, built: Callable[[Any], None]) -> bool:
+        """Take one message; False when there can be no more."""
+        head = self._read(_LENGTH.size)
+        content = self._read(*_LENGTH.unpack(head)) if head is not None else None
+        if content is None:
+            return False
+        try:
+            kind, what = pickle.loads(content)  # noqa: S301 - from our own process
+            if kind == "built":
+                built(what)
+            else:
+                _show(kind, what)
+        except Exception as error:  # noqa: BLE001 - a warning that is an error here, an unknown class
+            _log.warning("a message of a process could not be shown: %s", error_text(error))
+        with self._heard:
+            self.heard += 1
+            self._heard.notify_all()
+        return True
+
+    def wait_heard(self, count: int) -> None:
+        """Wait until so many messages of it have arrived, or it has ended."""
+        if self.heard < count:
+            with self._heard:
+                self._heard.wait_for(lambda: self.heard >= count or self.ended.is_set())
+
+    def _read(self, size: int) -> bytes | None:
+        got = b""
+        with contextlib.suppress(OSError):
+            while len(got) < size and (part := self._told.recv(size - len(got))):
+                got += part
+        return got if len(got) == size else None
+
+
+def _show(kind: str, content: Any) -> None:
+    """Let a log record or a warning of the process appear here."""
+    if kind == "log":
+        record = logging.makeLogRecord(content)
+        logger = logging.getLogger(record.name)
+        if logger.isEnabledFor(record.levelno):
+            logger.handle(record)
+    else:
+        message, category, file, line = content
+        warnings.warn_explicit(message, category, file, line)
+
+
+class Supervisor:
+    """The thread that starts a process, sees it end, and starts the next one.
+
+    Args:
+        name: Of the thread.
+        first: What each new process is told first, pickled.
+        restarts: How often it is started again.
+        lost: Called with why when it is not started any more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        first: Content,
+        restarts: Restarts,
+        lost: Callable[[], None],
+    ) -> None:
+        self._first = first
+        self._restarts = restarts
+        self._lost = lost
+        self._changed = threading.Condition()
+        self._child: Child | None = None
+        self._starting: Child | None = None
+        self._given: Child | None = None
+        self._closing = False
+        self._built = False
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self, cancelled: Callable[[], bool]) -> Child:
+        """Start the first process, and wait until X is built there.
+
+        Raises:
+            SetupError: It could not be built, the process ended, or the build was given up.
+        """
+        self._thread.start()
+        with self._changed:
+            while self._child is None and self._failure is None:
+                self._changed.wait(LOOK_S)
+                if cancelled():
+                    self._failure = SetupError("the build was given up")
+        if self._failure is not None:
+            self.close()
+            raise self._failure
+        return self.child()
+
+    def child(self) -> Child:
+        """Give the process that lives, once there is one; whoever gets it closes it in the end.
+
+        Raises:
+            InstanceLostError: None is started any more.
+        """
+        with self._changed:
+            while self._child is None:
+                if self._failure is not None or self._closing:
+                    why = self._failure or "it was closed"
+                    raise InstanceLostError(
+                        f"its process has died, and no other is started: {why}",
+                        hint="Pipeline.reload starts another.",
+                    )
+                self._changed.wait()
+            self._given = self._child
+            return self._child
+
+    def close(self) -> None:
+        """Let X be closed there, and the process end; one that does not is killed."""
+        with self._changed:
+            self._closing = True
+            child, starting = self._child, self._starting
+            self._changed.notify_all()
+        if starting is not None:
+            starting.kill()
+        elif child is not None:
+            child.channel.shutdown()  # it takes this for the end
+            if not child.ended.wait(CLOSE_S):
+                child.kill()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    # In its thread, at whose end the system ends the process, too.
+
+    def _run(self) -> None:
+        pause_s: float | None = 0.0
+        while pause_s is not None:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._closing, pause_s):
+                    return
+            try:
+                child = Child()
+            except Exception as error:  # noqa: BLE001 - no process, no descriptors
+                pause_s = self._ended(error)
+                continue
+            pause_s = self._live(child)
+
+    def _live(self, child: Child) -> float | None:
+        """See a process from its start to its end; give the pause until the next, None for no next."""
+        failure: list[Exception] = []
+
+        def built(about: Any) -> None:
+            if isinstance(about, Exception):
+                failure.append(about)
+                return
+            child.about = about
+            with self._changed:
+                self._starting, self._child, self._built = None, child, True
+                self._changed.notify_all()
+
+        with self._changed:
+            self._starting = child
+            if self._closing:
+                child.kill()
+        with contextlib.suppress(EOFError):
+            child.channel.send(self._first)
+        child.status = child.wait(built)
+        with self._changed:
+            self._starting = self._child = None
+        died = SetupError(f"the process ended {how_ended(child.status)}")
+        pause_s = self._ended(failure[0] if failure else died)
+        child.channel.shutdown()  # for whoever reads, where another process keeps the other end open
+        child.end()
+        with self._changed:
+            if child is not self._given:
+                child.close()
+        return pause_s
+
+    def _ended(self, why: Exception) -> float | None:
+        """Take note that there is no process now; give the pause until the next, None for no next."""
+        pause_s = self._restarts.pause_s(time.monotonic()) if self._built else None
+        with self._changed:
+            if pause_s is None:
+                self._failure = self._failure or why
+                if self._built and not self._closing:
+                    self._lost()
+            self._changed.notify_all()
+        if self._built and not self._closing:
+            _log.warning(
+                "%s: %s; %s",
+                self._thread.name,
+                error_text(why),
+                "it is lost" if pause_s is None else f"another is started after {pause_s:g} s",
+            )
+        return pause_s
+
+
+def how_ended(status: int | None) -> str:
+    """Say how a process has ended: of which signal, or with which status."""
+    if status is None or status >= 0:
+        return f"with status {status}"
+    try:
+        return f"of signal {signal.Signals(-status).name}"
+    except ValueError:
+        return f"of signal {-status}"
