@@ -9,6 +9,7 @@ __all__ = ["COMMANDS", "PROBES", "headrace_commands", "headrace_probes"]
 COMMANDS: dict[str, str] = {
     "bench": "headrace_observe.commands.bench:bench",
     "trace": "headrace_observe.commands.trace:trace",
+    "simulate": "headrace_observe.commands.simulate:simulate",
 }
 """Every command, in the module of its name below ``headrace_observe.commands``."""
 

@@ -1,0 +1,147 @@
+"""``headrace simulate``: the policies of a configuration under loads, on a virtual clock."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated, Any, Optional
+
+import typer
+
+import headrace
+import headrace_observe
+from headrace_cli.arguments import Config, Json, NoImport, Settings
+from headrace_cli.console import INTERRUPTED, OK, WrongArgument, print_data, print_message
+from headrace_cli.source import hinting_at_a_file, source_of
+from headrace_observe.commands.shared import loads_of, print_document, print_table, writable
+from headrace_observe.plots import check_plot, load_panels, plot
+from headrace_observe.rows import HEADINGS, row
+from headrace_observe.service_times import read_times
+from headrace_observe.simulate import simulation_of
+from headrace_observe.simulation import SIMULATED_CLOCK
+
+__all__ = ["simulate"]
+
+_SHOWN = [
+    k for k, heading in enumerate(HEADINGS) if heading not in ("CPU cores", "GPU %", "stable")
+]
+
+
+def simulate(  # noqa: PLR0913, PLR0917 - one per option
+    config: Config,
+    times: Annotated[
+        str,
+        typer.Option(
+            "--times",
+            metavar="FILE",
+            help="JSON with milliseconds per batch, by node and batch size: from `headrace bench "
+            'CONFIG ... --save-times FILE`, or by hand: {"main": {"1": 2.0, "8": [4.1, 4.3]}}.',
+        ),
+    ],
+    clients: Annotated[
+        Optional[str],  # noqa: UP045 - older typers read no other spelling
+        typer.Option("--clients", metavar="N,...", help="Closed loop: so many clients."),
+    ] = None,
+    rate: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--rate", metavar="N,...", help="Open loop: arrivals per second (Poisson)."),
+    ] = None,
+    arrivals: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--arrivals", metavar="FILE", help="Open loop: a time in seconds per line of a file."
+        ),
+    ] = None,
+    requests: Annotated[
+        int, typer.Option("--requests", min=1, help="How many are sent, with the warm-up.")
+    ] = 100_000,
+    warm_up: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(
+            "--warm-up",
+            min=0,
+            help="Answers before the figures begin.",
+            show_default="a tenth of the requests",
+        ),
+    ] = None,
+    plot_path: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--plot", metavar="FILE", help="Draw the figures: .png, .svg, .pdf or .html."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of arrivals and of times.")] = 0,
+    json: Json = False,
+    settings: Settings = None,
+    no_import: NoImport = False,
+) -> int:
+    """Foretell throughput, latencies, batch sizes and refusals of a configuration.
+
+    The policies that the configuration names decide on a virtual clock, as they do in a pipeline;
+    batches take as long as --times says, drawn from the spread of their size, and a size that is
+    not there lies on the line between its neighbours. So loads and numbers of instances can be tried
+    that this machine does not have: `--set instance_num=8`. Threads, hand-overs and clients take no time
+    here, and instances do not slow each other down: what they share (processors, a device) must
+    be in the times. Figures leave out the warm-up and what ends after the last request is sent.
+
+    \b
+    Examples:
+      headrace simulate line.toml --times times.json --clients 1,10,40
+      headrace simulate line.toml --times times.json --rate 200 --set instance_num=8
+      headrace simulate line.toml --times times.json --arrivals monday.txt --json
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    loads = loads_of(clients, rate, arrivals, seed, None)
+    writable(plot_path, "--plot")
+    check_plot(plot_path)
+    left_out = requests // 10 if warm_up is None else warm_up
+    if left_out >= requests:
+        raise WrongArgument(f"--warm-up {left_out}: it is not below --requests {requests}")
+    known = read_times(times)
+    with hinting_at_a_file(config):
+        source = source_of(config, settings or ())
+        loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
+    points: list[dict[str, Any]] = []
+    interrupted = False
+    try:
+        for load in loads:
+            run = simulation_of(loaded, known, seed)
+            if load.clients is not None:
+                point = run.closed_loop(load.clients, requests, left_out)
+            else:
+                times_of = itertools.islice(load.arrivals(), requests)
+                point = run.open_loop(times_of, load.about, left_out)
+            points.append(point.to_dict())
+    except KeyboardInterrupt:
+        interrupted = True
+    document = {
+        "kind": "simulate",
+        "headrace_observe": headrace_observe.__version__,
+        "interrupted": interrupted,
+        "configurations": [{"config": config, "points": points}],
+    }
+    if plot_path is not None and (panels := load_panels([(config, point) for point in points])):
+        plot(plot_path, panels, "headrace simulate")
+    if json:
+        print_document(document)
+    else:
+        _print(points)
+    if interrupted:
+        print_message("interrupted: these are the loads that were finished")
+    return INTERRUPTED if interrupted else OK
+
+
+def _print(points: list[dict[str, Any]]) -> None:
+    headings = [*(HEADINGS[k] for k in _SHOWN), "utilisation"]
+    rows = []
+    for point in points:
+        cells = row(point)
+        busy = point["utilisation"]
+        shares = [f"{n} {u:.0%}" if len(busy) > 1 else f"{u:.0%}" for n, u in busy.items()]
+        rows.append([*(cells[k] for k in _SHOWN), ", ".join(shares)])
+    print_table(headings, rows)
+    print_data(f"The clock: {SIMULATED_CLOCK}.")
+    beyond = {
+        name: sizes for point in points for name, sizes in point["extrapolated"].items() if sizes
+    }
+    for name, sizes in beyond.items():
+        listed = ", ".join(map(str, sizes))
+        print_data(
+            f"Times of node {name} that lie outside of what is known: of batches of {listed}."
+        )

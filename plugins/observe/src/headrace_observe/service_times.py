@@ -1,0 +1,122 @@
+"""How long a batch takes by its size, as measured or as given."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["ServiceTimes", "read_times"]
+
+_PARTS = 200
+"""A spread is looked up in so many equal parts."""
+
+
+class ServiceTimes:
+    """The times of batches of one node.
+
+    A size that was not measured lies on the line between its neighbours, each quantile by itself;
+    above the largest one on the line through the two largest, and below the smallest one it takes as
+    long as that.
+
+    Args:
+        node: The name of the node, for errors.
+        measured: Per size, at least 1, its times in milliseconds, at least one.
+        origin: Where they come from, for errors.
+    """
+
+    def __init__(self, node: str, measured: Mapping[int, Sequence[float]], origin: str) -> None:
+        self._node, self._origin = node, origin
+        self._spread = {size: _spread(times) for size, times in measured.items()}
+        self._sizes = sorted(self._spread)
+        self._tables: dict[int, list[float]] = {}
+        self.extrapolated: set[int] = set()
+
+    def seconds(self, size: int, part: float) -> float:
+        """Give the time of a batch.
+
+        Args:
+            size: How many requests are in it.
+            part: Which share of batches of this size is quicker, from 0 to below 1.
+
+        Raises:
+            InputError: The size is larger than all that are known, and only one is.
+        """
+        table = self._tables.get(size)
+        if table is None:
+            table = self._tables[size] = self._table(size)
+        return table[int(part * len(table))]
+
+    def _table(self, size: int) -> list[float]:
+        sizes = self._sizes
+        if size in self._spread:
+            return self._spread[size]
+        self.extrapolated.update([size] if not sizes[0] < size < sizes[-1] else [])
+        if size < sizes[0]:
+            return self._spread[sizes[0]]
+        if len(sizes) == 1:
+            raise InputError(
+                f"{self._origin}: node {self._node!r} has times for batches of {sizes[0]} alone, and a "
+                f"batch of {size} is to be simulated: measure or give a second size"
+            )
+        above = min(bisect_left(sizes, size), len(sizes) - 1)
+        low, high = sizes[above - 1], sizes[above]
+        share = (size - low) / (high - low)
+        pairs = zip(self._spread[low], self._spread[high], strict=True)
+        return [max(a + share * (b - a), min(a, b)) for a, b in pairs]
+
+
+def _spread(times: Sequence[float]) -> list[float]:
+    """Give the spread of times in milliseconds as a table of seconds, in equal parts."""
+    ordered = sorted(times)
+    return [ordered[int((k + 0.5) * len(ordered) / _PARTS)] / 1000 for k in range(_PARTS)]
+
+
+def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
+    """Read the times of batches of each node.
+
+    The file is JSON, as ``bench --save-times`` writes it, ``{"nodes": {"main": {"8": {"ms": [4.1,
+    4.3]}}}}``, or by hand: ``{"main": {"1": 2.0, "8": [4.1, 4.3]}}``, in milliseconds.
+
+    Raises:
+        InputError: It cannot be read; the error says where in it.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"the times in {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: it is no JSON: {error}") from error
+    if isinstance(content, dict) and set(content) == {"nodes"}:
+        content = content["nodes"]
+    if not isinstance(content, dict) or not content:
+        raise InputError(f"{path}: expected an object with the times of each node")
+    return {str(node): _node(str(node), sizes, str(path)) for node, sizes in content.items()}
+
+
+def _node(node: str, sizes: Any, origin: str) -> ServiceTimes:
+    if not isinstance(sizes, dict) or not sizes:
+        raise InputError(f"{origin}: {node}: expected an object with times by batch size")
+    measured: dict[int, list[float]] = {}
+    for size, found in sizes.items():
+        place = f"{origin}: {node}.{size}"
+        if not str(size).isdecimal() or int(size) < 1:
+            raise InputError(f"{place}: expected a batch size, a whole number of at least 1")
+        times = found.get("ms") if isinstance(found, dict) else found
+        times = times if isinstance(times, list) else [times]
+        if not times or not all(_is_time(one) for one in times):
+            raise InputError(f"{place}: expected a time in milliseconds, or a list of them")
+        measured[int(size)] = times
+    return ServiceTimes(node, measured, origin)
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf

@@ -1,0 +1,224 @@
+"""One node on a virtual clock: its queue, its instances, and the very policies it is configured with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.policies import BatchPolicy, DispatchPolicy
+
+__all__ = ["Item", "NodeRules", "SimulatedNode"]
+
+_SOONEST_S = 0.001
+"""A policy that asks to be asked again at once is asked after this, as by the real scheduler."""
+
+
+class Item:
+    """A request at a node, as a policy sees it.
+
+    Attributes:
+        arrival: When it came to the node, in seconds.
+        request: The request it belongs to.
+    """
+
+    __slots__ = ("arrival", "request")
+
+    weight = 1
+    deadline = None
+    priority = 0
+
+    def __init__(self, arrival: float, request: Any) -> None:
+        self.arrival = arrival
+        self.request = request
+
+
+class _Instance:
+    """An instance, as a policy sees it."""
+
+    __slots__ = ("batches", "busy", "device", "index", "max", "min", "running_weight")
+
+    def __init__(self, index: int, low: int, high: int | None, device: str | None) -> None:
+        self.index, self.min, self.max, self.device = index, low, high, device
+        self.busy = False
+        self.batches = self.running_weight = 0
+
+
+class _Queue:
+    """The items that wait, oldest first, as a policy sees them."""
+
+    __slots__ = ("_head", "_items", "_node")
+
+    def __init__(self, node: SimulatedNode) -> None:
+        self._node = node
+        self._items: list[Item] = []
+        self._head = 0
+
+    def __len__(self) -> int:
+        return len(self._items) - self._head
+
+    def __getitem__(self, index: int, /) -> Item:
+        count = len(self._items) - self._head
+        if not -count <= index < count:
+            raise IndexError("queue index out of range")
+        return self._items[index if index < 0 else self._head + index]
+
+    @property
+    def weight(self) -> int:
+        """Sum of the weights; each item weighs 1."""
+        return len(self._items) - self._head
+
+    @property
+    def running(self) -> int:
+        """How many instances run."""
+        return len(self._node.instances) - len(self._node.free)
+
+    @property
+    def free(self) -> int:
+        """How many instances are free."""
+        return len(self._node.free)
+
+    @property
+    def oldest(self) -> float:
+        """When the oldest arrived."""
+        return self._items[self._head].arrival
+
+    @property
+    def open(self) -> bool:
+        """Whether more may come."""
+        return not self._node.full()
+
+    def push(self, item: Item) -> None:
+        """Add an item at the end."""
+        self._items.append(item)
+
+    def take(self, count: int) -> list[Item]:
+        """Take items from the front."""
+        last = self._head + count
+        taken = self._items[self._head : last]
+        if last > 4096 and 2 * last > len(self._items):
+            del self._items[:last]
+            last = 0
+        self._head = last
+        return taken
+
+
+@dataclass(frozen=True)
+class NodeRules:
+    """What a node is configured with.
+
+    Attributes:
+        name: Its name.
+        instance_num: How many instances it has.
+        range: The least and largest weight of a batch; None for unbounded.
+        devices: Of the instances, in turn.
+        batch_sizes: Sizes a batch may have; empty for all.
+        pad: Whether a batch that is too small is filled up.
+    """
+
+    name: str
+    instance_num: int
+    range: tuple[int, int | None]
+    devices: tuple[str | None, ...] = (None,)
+    batch_sizes: tuple[int, ...] = ()
+    pad: bool = False
+
+    def size_run(self, size: int) -> int | None:
+        """Give the size with which a batch runs, copies that fill it up included; None: refused."""
+        low, high = self.range
+        if high is not None and size > high:
+            return None
+        run = size
+        if self.batch_sizes:
+            fits = [allowed for allowed in self.batch_sizes if allowed >= size]
+            if not fits or (fits[0] != size and not self.pad):
+                return None
+            run = fits[0]
+        return None if run < low and not self.pad else max(run, low)
+
+
+class SimulatedNode:
+    """The state of a node; it decides as the scheduler does, with the same policies.
+
+    Args:
+        rules: What it is configured with.
+        batch, dispatch: Its policies.
+        full: Tells whether no request may enter now.
+    """
+
+    def __init__(
+        self, rules: NodeRules, batch: BatchPolicy, dispatch: DispatchPolicy, full: Any
+    ) -> None:
+        self.rules = rules
+        self.full = full
+        self._cut, self._choose = batch.cut, dispatch.choose
+        self._names = (type(batch).__name__, type(dispatch).__name__)
+        self._skips = getattr(batch.cut, "takes_what_is_full", False) and rules.range[1] == 1
+        self.instances = [
+            _Instance(k, *rules.range, rules.devices[k % len(rules.devices)])
+            for k in range(rules.instance_num)
+        ]
+        self.free = list(self.instances)
+        self.queue = _Queue(self)
+        self._seen_queue: Any = self.queue
+        self.wake_at: float | None = None
+
+    def due(self, now: float) -> Iterator[tuple[_Instance, list[Item]]]:
+        """Give each batch that is due, with the instance that it is given to; set `wake_at`.
+
+        Raises:
+            InputError: A policy raised, or chose or cut what cannot be.
+        """
+        self.wake_at = None
+        offered = list(self.free)
+        wake_at = None
+        while offered and len(self.queue):
+            take, instance, again_at = self._ask(offered, now)
+            if instance is None:
+                break
+            if take == 0:
+                offered.remove(instance)
+                if again_at is not None:
+                    again_at = again_at if again_at > now else now + _SOONEST_S
+                    wake_at = again_at if wake_at is None else min(wake_at, again_at)
+                continue
+            items = self.queue.take(take)
+            if self.rules.size_run(take) is not None:
+                self.free.remove(instance)
+                instance.busy, instance.running_weight = True, take
+            yield instance, items
+            offered, wake_at = list(self.free), None
+        self.wake_at = wake_at if len(self.queue) else None
+
+    def _ask(
+        self, offered: list[_Instance], now: float
+    ) -> tuple[int, _Instance | None, float | None]:
+        try:
+            instance: Any = self._choose(len(self.queue), offered)
+            if instance is None:
+                return 0, None, None
+            if self._skips:
+                return 1, instance, None
+            cut = self._cut(self._seen_queue, instance, now)
+            take = min(int(cut.take), len(self.queue))
+        except Exception as error:
+            which = " and ".join(dict.fromkeys(self._names))
+            raise InputError(
+                f"node {self.rules.name!r}: the policy {which} raised {type(error).__name__}: {error}"
+            ) from error
+        if not any(instance is one for one in offered) or take < 0:
+            raise InputError(
+                f"node {self.rules.name!r}: the policy {' or '.join(self._names)} decided what cannot be: "
+                f"instance {instance!r}, {take} requests"
+            )
+        return take, instance, cut.wake_at
+
+    def release(self, instance: _Instance) -> None:
+        """Take back an instance whose batch has ended."""
+        instance.busy, instance.running_weight = False, 0
+        instance.batches += 1
+        self.free.append(instance)

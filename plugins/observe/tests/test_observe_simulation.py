@@ -1,0 +1,248 @@
+"""The simulation, against a slow and obvious one, known results, and the policies' own decisions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import headrace
+from headrace.errors import InputError, SetupError
+from headrace.policies import BatchPolicy, Cut
+from headrace_cli.app import app
+from headrace_observe.arrivals import poisson
+from headrace_observe.service_times import ServiceTimes, read_times
+from headrace_observe.simulate import simulation_of
+
+EVERY = 10**6
+
+
+def fixed(per_size):
+    """Times in whole seconds, so that all times of the simulation are exact."""
+    return {"main": ServiceTimes("main", {n: [1000 * t] for n, t in per_size.items()}, "here")}
+
+
+def simulated(config, times, seed=0):
+    return simulation_of(headrace.PipelineConfig.load(config), times, seed)
+
+
+def slow(arrivals, instances, most, linger, size_time, room):
+    """Greedy, second by second: who ends, who comes, what is due. Give latencies, batches, refusals."""
+    queue, running = [], []
+    batches_of = [0] * instances
+    free = list(range(instances))
+    latencies, batches, refused = [], [], 0
+    second = 0
+    left = list(arrivals)
+
+    def look():
+        while queue and free:
+            full = len(queue) >= most
+            waited = second - queue[0] >= linger
+            if not (full or waited or not running):
+                return
+            one = min(free, key=lambda k: (batches_of[k], k))
+            free.remove(one)
+            taken = queue[:most]
+            del queue[:most]
+            batches.append(len(taken))
+            running.append((second + size_time[len(taken)], one, taken))
+
+    while left or queue or running:
+        for end in [r for r in running if r[0] == second]:
+            running.remove(end)
+            free.append(end[1])
+            batches_of[end[1]] += 1
+            look()
+            latencies.extend(second - came for came in end[2])
+        while left and left[0] == second:
+            left.pop(0)
+            if len(queue) >= room:
+                refused += 1
+            else:
+                queue.append(second)
+            look()
+        look()
+        second += 1
+    return sorted(latencies), batches, refused
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=25).map(sorted),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(0, 5),
+    st.lists(st.integers(1, 9), min_size=4, max_size=4),
+    st.integers(1, 6),
+)
+def test_it_agrees_with_a_slow_and_obvious_one(arrivals, instances, most, linger, times, room):
+    size_time = dict(enumerate(times, 1))
+    config = {
+        "backend": "Identity",
+        "max": most,
+        "instance_num": instances,
+        "batching_timeout": 1000 * linger,
+        "queue_size": room,
+        "queue_full": "reject",
+    }
+    run = simulated(config, fixed(size_time))
+    # One more request long after all others: everything before it is inside the measured span.
+    run.open_loop([*map(float, arrivals), float(EVERY)], {"kind": "open", "rate": 1}, 0)
+    latencies, batches, refused = slow(arrivals, instances, most, linger, size_time, room)
+    last = size_time[1]
+    assert sorted(run._seen.latencies) == sorted([*latencies, last])
+    assert [size for _, size in run._seen.batches["main"]] == [*batches, 1]
+    assert len(run._seen.failed) == refused
+
+
+def test_a_closed_loop_of_one_client_is_one_batch_after_the_other():
+    found = simulated({"backend": "Identity"}, fixed({1: 2})).closed_loop(1, 100, 10).to_dict()
+    assert found["throughput_rps"] == pytest.approx(0.5, rel=0.02)
+    assert found["latency_ms"]["p50"] == found["latency_ms"]["max"] == 2000
+    assert found["utilisation"] == {"main": 1.0}
+
+
+def test_waiting_agrees_with_the_formula_of_a_queue_with_one_server():
+    """M/D/1: the mean wait is rho / (2 mu (1 - rho)), by Pollaczek and Khinchine."""
+    rate, service = 0.7, 1.0
+    run = simulated({"backend": "Identity", "queue_size": EVERY}, fixed({1: 1}))
+    arrivals = itertools.islice(poisson(rate, 5), 100_000)
+    found = run.open_loop(arrivals, {"kind": "open", "rate": rate}, 1000).to_dict()
+    expected = service + rate * service / (2 * (1 - rate))
+    assert found["latency_ms"]["mean"] / 1000 == pytest.approx(expected, rel=0.05)
+
+
+def test_a_line_of_nodes_joins_its_branches():
+    config = {
+        "a": {"backend": "Identity", "next": "b,c"},
+        "b": {"backend": "Identity", "next": "d"},
+        "c": {"backend": "Identity", "next": "d"},
+        "d": {"backend": "Identity", "map": "b[result:data],c[result:x]"},
+    }
+    took = {"a": 1, "b": 2, "c": 5, "d": 1}
+    times = {n: ServiceTimes(n, {1: [1000 * t]}, "here") for n, t in took.items()}
+    run = simulated(config, times)
+    run.open_loop([0.0, 100.0], {"kind": "open", "rate": 1}, 0)
+    assert list(run._seen.latencies) == [7.0, 7.0]
+    assert {n: len(b) for n, b in run._seen.batches.items()} == dict.fromkeys(took, 2)
+
+
+def test_who_waits_outside_of_a_full_queue_loses_no_time():
+    config = {"backend": "Identity", "queue_size": 1}
+    run = simulated(config, fixed({1: 1}))
+    run.open_loop([0.0] * 5, {"kind": "open", "rate": 1}, 0)
+    assert list(run._seen.latencies) == [1, 2, 3, 4, 5]
+    assert run._seen.failed == []
+
+
+def test_the_oldest_makes_way():
+    config = {"backend": "Identity", "queue_size": 1, "queue_full": "shed_oldest"}
+    run = simulated(config, fixed({1: 10}))
+    run.open_loop([0.0, 1.0, 2.0, 3.0], {"kind": "open", "rate": 1}, 0)
+    assert list(run._seen.latencies) == [10.0, 17.0]  # the first, and the one that came last
+    assert [code for _, code in run._seen.failed] == ["overloaded"] * 2
+
+
+def test_batches_are_filled_up_to_the_sizes_that_a_node_allows():
+    config = {"backend": "Identity", "batch_sizes": [2, 4], "pad": True}
+    run = simulated(config, fixed({2: 5, 4: 7}))
+    run.open_loop([0.0, 0.0, 0.0, 0.0, 50.0], {"kind": "open", "rate": 1}, 0)
+    # The first runs alone, filled up to 2; the other three as 4.
+    assert sorted(run._seen.latencies) == [5.0, 5.0, 12.0, 12.0, 12.0]
+
+
+class Pairs(BatchPolicy):
+    """Two at a time, and what is left over after ten seconds."""
+
+    def cut(self, queue, instance, now):
+        if len(queue) >= 2 or now >= queue[0].arrival + 10:
+            return Cut(min(len(queue), 2))
+        return Cut(0, wake_at=queue[0].arrival + 10)
+
+
+class Broken(BatchPolicy):
+    """Fails."""
+
+    def cut(self, queue, instance, now):
+        raise ZeroDivisionError("by nought")
+
+
+def test_a_policy_of_ones_own_decides_and_is_woken():
+    headrace.register("PairsToSimulate", Pairs)
+    config = {"backend": "Identity", "max": 4, "batch_policy": "PairsToSimulate"}
+    run = simulated(config, fixed({1: 1, 2: 1}))
+    run.open_loop([0.0, 3.0, 5.0], {"kind": "open", "rate": 1}, 0)
+    assert list(run._seen.latencies) == [4.0, 1.0, 11.0]
+
+
+def test_a_policy_that_raises_ends_the_simulation_with_its_name():
+    headrace.register("BrokenToSimulate", Broken)
+    config = {"backend": "Identity", "max": 4, "batch_policy": "BrokenToSimulate"}
+    with pytest.raises(InputError, match=r"'main'.*Broken.*ZeroDivisionError: by nought"):
+        simulated(config, fixed({1: 1})).closed_loop(1, 10, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"backend": "Identity", "timeout_ms": 5}, "timeout_ms cannot be simulated"),
+        ({"backend": "Identity", "each": "boxes"}, "each cannot be simulated"),
+        (
+            {"a": {"backend": "Identity"}, "b": {"backend": "Identity"}},
+            "this has a, b",
+        ),
+    ],
+)
+def test_what_is_not_simulated_is_refused(config, message):
+    times = {name: ServiceTimes(name, {1: [1]}, "x") for name in ("main", "a", "b")}
+    with pytest.raises(SetupError, match=message):
+        simulated(config, times)
+
+
+def test_sizes_between_and_above_lie_on_lines():
+    times = ServiceTimes("main", {2: [10, 10], 4: [14, 18]}, "here")
+    assert [times.seconds(1, p) for p in (0, 0.9)] == [0.01, 0.01]
+    assert [times.seconds(3, p) for p in (0, 0.9)] == pytest.approx([0.012, 0.014])
+    assert [times.seconds(6, p) for p in (0, 0.9)] == pytest.approx([0.018, 0.026])
+    assert times.extrapolated == {1, 6}
+    with pytest.raises(InputError, match="a second size"):
+        ServiceTimes("main", {1: [1]}, "here").seconds(2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "it is no JSON"),
+        ("[]", "expected an object"),
+        ('{"main": {"0": 1}}', "main.0: expected a batch size"),
+        ('{"main": {"1": "fast"}}', "main.1: expected a time in milliseconds"),
+        ('{"main": {"1": []}}', "main.1: expected a time in milliseconds"),
+    ],
+)
+def test_times_that_cannot_be_read_are_refused_with_the_place(tmp_path, text, message):
+    file = tmp_path / "times.json"
+    file.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_times(file)
+
+
+def test_the_command_foretells_and_says_what_it_covers(tmp_path):
+    file = tmp_path / "times.json"
+    file.write_text('{"main": {"1": 2.0, "8": [4.0, 4.4]}}')
+    args = ["simulate", "Identity", "--set", "max=8", "--times", str(file), "--requests", "2000"]
+    done = CliRunner().invoke(app, [*args, "--clients", "1,40", "--rate", "100", "--json"])
+    assert done.exit_code == 0, done.output
+    points = json.loads(done.stdout)["configurations"][0]["points"]
+    assert points[0]["throughput_rps"] == pytest.approx(500, rel=0.01)
+    assert points[1]["batch_size"]["main"]["mean"] == pytest.approx(8, rel=0.02)
+    assert math.isclose(points[2]["throughput_rps"], 100, rel_tol=0.15)
+    done = CliRunner().invoke(app, [*args, "--rate", "100"])
+    assert "The clock: virtual" in done.stdout
+    done = CliRunner().invoke(app, args)
+    assert (done.exit_code, "--clients, --rate or --arrivals" in done.stderr) == (2, True)
