@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -80,3 +84,67 @@ def serving():
     yield start
     for server in servers:
         server.close(timeout=5.0)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    """A root, and certificates of a server and of a client that it signed; with OpenSSL's program."""
+    import shutil
+
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("needs openssl")
+    folder = tmp_path_factory.mktemp("tls")
+
+    def run(*args):
+        subprocess.run([program, *args], cwd=folder, check=True, capture_output=True)
+
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    run(
+        "req",
+        "-x509",
+        *curve,
+        "-keyout",
+        "ca.key",
+        "-out",
+        "ca.pem",
+        "-subj",
+        "/CN=ca",
+        "-days",
+        "30",
+    )
+    (folder / "ext").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    for name in ("server", "client"):
+        run("req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        run(
+            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
+            "-CAcreateserial", "-out", f"{name}.pem", "-days", "30", "-extfile", "ext",
+        )  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+def start():
+    """Start ``headrace serve`` and give the process and the address that it says."""
+    processes = []
+
+    def run(*args, cwd):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headrace", "serve", *args],
+            cwd=cwd,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        processes.append(process)
+        line = process.stderr.readline()
+        found = re.match(r"serving (\S+)", line)
+        assert found is not None, line + process.stderr.read()
+        return process, found[1]
+
+    yield run
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.wait(30)
+        process.stderr.close()

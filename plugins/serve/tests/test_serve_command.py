@@ -15,6 +15,7 @@ import pytest
 from headrace.errors import ConfigError, SetupError
 from headrace_serve import Server
 from headrace_serve.entries import read_entries, read_models
+from headrace_serve.keys import Keys
 from headrace_serve.signature import read_signature
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -22,23 +23,9 @@ README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 
-def start(*args, cwd):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "headrace", "serve", *args],
-        cwd=cwd, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    line = process.stderr.readline()
-    found = re.fullmatch(r"serving (\S+)\n", line)
-    if found is None:
-        process.kill()
-        raise AssertionError(line + process.stderr.read())
-    return process, found[1]
-
-
 @posix
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_serves_until_a_signal(tmp_path, number):
+def test_the_command_serves_until_a_signal(tmp_path, start, number):
     (tmp_path / "a.toml").write_text('backend = "Identity"')
     (tmp_path / "serve.toml").write_text('[models.told]\nconfig = "a.toml"\nversion = "4"\n')
     process, url = start(
@@ -149,7 +136,9 @@ def test_a_program_of_the_page_prints_what_it_says(program):
 
 
 def test_the_serving_file_of_the_page_is_read(tmp_path):
-    (text,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    text, keys = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "keys.toml").write_text(keys)
+    Keys.load(tmp_path / "keys.toml")
     (tmp_path / "serve.toml").write_text(text)
     (tmp_path / "scores.toml").write_text('backend = "Identity"\nmax = 4\n')
     with Server(read_models([], str(tmp_path / "serve.toml")), port=0) as server:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import queue
 import signal
 import threading
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.errors import ConfigError, Problem
+from headrace.errors import ConfigError, HeadraceError, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace_serve.server import Server
 
 __all__ = ["serve"]
 
 _INTERRUPTED = 130
+_HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 
 
 def serve(  # noqa: PLR0913, PLR0917 - options of the command line
@@ -38,6 +44,20 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         int | None,
         typer.Option(min=0, max=65535, help="The port of gRPC; without it REST alone is served."),
     ] = None,
+    keys: Annotated[
+        str | None, typer.Option(help="A TOML file with names and hashes of keys; see the page.")
+    ] = None,
+    tls_cert: Annotated[str | None, typer.Option(help="The certificate, PEM.")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="Its key, PEM.")] = None,
+    tls_client_ca: Annotated[
+        str | None, typer.Option(help="Roots of the certificates that clients must have, PEM.")
+    ] = None,
+    drain_delay: Annotated[
+        float, typer.Option(min=0, help="Seconds to go on accepting after SIGTERM, not ready.")
+    ] = 0.0,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Write a line per request to stderr.")
+    ] = False,
     drain_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds for requests to end after SIGTERM.")
     ] = 30.0,
@@ -65,11 +85,14 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
 ) -> int:
     """Serve pipelines by the Open Inference Protocol, which clients of Triton speak.
 
-    SIGTERM and Ctrl-C let requests end; a second signal ends at once.
+    SIGTERM and Ctrl-C let requests end; a second signal ends at once. SIGHUP reads configurations,
+    keys and certificates again; what is wrong with them is printed, and the old ones stay.
     """
     from headrace_serve.entries import read_models
+    from headrace_serve.keys import Keys
     from headrace_serve.limits import Limits
     from headrace_serve.server import Server
+    from headrace_serve.tls import Tls
 
     limits = Limits(
         max_body_bytes=max_body_bytes,
@@ -78,15 +101,22 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         receive_timeout_s=receive_timeout,
         max_timeout_ms=max_timeout_ms,
     )
-    entries = read_models(models or [], models_file)
-    if not entries:
-        raise ConfigError(
-            Problem(
-                "serve", "there is no model to serve", hint="Name a configuration, or --models."
-            )
-        )
+    if not models and models_file is None:
+        hint = "Name a configuration, or --models."
+        raise ConfigError(Problem("serve", "there is no model to serve", hint=hint))
+    if (tls_cert is None) != (tls_key is None) or (tls_client_ca and tls_cert is None):
+        raise ConfigError(Problem("serve", "TLS needs --tls-cert and --tls-key"))
+    tls = None
+    if tls_cert is not None and tls_key is not None:
+        tls = Tls(tls_cert, tls_key, tls_client_ca)
+
+    def read() -> dict[str, Any]:
+        found = None if keys is None else Keys.load(keys)
+        return {"models": read_models(models or [], models_file), "keys": found}
+
     server = Server(
-        entries,
+        **read(),
+        tls=tls,
         host=host,
         port=port,
         grpc_port=grpc_port,
@@ -94,20 +124,40 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         debug_errors=debug_errors,
         priority_default=priority_default,
     )
-    return _until_signal(server, drain_timeout)
+    if access_log:
+        _print_access_log()
+
+    def reload() -> None:
+        server.reload(**read())
+
+    return _until_signal(server, reload, drain_delay, drain_timeout)
 
 
-def _until_signal(server: Server, drain_timeout: float) -> int:
+def _print_access_log() -> None:
+    logger = logging.getLogger("headrace.serve.access")
+    logger.setLevel(logging.INFO)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger.addHandler(handler)
+
+
+def _until_signal(
+    server: Server, reload: Callable[[], None], drain_delay: float, drain_timeout: float
+) -> int:
     """Run until a signal, drain, and give the exit status."""
-    came = threading.Event()
-    draining = threading.Event()
+    came: queue.SimpleQueue[int] = queue.SimpleQueue()
+    ending = threading.Event()
 
     def on_signal(number: int, frame: object) -> None:
-        if draining.is_set():
-            raise SystemExit(_INTERRUPTED)
-        came.set()
+        if number != _HANGUP:
+            if ending.is_set():
+                os._exit(_INTERRUPTED)  # nothing is waited for
+            ending.set()
+        came.put(number)
 
-    numbers = [signal.SIGINT, signal.SIGTERM]
+    numbers: list[signal.Signals] = [signal.SIGINT, signal.SIGTERM]
+    if _HANGUP is not None:
+        numbers.append(_HANGUP)
     before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         server.start()
@@ -115,12 +165,22 @@ def _until_signal(server: Server, drain_timeout: float) -> int:
         typer.echo(f"serving {server.url}{also}", err=True)
         if server.is_open_to_others:
             typer.echo("warning: everybody who reaches this address can send requests", err=True)
-        while not came.wait(3600.0):
-            pass
-        draining.set()
+        while came.get() == _HANGUP:
+            _reload(reload)
         typer.echo("draining", err=True)
+        server.drain()
+        threading.Event().wait(drain_delay)
         server.close(timeout=drain_timeout)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return 0
+
+
+def _reload(reload: Callable[[], None]) -> None:
+    try:
+        reload()
+    except HeadraceError as error:
+        typer.echo(f"error: {error}\nnothing has changed", err=True)
+    else:
+        typer.echo("reloaded", err=True)

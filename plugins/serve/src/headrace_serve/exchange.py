@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from headrace.errors import InputError
+from headrace_serve.access_log import AccessLine
+from headrace_serve.access_log import logger as access_logger
 from headrace_serve.errors import BodyTooLargeError, Refusal
 
 if TYPE_CHECKING:
@@ -74,17 +77,19 @@ class Exchange:
         headers: The headers, names in lower case; of equal names the last.
         identifier: The id of the request, once it is known.
         model: The model that is asked, once it is known.
-        sent_bytes: The bytes of the body that was sent.
+        line: What is logged of it.
         unread: Whether there may be a body that was not received whole.
     """
 
-    def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, service: Service, route: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self.line = AccessLine(route)
         self.service = service
         self.scope = scope
         self.headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         self.identifier = ""
         self.model: Any = None
-        self.sent_bytes = 0
         self.unread = scope["method"] in ("POST", "PUT", "PATCH")
         self._receive = receive
         self._send = send
@@ -127,6 +132,8 @@ class Exchange:
             parts.append(part)
             more = message.get("more_body", False)
         self.unread = False
+        self.line.received_bytes = size
+        self.line.mark("receive")
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         encoding = self.headers.get("content-encoding", "identity").lower()
         return body if encoding == "identity" else await self._decompressed(body, encoding, limit)
@@ -171,6 +178,7 @@ class Exchange:
                 raise DisconnectedError from None
             raise
         finally:
+            self.line.mark("pipeline")
             watcher.cancel()
 
     async def reply(self, reply: Reply) -> None:
@@ -178,6 +186,7 @@ class Exchange:
         parts = reply.parts
         length = sum(map(len, parts))
         headers = {"content-type": reply.content_type, **reply.headers}
+        self.line.status = str(reply.status)
         encoding = (
             _encoding(self.headers.get("accept-encoding", "")) if length >= _WORTH_BYTES else ""
         )
@@ -197,10 +206,15 @@ class Exchange:
         for index, part in enumerate(parts):
             more = index + 1 < len(parts)
             await self._send({"type": "http.response.body", "body": part, "more_body": more})
-        self.sent_bytes = length
+        self.line.sent_bytes = length
 
     def end(self) -> None:
-        """Give back the room of the body."""
+        """Give back the room of the body, and log the request."""
+        self.line.mark("send")
+        if access_logger.isEnabledFor(logging.INFO):
+            self.line.model = "" if self.model is None else self.model.name
+            self.line.identifier = self.identifier
+            self.line.write()
         self.service.release(self._held)
         self._held = 0
 

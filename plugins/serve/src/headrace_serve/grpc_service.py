@@ -12,6 +12,8 @@ from google.protobuf.json_format import ParseDict
 
 from headrace.errors import ClosedError, InputError
 from headrace_serve import described
+from headrace_serve.access_log import AccessLine
+from headrace_serve.access_log import logger as access_logger
 from headrace_serve.errors import NotAllowedError, UnsupportedError, refusal
 from headrace_serve.grpc_messages import message
 from headrace_serve.grpc_reflection import reflection
@@ -20,6 +22,7 @@ from headrace_serve.grpc_tensors import REQUEST, RESPONSE, read_request, write_r
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from headrace_serve.keys import Right
     from headrace_serve.service import Service
 
 __all__ = ["add_services"]
@@ -29,6 +32,9 @@ logger = logging.getLogger("headrace.serve")
 _INFERENCE: Final = "inference.GRPCInferenceService"
 _STREAMED: Final = 64
 """Requests of one stream that run at a time."""
+
+_OPEN: Final = ("ServerLive", "ServerReady", "ModelReady")
+"""Calls that need no key: orchestrators ask them."""
 
 _UNSUPPORTED: Final = (
     "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
@@ -44,16 +50,18 @@ def add_services(server: Any, service: Service) -> None:
         name: _unary(name, service, front, answer) for name, answer in _ANSWERS.items()
     }
     methods["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
-        front.guarded(front.infer), REQUEST.FromString, RESPONSE.SerializeToString
+        front.guarded("ModelInfer", front.infer, "infer"),
+        REQUEST.FromString,
+        RESPONSE.SerializeToString,
     )
     stream = message("inference.ModelStreamInferResponse")
     methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
         front.stream, REQUEST.FromString, stream.SerializeToString
     )
     for name in _UNSUPPORTED:
-        methods[name] = grpc.unary_unary_rpc_method_handler(front.guarded(_unsupported(name)))
+        methods[name] = grpc.unary_unary_rpc_method_handler(front.guarded(name, _unsupported(name)))
     for name in ("RepositoryModelLoad", "RepositoryModelUnload"):
-        methods[name] = grpc.unary_unary_rpc_method_handler(front.guarded(_not_allowed))
+        methods[name] = grpc.unary_unary_rpc_method_handler(front.guarded(name, _not_allowed))
     health = message("grpc.health.v1.HealthCheckRequest")
     status = message("grpc.health.v1.HealthCheckResponse")
     checks = {
@@ -87,7 +95,9 @@ def _unary(name: str, service: Service, front: _Front, answer: Any) -> Any:
         return ParseDict(answer(service, request), answered())
 
     return grpc.unary_unary_rpc_method_handler(
-        front.guarded(respond), asked.FromString, answered.SerializeToString
+        front.guarded(name, respond, None if name in _OPEN else "describe"),
+        asked.FromString,
+        answered.SerializeToString,
     )
 
 
@@ -108,28 +118,52 @@ class _Front:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def guarded(self, answer: Callable[[Any, Any], Awaitable[Any]]) -> Any:
-        """Give a handler that turns every error into a status."""
+    def guarded(
+        self,
+        name: str,
+        answer: Callable[[Any, Any], Awaitable[Any]],
+        right: Right | None = "describe",
+    ) -> Any:
+        """Give a handler that checks the key, turns every error into a status, and logs."""
 
         async def respond(request: Any, context: Any) -> Any:
+            line = AccessLine(name)
             try:
-                return await answer(request, context)
+                self._check_key(context, right, request)
+                answered = await answer(request, context)
             except asyncio.CancelledError:
                 if not self._service.draining or context.cancelled():
+                    line.status = "CANCELLED"
+                    _log(line, request)
                     raise
                 error: Exception = ClosedError("the server is shutting down")
             except Exception as raised:  # noqa: BLE001 - every error is an answer
                 error = raised
-            return await self._abort(context, error, getattr(request, "model_name", ""))
+            else:
+                line.status = "OK"
+                _log(line, request)
+                return answered
+            await self._abort(context, error, request, line)
+            raise error
 
         return respond
 
-    async def _abort(self, context: Any, error: Exception, name: str) -> None:
+    def _check_key(self, context: Any, right: Right | None, request: Any) -> None:
+        keys = self._service.keys
+        if keys is None or right is None:
+            return
+        headers = {k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
+        keys.check(headers, right, _model_of(request) or None)
+
+    async def _abort(self, context: Any, error: Exception, request: Any, line: AccessLine) -> None:
         service = self._service
+        name = _model_of(request)
         told = refusal(error, debug=service.debug_errors)
         if told.code == "backend" and told.node is None:
             logger.error("a call failed in the server", exc_info=error)
         status = getattr(grpc.StatusCode, told.grpc)
+        line.status, line.code = told.grpc, told.code
+        _log(line, request)
         trailing: list[tuple[str, str | bytes]] = [("code", told.code)]
         if told.node is not None:
             trailing.append(("node", told.node))
@@ -165,13 +199,19 @@ class _Front:
         tasks: set[asyncio.Task[Any]] = set()
 
         async def one(request: Any) -> Any:
+            line = AccessLine("ModelStreamInfer")
             try:
+                self._check_key(context, "infer", request)
                 answer = await self._infer(request, context.time_remaining(), traceparent)
+                line.status = "OK"
                 return made(infer_response=answer)
             except Exception as error:  # noqa: BLE001 - every error is an answer
                 told = refusal(error, debug=self._service.debug_errors)
+                line.status, line.code = told.grpc, told.code
                 failed = RESPONSE(model_name=request.model_name, id=request.id)
                 return made(error_message=told.text, infer_response=failed)
+            finally:
+                _log(line, request)
 
         async def read() -> None:
             async for request in requests:
@@ -202,6 +242,21 @@ class _Front:
             raise
         ready = model.pipe.ready and not service.draining
         return made(status="SERVING" if ready else "NOT_SERVING")
+
+
+def _model_of(request: Any) -> str:
+    """Give the name of the model that a request is for, ``""`` without one."""
+    name: str = getattr(request, "model_name", "") or getattr(request, "name", "")
+    return name
+
+
+def _log(line: AccessLine, request: Any) -> None:
+    line.mark("pipeline")
+    if access_logger.isEnabledFor(logging.INFO):
+        line.model = _model_of(request)
+        line.identifier = getattr(request, "id", "")
+        line.received_bytes = request.ByteSize() if hasattr(request, "ByteSize") else len(request)
+        line.write()
 
 
 def _live(service: Service, request: Any) -> dict[str, Any]:

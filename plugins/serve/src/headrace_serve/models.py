@@ -31,11 +31,12 @@ class Model:
         counts: What was answered.
     """
 
-    def __init__(self, name: str, version: str, entry: ModelEntry) -> None:
+    def __init__(
+        self, name: str, version: str, entry: ModelEntry, counts: Counts | None = None
+    ) -> None:
         """Build the pipeline, unless the entry holds one."""
         self.name = name
         self.version = version
-        self.entry = entry
         self.owned = not isinstance(entry.config, headrace.Pipeline)
         self.pipe: Pipeline = headrace.pipe(entry.config) if self.owned else entry.config
         try:
@@ -43,7 +44,7 @@ class Model:
         except BaseException:
             self.close(timeout=2.0)
             raise
-        self.counts = Counts()
+        self.counts = counts or Counts()
 
     def close(self, *, timeout: float) -> None:
         """Close the pipeline if the server built it."""
@@ -102,6 +103,11 @@ class Catalogue:
             raise UnknownModelError(name, version, versions)
         return versions[version]
 
+    def counts(self, name: str, version: str) -> Counts | None:
+        """Give the counts of a version of a model, if it is there."""
+        model = self._models.get(name, {}).get(version)
+        return None if model is None else model.counts
+
     def versions(self, name: str) -> list[str]:
         """Give the versions of a model, the smallest first."""
         return sorted(self._models[name], key=int)
@@ -123,8 +129,12 @@ class Catalogue:
             thread.join()
 
 
-def build_models(models: Any) -> Catalogue:
+def build_models(models: Any, before: Catalogue | None = None) -> Catalogue:
     """Read, check and build all models; on a failure those that were built are closed again.
+
+    Args:
+        models: See `headrace_serve.entries.read_entries`.
+        before: What was served till now, whose counts go on.
 
     Raises:
         ConfigError: A model or its configuration is wrong; all are checked before any is built.
@@ -135,7 +145,8 @@ def build_models(models: Any) -> Catalogue:
     built: list[Model] = []
     try:
         for (name, version), entry in loaded.items():
-            built.append(Model(name, version, entry))
+            counts = None if before is None else before.counts(name, version)
+            built.append(Model(name, version, entry, counts))
     except BaseException:
         for model in built:
             model.close(timeout=2.0)

@@ -41,6 +41,7 @@ async def run(exchange: Exchange) -> Reply:
         raise InputError("the body is multipart", expected="the file itself")
     parameters = _parameters(exchange)
     body = await exchange.body()
+    model = service.find(model.name)  # another pipeline may be in its place by now
     element = np.empty(1, object)
     element[0] = body
     asked = Asked([Tensor(port.name, "BYTES", (1,), element)], None, "", parameters)

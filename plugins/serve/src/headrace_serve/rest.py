@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from headrace_serve.keys import Right
+
     Handler = Callable[[Exchange], Awaitable[Reply]]
 
 __all__ = ["application", "asgi"]
@@ -64,24 +66,27 @@ def asgi(models: Any, **settings: Any) -> Starlette:
 def application(service: Service, lifespan: Any = None) -> Starlette:
     """Give the application for a service."""
 
-    def route(method: str, path: str, handler: Handler) -> Route:
-        return Route(path, _Endpoint(service, handler), methods=[method])
+    def route(method: str, path: str, handler: Handler, right: Right | None = "describe") -> Route:
+        endpoint = _Endpoint(service, f"{method} {path}", handler, right)
+        return Route(path, endpoint, methods=[method])
 
-    def per_model(method: str, end: str, handler: Handler) -> list[Route]:
+    def per_model(
+        method: str, end: str, handler: Handler, right: Right | None = "describe"
+    ) -> list[Route]:
         places = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
-        return [route(method, f"{place}{end}", handler) for place in places]
+        return [route(method, f"{place}{end}", handler, right) for place in places]
 
     return Starlette(
         routes=[
-            *per_model("POST", "/infer", _infer),
-            route("POST", "/run/{model}", run),
+            *per_model("POST", "/infer", _infer, "infer"),
+            route("POST", "/run/{model}", run, "infer"),
             route("GET", "/v2", _server),
             route("GET", "/v2/", _server),
-            route("GET", "/v2/health/live", _live),
-            route("GET", "/v2/health/ready", _ready),
+            route("GET", "/v2/health/live", _live, None),
+            route("GET", "/v2/health/ready", _ready, None),
             route("GET", "/v2/models/stats", _all_statistics),
             *per_model("GET", "", _metadata),
-            *per_model("GET", "/ready", _model_ready),
+            *per_model("GET", "/ready", _model_ready, None),
             *per_model("GET", "/config", _config),
             *per_model("GET", "/stats", _statistics),
             route("POST", "/v2/repository/index", _index),
@@ -90,10 +95,11 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
                 for verb in ("load", "unload")
             ),
             *(
-                Route(f"/v2/{place}", _Endpoint(service, _unsupported), methods=["GET", "POST"])
+                route(method, f"/v2/{place}", _unsupported)
                 for place in _UNSUPPORTED
+                for method in ("GET", "POST")
             ),
-            Route("/{rest:path}", _Endpoint(service, _nothing), methods=None),
+            Route("/{rest:path}", _Endpoint(service, "other", _nothing, None), methods=None),
         ],
         lifespan=lifespan,
     )
@@ -111,12 +117,14 @@ _UNSUPPORTED = (
 class _Endpoint:
     """Answers the requests of one route; every error becomes an answer."""
 
-    def __init__(self, service: Service, handler: Handler) -> None:
+    def __init__(self, service: Service, route: str, handler: Handler, right: Right | None) -> None:
         self._service = service
+        self._route = route
+        self._right: Right | None = right
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(self._service, scope, receive, send)
+        exchange = Exchange(self._service, self._route, scope, receive, send)
         with contextlib.suppress(DisconnectedError):
             try:
                 reply = await self._reply(exchange)
@@ -126,6 +134,9 @@ class _Endpoint:
 
     async def _reply(self, exchange: Exchange) -> Reply:
         try:
+            keys = self._service.keys
+            if keys is not None and self._right is not None:
+                keys.check(exchange.headers, self._right, exchange.path.get("model"))
             return await self._handler(exchange)
         except HeadraceError as error:
             failure: Exception = error
@@ -139,6 +150,7 @@ class _Endpoint:
             logger.exception("a request of %s failed in the server", exchange.scope["path"])
             failure = error
         told = refusal(failure, debug=self._service.debug_errors)
+        exchange.line.code = told.code
         after = self._service.retry_after_s(exchange.model) if told.retry else 0
         reply = Reply.refused(told, exchange.identifier, after)
         if exchange.unread:
@@ -150,6 +162,7 @@ async def _infer(exchange: Exchange) -> Reply:
     service = exchange.service
     model = exchange.model = _find(exchange, service)
     body = await exchange.body()
+    model = _find(exchange, service)  # another pipeline may be in its place by now
     asked, wanted = read_body(body, exchange.headers.get(HEADER_LENGTH))
     exchange.identifier = asked.id
     if "traceparent" in exchange.headers:

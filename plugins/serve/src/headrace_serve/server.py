@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from headrace.errors import MissingDependencyError, SetupError
+from headrace.errors import ClosedError, MissingDependencyError, SetupError
 from headrace_serve.http_protocol import protocol_class
 from headrace_serve.models import build_models
 from headrace_serve.rest import application
@@ -23,13 +23,19 @@ from headrace_serve.service import Service
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from headrace_serve.keys import Keys
     from headrace_serve.limits import Limits
+    from headrace_serve.models import Catalogue
+    from headrace_serve.tls import Tls
 
 __all__ = ["Server"]
 
 logger = logging.getLogger("headrace.serve")
 
 _BACKLOG = 2048
+_OLD_S = 30.0
+"""Seconds in which requests end in pipelines that a reload replaced."""
+
 _TOLD_S = 2.0
 """Seconds in which calls of gRPC that closing ended get their answers."""
 
@@ -47,7 +53,7 @@ class Server:
         host, port, grpc_port: Where it listens; ports are known once it is started.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings, by name
         self,
         models: Any,
         *,
@@ -57,6 +63,8 @@ class Server:
         limits: Limits | None = None,
         debug_errors: bool = False,
         priority_default: int = 2,
+        keys: Keys | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """Build the models.
 
@@ -67,6 +75,8 @@ class Server:
             grpc_port: The port of gRPC; 0 takes a free one, None serves REST alone.
             limits: Bounds; see `headrace_serve.Limits`.
             debug_errors: Whether clients are told the text of every error.
+            keys: Who may send requests; None: everybody.
+            tls: The files of TLS, for both protocols.
             priority_default: The priority of requests that say none; 1 is most urgent.
 
         Raises:
@@ -78,6 +88,9 @@ class Server:
         self.grpc_port = grpc_port
         if grpc_port is not None:
             _check_grpc()
+        self._tls = tls
+        self._ssl = None if tls is None else tls.context()
+        self._models = models
         catalogue = build_models(models)
         try:
             self._service = Service(
@@ -85,6 +98,7 @@ class Server:
                 limits=limits,
                 debug_errors=debug_errors,
                 priority_default=priority_default,
+                keys=keys,
             )
         except BaseException:
             catalogue.close(2.0)
@@ -94,18 +108,20 @@ class Server:
         self._state = ServerState()
         self._grpc: Any = None
         self._listening: asyncio.AbstractServer | None = None
-        self._closing = threading.Lock()
+        self._changing = threading.Lock()
         self._closed = False
 
     @property
     def url(self) -> str:
         """The address of REST."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
 
     @property
     def is_open_to_others(self) -> bool:
-        """Whether other machines may reach it."""
+        """Whether other machines may reach it, and it has neither keys nor certificates of clients."""
+        if self._service.keys is not None or (self._tls is not None and self._tls.client_ca):
+            return False
         found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         return not all(ip_address(one[4][0]).is_loopback for one in found)
 
@@ -140,12 +156,50 @@ class Server:
             self.close(timeout=2.0)
             raise
 
+    def reload(self, models: Any = None, *, keys: Keys | None = None) -> None:
+        """Read the configurations and the certificates again, and serve those.
+
+        New pipelines are built aside, while the old ones serve; on a failure the old ones stay.
+        Requests that are in an old one end there. Pipelines that were given stay as they are.
+
+        Args:
+            models: What is served from now on; None: the same as before, read again.
+            keys: Who may send requests from now on; None: as before.
+
+        Raises:
+            ConfigError, SetupError, PluginError: As `headrace.pipe` raises them; nothing has changed.
+            ClosedError: The server is not started, or is closed.
+        """
+        with self._changing:
+            if self._loop is None or self._closed:
+                raise ClosedError("the server does not run")
+            given = self._models if models is None else models
+            old = self._service.models
+            new = build_models(given, old)
+            try:
+                if self._tls is not None and self._ssl is not None:
+                    self._tls.load_into(self._ssl)
+            except BaseException:
+                new.close(2.0)
+                raise
+            asyncio.run_coroutine_threadsafe(self._exchange(new, keys), self._loop).result()
+            self._models = given
+            old.close(_OLD_S)
+
+    async def _exchange(self, new: Catalogue, keys: Keys | None) -> None:
+        self._service.models = new
+        self._service.keys = keys or self._service.keys
+
+    def drain(self) -> None:
+        """Say that the server is not ready, and go on serving, so that no new client is sent here."""
+        self._service.leaving = True
+
     def close(self, *, timeout: float = 30.0) -> None:
         """Accept nothing new, let requests end within ``timeout`` seconds, and close the models.
 
         What is not done by then gets an answer that says so. More than one call is one.
         """
-        with self._closing:
+        with self._changing:
             if self._closed:
                 return
             self._closed = True
@@ -180,7 +234,9 @@ class Server:
     async def _open(self, listener: socket.socket) -> None:
         service = self._service
         if self.grpc_port is not None:
-            self._grpc, self.grpc_port = await _open_grpc(service, self.host, self.grpc_port)
+            self._grpc, self.grpc_port = await _open_grpc(
+                service, self.host, self.grpc_port, self._tls
+            )
         config = Config(
             application(service),
             lifespan="off",
@@ -203,7 +259,7 @@ class Server:
             return protocol
 
         self._listening = await asyncio.get_running_loop().create_server(
-            connection, sock=listener, backlog=_BACKLOG
+            connection, sock=listener, backlog=_BACKLOG, ssl=self._ssl
         )
 
     async def _end(self, timeout: float) -> None:
@@ -251,7 +307,7 @@ def _check_grpc() -> None:
         ) from error
 
 
-async def _open_grpc(service: Service, host: str, port: int) -> tuple[Any, int]:
+async def _open_grpc(service: Service, host: str, port: int, tls: Tls | None) -> tuple[Any, int]:
     """Start the server of gRPC; give it, and the port."""
     import grpc
 
@@ -267,7 +323,11 @@ async def _open_grpc(service: Service, host: str, port: int) -> tuple[Any, int]:
     server = grpc.aio.server(options=options)
     add_services(server, service)
     try:
-        bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if tls is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, tls.grpc_credentials())
     except RuntimeError as error:
         raise SetupError(
             f"cannot listen on {host} port {port} for gRPC: {error}",

@@ -12,6 +12,7 @@ from headrace_serve.inference import infer
 from headrace_serve.limits import Limits
 
 if TYPE_CHECKING:
+    from headrace_serve.keys import Keys
     from headrace_serve.messages import Answer, Asked
     from headrace_serve.models import Catalogue, Model
 
@@ -28,6 +29,8 @@ class Service:
         limits: See `Limits`.
         debug_errors: Whether clients are told the text of every error.
         priority_default: The priority of requests that say none, as Triton counts: 1 is most urgent.
+        keys: Who may send requests; None: everybody.
+        leaving: Whether the server says that it is not ready, while it still serves.
         draining: Whether the server is about to end, and refuses what is new.
     """
 
@@ -38,6 +41,7 @@ class Service:
         limits: Limits | None = None,
         debug_errors: bool = False,
         priority_default: int = 2,
+        keys: Keys | None = None,
     ) -> None:
         if isinstance(priority_default, bool) or not isinstance(priority_default, int):
             raise TypeError(f"priority_default is an int, got {priority_default!r}")
@@ -47,6 +51,8 @@ class Service:
         self.limits = limits or Limits()
         self.debug_errors = debug_errors
         self.priority_default = priority_default
+        self.keys = keys
+        self.leaving = False
         self.draining = False
         self._inflight_bytes = 0
         self._rates: dict[int, tuple[float, int]] = {}
@@ -54,7 +60,7 @@ class Service:
     @property
     def ready(self) -> bool:
         """Whether requests are accepted and every model is ready."""
-        return not self.draining and self.models.ready
+        return not (self.draining or self.leaving) and self.models.ready
 
     def find(self, name: str, version: str = "") -> Model:
         """Give a model that takes requests.

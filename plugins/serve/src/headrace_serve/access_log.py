@@ -1,0 +1,52 @@
+"""A line per request: what was asked of which model, how it ended, and how long each part took.
+
+The logger is ``headrace.serve.access``, level INFO. Never in it: bodies, values of queries, headers, keys.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+__all__ = ["AccessLine", "logger"]
+
+logger = logging.getLogger("headrace.serve.access")
+
+_LONGEST_ID = 64
+
+
+class AccessLine:
+    """What is logged of one request; ``mark`` ends a part of it.
+
+    Attributes:
+        model, identifier, status, code, received_bytes, sent_bytes: As far as they are known.
+    """
+
+    def __init__(self, route: str) -> None:
+        self._route = route
+        self._ms: dict[str, float] = {}
+        self._last = time.perf_counter()
+        self.model = self.identifier = self.status = self.code = ""
+        self.received_bytes = self.sent_bytes = 0
+
+    def mark(self, part: str) -> None:
+        """Give a part the time since the one before."""
+        now = time.perf_counter()
+        self._ms[part] = (now - self._last) * 1e3
+        self._last = now
+
+    def write(self) -> None:
+        """Log it."""
+        identifier = self.identifier[:_LONGEST_ID]
+        logger.info(
+            "%s model=%s status=%s code=%s id=%r received_bytes=%d sent_bytes=%d"
+            " receive_ms=%.3f pipeline_ms=%.3f send_ms=%.3f",
+            self._route,
+            self.model or "-",
+            self.status or "-",
+            self.code or "-",
+            identifier,
+            self.received_bytes,
+            self.sent_bytes,
+            *(self._ms.get(part, 0.0) for part in ("receive", "pipeline", "send")),
+        )

@@ -1,0 +1,108 @@
+"""Who may send requests: names and hashes of keys, and what each is good for."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pydantic
+
+from headrace.errors import ConfigError, Problem
+from headrace_serve.errors import NotAllowedError, UnauthenticatedError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Keys", "Right"]
+
+Right = Literal["infer", "describe"]
+"""Inference, or metadata, configuration, statistics and the index; health needs no key."""
+
+_PREFIX = "bearer "
+
+
+class _Key(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    sha256: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
+    rights: tuple[Right, ...] = ("infer", "describe")
+    models: tuple[str, ...] | None = None
+
+
+class Keys:
+    """The keys of a file: a table ``[NAME]`` each.
+
+    ``sha256`` is the hash of the key in hexadecimal, ``rights`` what it is good for (``infer``,
+    ``describe``; default: both), ``models`` the models it is good for (default: all). A key must be
+    long and random, since a hash of sha256 is quickly computed.
+    """
+
+    def __init__(self, by_hash: Mapping[str, _Key]) -> None:
+        self._by_hash = dict(by_hash)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Keys:
+        """Read a file.
+
+        Raises:
+            ConfigError: It cannot be read, or has another shape.
+        """
+        file = str(path)
+        try:
+            document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(
+                Problem("serve", f"cannot read the keys: {error.strerror}", file=file)
+            ) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(Problem("serve", str(error), file=file)) from error
+        found: dict[str, _Key] = {}
+        for name, table in document.items():
+            try:
+                key = _Key.model_validate(table)
+            except pydantic.ValidationError as error:
+                raise ConfigError(
+                    [
+                        Problem("serve", f"key {name!r}: {one['msg']}", file=file)
+                        for one in error.errors()
+                    ]
+                ) from None
+            found[key.sha256] = key
+        if not found:
+            raise ConfigError(Problem("serve", "it holds no key", file=file))
+        return cls(found)
+
+    def check(self, headers: Mapping[str, str], right: Right, model: str | None) -> None:
+        """Check the key of a request, ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.
+
+        Args:
+            headers: Headers, or metadata, by names in lower case.
+            right: What the request needs.
+            model: The model that it is for; None: no single one.
+
+        Raises:
+            UnauthenticatedError: It has no key, or an unknown one.
+            NotAllowedError: The key is not good for that.
+        """
+        given = headers.get("x-api-key", "")
+        authorization = headers.get("authorization", "")
+        if not given and authorization.lower().startswith(_PREFIX):
+            given = authorization[len(_PREFIX) :].strip()
+        if not given:
+            raise UnauthenticatedError(
+                "a key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
+            )
+        key = self._by_hash.get(hashlib.sha256(given.encode("utf-8", "replace")).hexdigest())
+        if key is None:
+            raise UnauthenticatedError("the key is not known")
+        if right not in key.rights:
+            raise NotAllowedError(f"the key has no right to {right}")
+        if key.models is not None and model not in key.models:
+            raise NotAllowedError("the key is not good for this")

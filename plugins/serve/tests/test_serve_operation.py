@@ -1,0 +1,204 @@
+"""Keys, TLS, reloading and the access log."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import signal
+import ssl
+import sys
+import threading
+
+import grpc
+import httpx
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+import headrace
+from headrace.errors import ConfigError
+from headrace_serve.keys import Keys
+from headrace_serve.tls import Tls
+
+
+@pytest.fixture
+def keys(tmp_path):
+    rows = {
+        "all": ("secret-of-all", ""),
+        "reader": ("secret-of-reader", 'rights = ["describe"]\n'),
+        "one": ("secret-of-one", 'models = ["a"]\n'),
+    }
+    text = ""
+    for name, (key, more) in rows.items():
+        text += f'[{name}]\nsha256 = "{hashlib.sha256(key.encode()).hexdigest()}"\n{more}'
+    (tmp_path / "keys.toml").write_text(text)
+    return tmp_path / "keys.toml"
+
+
+def test_keys_open_what_they_are_good_for(serving, keys):
+    server = serving(
+        {"a": {"backend": "Identity"}, "b": {"backend": "Identity"}}, keys=Keys.load(keys)
+    )
+
+    def status(path, key=None, method="GET", header="x-api-key"):
+        headers = {} if key is None else {header: key}
+        return httpx.request(
+            method, f"{server.url}{path}", headers=headers, content=b""
+        ).status_code
+
+    assert status("/v2/health/ready") == status("/v2/health/live") == 200
+    assert status("/v2") == status("/v2", "wrong") == status("/run/a", method="POST") == 401
+    assert status("/v2", "Bearer secret-of-all", header="authorization") == 200
+    assert status("/run/a", "secret-of-all", "POST") == 200
+    assert status("/v2/models/b", "secret-of-reader") == 200
+    assert status("/run/a", "secret-of-reader", "POST") == 403
+    assert status("/run/a", "secret-of-one", "POST") == 200
+    assert status("/run/b", "secret-of-one", "POST") == 403
+    assert status("/v2/models/b", "secret-of-one") == 403
+    assert httpx.get(f"{server.url}/v2").headers["www-authenticate"] == "Bearer"
+
+
+def test_keys_hold_for_grpc_too(serving, keys):
+    server = serving({"a": {"backend": "Identity"}}, keys=Keys.load(keys), grpc_port=0)
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as c:
+        assert c.is_server_ready()
+        for key, status in (
+            (None, "UNAUTHENTICATED"),
+            ("no", "UNAUTHENTICATED"),
+            ("secret-of-one", ""),
+        ):
+            headers = {} if key is None else {"authorization": f"Bearer {key}"}
+            if not status:
+                assert c.get_model_metadata("a", headers=headers).name == "a"
+                continue
+            with pytest.raises(InferenceServerException) as caught:
+                c.get_model_metadata("a", headers=headers)
+            assert caught.value.status() == f"StatusCode.{status}"
+
+
+@pytest.mark.parametrize("text", ["", "x = 1", "[a]\nsha256 = 'abc'", "[a]\nkey = 'abc'", "["])
+def test_a_wrong_file_of_keys_is_refused(tmp_path, text):
+    (tmp_path / "keys.toml").write_text(text)
+    with pytest.raises(ConfigError):
+        Keys.load(tmp_path / "keys.toml")
+
+
+def test_tls_for_both_protocols_with_certificates_of_clients(serving, certificates):
+    folder = certificates
+    tls = Tls(*(str(folder / name) for name in ("server.pem", "server.key", "ca.pem")))
+    server = serving({"m": {"backend": "Identity"}}, tls=tls, grpc_port=0)
+    assert server.url.startswith("https://")
+    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    with pytest.raises((httpx.HTTPError, OSError)):
+        httpx.get(f"{server.url}/v2", verify=context)
+    context.load_cert_chain(folder / "client.pem", folder / "client.key")
+    assert httpx.post(f"{server.url}/run/m", content=b"a", verify=context).json() == {"result": "a"}
+    roots, key, chain = (
+        (folder / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem")
+    )
+    for pair, works in (((key, chain), True), ((None, None), False)):
+        credentials = grpc.ssl_channel_credentials(roots, *pair)
+        with triton_grpc.InferenceServerClient(
+            f"localhost:{server.grpc_port}", creds=credentials, ssl=True
+        ) as c:
+            if works:
+                assert c.is_server_ready()
+            else:
+                with pytest.raises(InferenceServerException):
+                    c.is_server_ready()
+    with pytest.raises(ConfigError, match="TLS"):
+        Tls(str(folder / "ca.pem"), str(folder / "server.key")).context()
+
+
+def test_reload_serves_the_new_file_and_loses_nobody(serving, tmp_path):
+    path = tmp_path / "m.toml"
+    headrace.register("ServeA", lambda data: "a", replace=True)
+    headrace.register("ServeB", lambda data: "b", replace=True)
+    path.write_text('backend = "ServeA"')
+    server = serving({"m": str(path)})
+    ends = threading.Event()
+    wrong, seen = [], set()
+
+    def client():
+        with httpx.Client() as c:
+            while not ends.is_set():
+                answer = c.post(f"{server.url}/run/m", content=b"x")
+                if answer.status_code != 200:
+                    wrong.append(answer.text)
+                seen.add(answer.json().get("result"))
+
+    threads = [threading.Thread(target=client) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        for name in ("ServeB", "ServeA"):
+            path.write_text(f'backend = "{name}"')
+            server.reload()
+    ends.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert seen <= {"a", "b"}
+    path.write_text('backend = "ServeNobody"')
+    with pytest.raises(ConfigError):
+        server.reload()
+    assert httpx.post(f"{server.url}/run/m", content=b"x").json() == {"result": "a"}
+    (stats,) = httpx.get(f"{server.url}/v2/models/m/stats").json()["model_stats"]
+    assert stats["inference_stats"]["success"]["count"] > 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_sighup_reads_the_configurations_again(tmp_path, start):
+    path = tmp_path / "a.toml"
+    path.write_text('backend = "Identity"\nmax = 3')
+    process, url = start(
+        "a.toml", "--port", "0", "--access-log", "--drain-delay", "0.01", cwd=tmp_path
+    )
+    path.write_text('backend = "Identitee"')
+    process.send_signal(signal.SIGHUP)
+    said = ""
+    while "nothing has changed" not in said:
+        said += process.stderr.readline()
+    assert "Identitee" in said
+    path.write_text('backend = "Identity"\nmax = 5')
+    process.send_signal(signal.SIGHUP)
+    assert process.stderr.readline() == "reloaded\n"
+    assert httpx.post(f"{url}/run/a", content=b"x").status_code == 200
+    assert "POST /run/{model} model=a status=200" in process.stderr.readline()
+    process.terminate()
+    assert process.wait(30) == 0
+    process.stderr.close()
+
+
+def test_draining_says_not_ready_first(serving):
+    server = serving({"m": {"backend": "Identity"}})
+    server.drain()
+    assert httpx.get(f"{server.url}/v2/health/ready").status_code == 503
+    assert httpx.post(f"{server.url}/run/m", content=b"x").status_code == 200
+
+
+def test_the_access_log_has_a_line_a_request_and_nothing_of_its_content(serving, caplog):
+    server = serving({"m": {"backend": "ServePicky"}}, grpc_port=0)
+    caplog.set_level(logging.INFO, "headrace.serve.access")
+    client = triton.InferenceServerClient(server.url.removeprefix("http://"))
+    given = triton.InferInput("data", [1], "BYTES")
+    import numpy as np
+
+    given.set_data_from_numpy(np.array([b"private"], object))
+    client.infer("m", [given], request_id="id\n7", headers={"x-secret": "private"})
+    httpx.post(f"{server.url}/run/m?timeout=7000000", content=b"bad private")
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as c:
+        given = triton_grpc.InferInput("data", [1], "BYTES")
+        given.set_data_from_numpy(np.array([b"private"], object))
+        c.infer("m", [given])
+    server.close()
+    lines = [one.getMessage() for one in caplog.records if one.name == "headrace.serve.access"]
+    assert len(lines) == 3
+    first, second, third = lines
+    assert first.startswith("POST /v2/models/{model}/infer model=m status=200 code=- id='id\\n7' ")
+    assert re.search(r"sent_bytes=[1-9]\d* receive_ms=\d\S+ pipeline_ms=\d\S+ send_ms=\d", first)
+    assert "status=400 code=input" in second
+    assert third.startswith("ModelInfer model=m status=OK")
+    assert not any(word in "".join(lines) for word in ("private", "7000000", "secret"))
