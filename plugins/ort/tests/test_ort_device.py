@@ -524,3 +524,18 @@ def test_it_computes_on_the_stream_of_its_instance_on_a_gpu(one_to_one):
         result = torch.from_dlpack(pipe({"data": torch.from_numpy(ROWS[0]).cuda()})["result"])
     assert streams[0] != 0
     assert np.array_equal(result.cpu().numpy(), -ROWS[0])
+
+
+def test_an_array_on_a_device_is_refused_by_a_session_on_the_cpu_with_both_places(
+    start, one_to_one
+):
+    class OnDevice:
+        def __dlpack_device__(self):
+            return (2, 1)
+
+        def __array__(self, *_args, **_kwargs):
+            raise TypeError("can't convert to numpy")
+
+    (error,) = start(one_to_one(["n", 4]))([{"data": OnDevice()}])
+    assert error.got == "OnDevice on cuda:1"
+    assert str(error.expected).endswith("on the CPU")

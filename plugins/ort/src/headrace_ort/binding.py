@@ -217,10 +217,9 @@ class DeviceRunner:
             host = buffer.view((rows, *output.shape()[1:]), numpy_dtype(port))
             cuda.copy_to_host(host, output.data_ptr(), self._stream)
             buffer.sent(self._stream)
-            staged.append((buffer, host))
-        for buffer, _ in staged:
-            buffer.wait()
-        return [host.copy() for _, host in staged]
+            staged.append(host)
+        self._wait()
+        return [host.copy() for host in staged]
 
     def _split(
         self,
@@ -265,12 +264,19 @@ class DeviceRunner:
         if not self._kept and not self._given:
             return
         try:
-            cuda.wait_for(self._stream)
+            self._wait()
         finally:
             for given in self._given:
                 given.finished = True
             self._given.clear()
             self._kept.clear()
+
+    def _wait(self) -> None:
+        """Wait for the stream; what was kept for it, and pinned memory, is free then."""
+        cuda.wait_for(self._stream)
+        for buffer in self._pinned.values():
+            buffer.passed()
+        self._kept.clear()
 
     # Graphs.
 

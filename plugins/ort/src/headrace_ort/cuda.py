@@ -126,6 +126,10 @@ class PinnedBuffer:
         """Note that a copy from or to this memory was started on a stream."""
         self._stream = stream
 
+    def passed(self) -> None:
+        """Note that somebody has waited for the stream."""
+        self._stream = None
+
     def wait(self) -> None:
         """Wait until the copies from and to this memory have passed their stream."""
         if self._stream is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_ort.device_arrays import DeviceView
+from headrace_ort.device_arrays import DeviceView, is_on_device
 from headrace_ort.signature import STRING
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ def as_array(value: Any, port: Port, key: str = "data") -> Any:
         else:
             array = np.asarray(value)
     except Exception as error:  # a foreign array may raise anything
+        if is_on_device(value):
+            raise _elsewhere(value, port, key) from error
         raise InputError(
             f"this is nothing numpy can read ({error})",
             key=key,
@@ -127,6 +129,19 @@ def as_array(value: Any, port: Port, key: str = "data") -> Any:
             "wrong dtype", key=key, expected=_accepts(port), got=_text_of(array, type(value))
         )
     return converted
+
+
+def _elsewhere(value: Any, port: Port, key: str) -> InputError:
+    """Make the error of an array on a CUDA device, which a session on the CPU cannot read."""
+    where = getattr(value, "__dlpack_device__", None)
+    device = f"cuda:{where()[1]}" if where is not None else "a CUDA device"
+    return InputError(
+        "the array lies on another device than the session",
+        key=key,
+        expected=f"{_accepts(port)} on the CPU",
+        got=f"{type(value).__name__} on {device}",
+        hint="CpuTensor before it moves it, or `device` lets the session compute there.",
+    )
 
 
 def _of_dtype(array: Any, wanted: np.dtype[Any], *, plain: bool) -> NDArray[Any] | None:
