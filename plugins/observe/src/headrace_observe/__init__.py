@@ -12,18 +12,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace_observe.bench import Benchmark
     from headrace_observe.logs import setup_logging
+    from headrace_observe.otel import OpenTelemetry
+    from headrace_observe.prometheus import Prometheus
     from headrace_observe.tracing import Trace, trace
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Benchmark": "bench",
+    "OpenTelemetry": "otel",
+    "Prometheus": "prometheus",
     "Trace": "tracing",
     "setup_logging": "logs",
     "trace": "tracing",
 }
 
-__all__ = ["Benchmark", "Trace", "__version__", "setup_logging", "trace"]
+__all__ = [
+    "Benchmark",
+    "OpenTelemetry",
+    "Prometheus",
+    "Trace",
+    "__version__",
+    "setup_logging",
+    "trace",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ __all__ = ["COMMANDS", "PROBES", "headrace_commands", "headrace_probes"]
 
 COMMANDS: dict[str, str] = {
     "bench": "headrace_observe.commands.bench:bench",
+    "top": "headrace_observe.commands.top:top",
     "trace": "headrace_observe.commands.trace:trace",
     "simulate": "headrace_observe.commands.simulate:simulate",
 }
@@ -15,6 +16,8 @@ COMMANDS: dict[str, str] = {
 
 PROBES: dict[str, str] = {
     "BatchTimes": "headrace_observe.batch_times:BatchTimes",
+    "OpenTelemetry": "headrace_observe.otel:OpenTelemetry",
+    "Prometheus": "headrace_observe.prometheus:Prometheus",
     "Trace": "headrace_observe.tracing:Trace",
 }
 """Every probe."""

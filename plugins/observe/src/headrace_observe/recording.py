@@ -8,10 +8,11 @@ import random
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import headrace
 from headrace.errors import SetupError, code_of
+from headrace_observe.aside import MOST_PENDING, Aside
 from headrace_observe.trace_events import (
     TAIL,
     BatchHeard,
@@ -31,14 +32,8 @@ __all__ = ["Recording"]
 
 _log = logging.getLogger("headrace.observe.trace")
 
-_MOST_PENDING = 200_000
-"""So many batches and requests wait in memory for the thread that writes; then the oldest go."""
-
 _MOST_INSIDE = 10_000
 """So many elements are kept of one batch."""
-
-_GATHER_S = 0.05
-"""How long the thread that writes lets things gather once it has been woken."""
 
 
 class Recording:
@@ -65,14 +60,7 @@ class Recording:
         self._inside: dict[tuple[str, int], deque[ElementHeard | SpanHeard]] = {}
         self._ran: dict[int, BatchHeard] = {}
         self._numbers = itertools.count(1)
-        self._pending: deque[BatchHeard | RequestHeard] = deque(maxlen=_MOST_PENDING)
-        self._noted = 0
-        self._wake = threading.Event()
-        self._idle = False
-        self._ends = threading.Event()
-        self._error: OSError | None = None
-        self._thread = threading.Thread(target=self._write, name="headrace-trace", daemon=True)
-        self._thread.start()
+        self._aside = Aside(self._keep, self._finish, name="headrace-trace")
 
     # What is called while requests run.
 
@@ -101,11 +89,11 @@ class Recording:
             *(record.node, record.instance, record.thread, record.started, record.ended),
             *(len(record.errors), record.weight, failed, inside),
         )
-        if len(self._ran) > _MOST_PENDING:  # of requests whose owners had gone before they ran
+        if len(self._ran) > MOST_PENDING:  # of requests whose owners had gone before they ran
             self._ran.clear()
         for one in requests:
             self._ran[id(one.request)] = heard
-        self._note(heard)
+        self._aside.leave(heard)
 
     def request(
         self, node: str, request: Any, started: float, ended: float, error: BaseException | None
@@ -119,48 +107,34 @@ class Recording:
             if not chosen:  # it ran and is not in the sample, or it never ran
                 return
         code = None if error is None else code_of(error)
-        self._note(RequestHeard(node, started, ended, code, batch))
+        self._aside.leave(RequestHeard(node, started, ended, code, batch))
 
-    def _note(self, heard: BatchHeard | RequestHeard) -> None:
-        self._pending.append(heard)
-        self._noted += 1
-        if self._idle:
-            self._idle = False
-            self._wake.set()
+    # In the thread that writes.
 
-    # The thread that writes.
-
-    def _write(self) -> None:
+    def _keep(self, heard: BatchHeard | RequestHeard) -> None:
+        maker = self._maker
+        made = maker.batch(heard) if isinstance(heard, BatchHeard) else maker.request(heard)
         try:
-            while not self._ends.is_set():
-                self._idle = True
-                if not self._pending:
-                    self._wake.wait()
-                self._wake.clear()
-                self._ends.wait(_GATHER_S)
-                self._drain()
-            self._drain()
-            about: dict[str, object] = {
-                "headrace": headrace.__version__,
-                "clock": "time.monotonic() since the trace began",
-                "sample": self._sample,
-            }
+            for event in made:
+                self._store.add(event)
+        except OSError as error:
+            self._fail(error)
+
+    def _finish(self) -> None:
+        about: dict[str, object] = {
+            "headrace": headrace.__version__,
+            "clock": "time.monotonic() since the trace began",
+            "sample": self._sample,
+        }
+        try:
             self._store.finish(self._maker.head(about), TAIL)
         except OSError as error:
-            self._error = error
-            self._store.discard()
-            _log.error("the trace %s ended: it cannot be written: %s", self.path, error)
+            self._fail(error)
 
-    def _drain(self) -> None:
-        maker, add = self._maker, self._store.add
-        for _ in range(len(self._pending)):
-            try:
-                heard = self._pending.popleft()
-            except IndexError:  # pushed out by newer ones
-                break
-            made = maker.batch(heard) if isinstance(heard, BatchHeard) else maker.request(heard)
-            for event in made:
-                add(event)
+    def _fail(self, error: OSError) -> NoReturn:
+        self._store.discard()
+        _log.error("the trace %s ended: it cannot be written: %s", self.path, error)
+        raise error
 
     def finish(self) -> None:
         """Write the file; it is whole when this returns.
@@ -168,8 +142,4 @@ class Recording:
         Raises:
             OSError: It could not be written; what was at the path is untouched.
         """
-        self._ends.set()
-        self._wake.set()
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
+        self._aside.finish()

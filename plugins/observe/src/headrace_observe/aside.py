@@ -1,0 +1,83 @@
+"""Work that probes leave to a thread of their own, so that requests do not wait for it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MOST_PENDING", "Aside"]
+
+T = TypeVar("T")
+
+MOST_PENDING = 200_000
+"""So many things wait in memory for the thread; then the oldest go."""
+
+_GATHER_S = 0.05
+"""How long the thread lets things gather once it has been woken."""
+
+
+class Aside(Generic[T]):
+    """A thread that handles what other threads leave to it, in order.
+
+    Args:
+        handle: Called with each thing, in the thread.
+        last: Called in the thread, after all that was left before `finish`.
+        name: The name of the thread.
+    """
+
+    def __init__(
+        self, handle: Callable[[T], object], last: Callable[[], object], *, name: str
+    ) -> None:
+        self._handle = handle
+        self._last = last
+        self._pending: deque[T] = deque(maxlen=MOST_PENDING)
+        self._sleeps = False
+        self._wake = threading.Event()
+        self._ends = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def leave(self, thing: T) -> None:
+        """Leave something to the thread; costs about as much as appending it to a list."""
+        self._pending.append(thing)
+        if self._sleeps:
+            self._sleeps = False
+            self._wake.set()
+
+    def finish(self) -> None:
+        """Wait until all that was left is handled; raises what ended the thread early."""
+        self._ends.set()
+        self._wake.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            while not self._ends.is_set():
+                # Noted before the look at the queue: either a thread that leaves something sees it and
+                # wakes this one, or this one sees what was left.
+                self._sleeps = True
+                if not self._pending:
+                    self._wake.wait()
+                self._wake.clear()
+                self._ends.wait(_GATHER_S)
+                self._drain()
+            self._drain()
+            self._last()
+        except Exception as error:  # noqa: BLE001 - raised by `finish`
+            self._error = error
+            self._pending = deque(maxlen=0)
+
+    def _drain(self) -> None:
+        for _ in range(len(self._pending)):
+            try:
+                thing = self._pending.popleft()
+            except IndexError:  # newer ones have pushed it out
+                return
+            self._handle(thing)

@@ -1,0 +1,183 @@
+"""``headrace top``: a live view of a pipeline with the probe Prometheus, in the terminal."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import defaultdict
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from headrace.errors import HeadraceError
+from headrace_cli.console import INTERRUPTED, OK
+from headrace_observe.commands.shared import print_document
+from headrace_observe.extras import library
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["rows_of", "top"]
+
+_TIMEOUT_S = 5.0
+
+Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+"""Values by the name of the sample and its labels."""
+
+
+def top(
+    url: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="Where the probe answers, as http://127.0.0.1:9464."),
+    ] = "http://127.0.0.1:9464",
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between looks.")] = 1.0,
+    count: Annotated[
+        Optional[int],  # noqa: UP045 - older typers read no other spelling
+        typer.Option("--count", min=1, help="End after so many looks.", show_default="never"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one object per look.")] = False,
+) -> int:
+    """Watch any pipeline with the probe Prometheus: throughput, queues, batches, instances.
+
+    Rates are those since the look before. Ends with Ctrl-C and the exit status 130.
+
+    \b
+    Examples:
+      headrace top http://127.0.0.1:9464
+      headrace top http://127.0.0.1:9464 --every 0.5 --count 1 --json
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    looks = _looks(url, every, count)
+    try:
+        if json:
+            for rows, state in looks:
+                print_document({"state": state, "nodes": rows})
+        else:
+            _show(looks, url)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return OK
+
+
+def _looks(url: str, every: float, count: int | None) -> Iterator[tuple[list[dict[str, Any]], str]]:
+    before, then, done = scrape(url), time.monotonic(), 0
+    never = threading.Event()
+    while count is None or done < count:
+        never.wait(every)
+        now, at = scrape(url), time.monotonic()
+        yield rows_of(before, now, at - then), state_of(now)
+        before, then, done = now, at, done + 1
+
+
+def scrape(url: str) -> Scrape:
+    """Ask for the metrics once.
+
+    Raises:
+        HeadraceError: Nobody answers there, or something else than metrics of Headrace.
+        MissingDependencyError: prometheus-client is not installed.
+    """
+    parser = library("prometheus_client.parser", "prometheus", "headrace top")
+    address = url if "://" in url else f"http://{url}"
+    if not address.startswith(("http://", "https://")):
+        raise HeadraceError(
+            f"expected the address of a probe, as http://127.0.0.1:9464, got {url!r}"
+        )
+    try:
+        with urllib.request.urlopen(  # noqa: S310 - http and https alone
+            f"{address.rstrip('/').removesuffix('/metrics')}/metrics", timeout=_TIMEOUT_S
+        ) as answer:
+            text = answer.read().decode()
+    except (urllib.error.URLError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        raise HeadraceError(f"{url} does not answer: {reason}") from error
+    found: Scrape = {}
+    for family in parser.text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
+    if not any(name.startswith("headrace") for name, _ in found):
+        raise HeadraceError(f"{url} has no metrics of Headrace: is its pipeline built?")
+    return found
+
+
+def state_of(found: Scrape) -> str:
+    """Give the state of the pipeline."""
+    for (name, labels), value in found.items():
+        if name == "headrace_state" and value:
+            return dict(labels)["state"]
+    return "unknown"
+
+
+def rows_of(before: Scrape, now: Scrape, seconds: float) -> list[dict[str, Any]]:
+    """Give one row per node: rates per second since the look before, times in milliseconds."""
+    rows: dict[str, dict[str, Any]] = defaultdict(
+        lambda: {"ok_per_s": 0.0, "failed_per_s": 0.0, "busy": 0.0, "instances": 0, "up": 0}
+    )
+    for (name, labels), value in now.items():
+        said: Mapping[str, str] = dict(labels)
+        if "node" not in said:
+            continue
+        row = rows[said["node"]]
+        rate = max(0.0, value - before.get((name, labels), 0.0)) / max(seconds, 1e-9)
+        if name == "headrace_requests_total":
+            row["ok_per_s" if said["outcome"] == "ok" else "failed_per_s"] += rate
+        elif name == "headrace_requests_waiting":
+            row["waiting"] = int(value)
+        elif name == "headrace_batch_size_requests_sum":
+            row["_sum"] = rate
+        elif name == "headrace_batch_size_requests_count":
+            row["_count"] = rate
+        elif name == "headrace_instance_busy_seconds_total":
+            row["busy"] += rate
+        elif name == "headrace_instance_up":
+            row["instances"] += 1
+            row["up"] += int(value)
+        elif said.get("quantile") in ("0.5", "0.99"):
+            which = "p50" if said["quantile"] == "0.5" else "p99"
+            kind = "queue" if name == "headrace_queue_wait_seconds" else "batch"
+            row[f"{kind}_{which}_ms"] = round(value * 1000, 3)
+    return [{"node": node, **_rounded(row)} for node, row in rows.items()]
+
+
+def _rounded(row: dict[str, Any]) -> dict[str, Any]:
+    total, batches = row.pop("_sum", 0.0), row.pop("_count", 0.0)
+    row["mean_batch"] = round(total / batches, 2) if batches else 0.0
+    row["utilisation"] = round(min(1.0, row.pop("busy") / max(row["instances"], 1)), 3)
+    return {key: round(one, 1) if key.endswith("_per_s") else one for key, one in row.items()}
+
+
+_COLUMNS = {
+    "node": "node",
+    "ok_per_s": "ok/s",
+    "failed_per_s": "failed/s",
+    "waiting": "waiting",
+    "mean_batch": "batch",
+    "queue_p50_ms": "queue p50 ms",
+    "queue_p99_ms": "p99",
+    "batch_p50_ms": "batch p50 ms",
+    "batch_p99_ms": "p99",
+    "utilisation": "busy",
+    "up": "up",
+    "instances": "of",
+}
+
+
+def _show(looks: Iterator[tuple[list[dict[str, Any]], str]], url: str) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+    console = Console(file=sys.stdout)
+    with Live(console=console, auto_refresh=False) as live:
+        for rows, state in looks:
+            table = Table(title=f"{url}: {state}")
+            for heading in _COLUMNS.values():
+                table.add_column(heading, justify="left" if heading == "node" else "right")
+            for row in rows:
+                table.add_row(*(_cell(key, row.get(key, "")) for key in _COLUMNS))
+            live.update(table, refresh=True)
+
+
+def _cell(key: str, value: Any) -> str:
+    return f"{value:.0%}" if key == "utilisation" else str(value)

@@ -1,0 +1,115 @@
+"""What ``Pipeline.stats()`` says, as metrics with names, units and labels of Prometheus' conventions.
+
+Core counts; nothing is counted here a second time. Labels are names of the configuration, indices, and
+codes of errors, so their values are bounded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["STATES", "Sample", "Table", "tables"]
+
+STATES = ("ready", "degraded", "closing", "closed")
+
+Sample = tuple["Mapping[str, str]", float]
+"""The labels and the value."""
+
+Table = tuple[str, str, str, list[Sample]]
+"""Name (without the ``_total`` of a counter), kind (counter, gauge, summary), help, samples."""
+
+
+def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
+    """Give every metric but the histogram of batch sizes.
+
+    Args:
+        stats: What ``Pipeline.stats()`` gives.
+        ready: What ``Pipeline.ready`` says.
+    """
+    nodes: Mapping[str, Any] = stats["nodes"]
+    yield _one("headrace_ready", "gauge", "Whether requests are accepted.", float(ready))
+    states: list[Sample] = [({"state": one}, float(stats["state"] == one)) for one in STATES]
+    yield "headrace_state", "gauge", "The state of the pipeline: 1 for the one it is in.", states
+    yield _per_node(nodes, "headrace_requests_waiting", "gauge", "Requests that wait.", "waiting")
+    text = "Requests that have come."
+    yield _per_node(nodes, "headrace_requests_submitted", "counter", text, "submitted")
+    outcomes: list[Sample] = []
+    for name, node in nodes.items():
+        for code, count in {"ok": node["ok"], **node["failed"]}.items():
+            outcomes.append(({"node": name, "outcome": code}, count))
+    yield (
+        "headrace_requests",
+        "counter",
+        "Requests by outcome: ok, or the code of the error.",
+        outcomes,
+    )
+    yield _per_node(nodes, "headrace_batches", "counter", "Batches that have run.", "batches")
+    text = "How long requests waited in the queue (sampled)."
+    yield _quantiles(nodes, "headrace_queue_wait_seconds", text, "queue_ms")
+    text = "How long a batch runs (sampled)."
+    yield _quantiles(nodes, "headrace_batch_duration_seconds", text, "forward_ms")
+    yield from _instances(nodes)
+    yield from _elements(nodes)
+    queues = stats.get("queues", {})
+    for key, kind, text in (
+        ("waiting", "gauge", "What waits in a queue that has a name."),
+        ("dropped", "counter", "What such a queue has dropped."),
+    ):
+        if queues:
+            rows: list[Sample] = [({"queue": name}, one[key]) for name, one in queues.items()]
+            yield f"headrace_named_queue_{key}", kind, text, rows
+    probes = stats.get("probes", {})
+    if probes:
+        rows = [({"probe": name.partition("(")[0]}, one["errors"]) for name, one in probes.items()]
+        yield "headrace_probe_errors", "counter", "Errors of probes.", rows
+
+
+def _one(name: str, kind: str, text: str, value: float) -> Table:
+    return name, kind, text, [({}, value)]
+
+
+def _per_node(nodes: Mapping[str, Any], name: str, kind: str, text: str, key: str) -> Table:
+    return name, kind, text, [({"node": node}, one[key]) for node, one in nodes.items()]
+
+
+def _quantiles(nodes: Mapping[str, Any], name: str, text: str, key: str) -> Table:
+    rows: list[Sample] = []
+    for node, one in nodes.items():
+        for part, quantile in (("p50", "0.5"), ("p90", "0.9"), ("p99", "0.99")):
+            rows.append(({"node": node, "quantile": quantile}, one[key][part] / 1000))
+    return name, "summary", text, rows
+
+
+def _instances(nodes: Mapping[str, Any]) -> Iterator[Table]:
+    for key, name, kind, text in (
+        ("alive", "headrace_instance_up", "gauge", "Whether the instance can run a batch."),
+        ("busy", "headrace_instance_busy", "gauge", "Whether it runs one now."),
+        ("busy_s", "headrace_instance_busy_seconds", "counter", "How long it has run batches."),
+        ("batches", "headrace_instance_batches", "counter", "Batches that it has begun."),
+        ("errors", "headrace_instance_errors", "counter", "Requests that failed in it."),
+    ):
+        rows: list[Sample] = []
+        for node, found in nodes.items():
+            for one in found["instances"]:
+                labels = {
+                    "node": node,
+                    "instance": str(one["index"]),
+                    "device": one["device"] or "",
+                }
+                rows.append((labels, float(one[key])))
+        yield name, kind, text, rows
+
+
+def _elements(nodes: Mapping[str, Any]) -> Iterator[Table]:
+    for key, name in (("mean", "mean"), ("p99", "p99")):
+        rows: list[Sample] = [
+            ({"node": node, "element": path}, times[key] / 1000)
+            for node, found in nodes.items()
+            for path, times in found.get("elements", {}).items()
+        ]
+        if rows:
+            text = f"The {name} of how long an element runs (sampled; timings = true)."
+            yield f"headrace_element_{key}_seconds", "gauge", text, rows

@@ -1,0 +1,242 @@
+"""The probe OpenTelemetry: spans of requests and batches, and metrics, by the application's providers."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pydantic
+
+import headrace
+from headrace.errors import code_of
+from headrace_observe.aside import MOST_PENDING, Aside
+from headrace_observe.extras import library
+from headrace_observe.metrics import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from headrace.hookspecs import BatchRecord
+
+__all__ = ["OpenTelemetry"]
+
+_CARRIED = ("traceparent", "tracestate")
+
+_LOOK_S = 60.0
+"""How often the clock of the wall is looked at: between looks, spans keep their order to the nanosecond."""
+
+
+class _Batch(NamedTuple):
+    number: int
+    node: str
+    instance: int
+    started: float
+    ended: float
+    size: int
+    weight: int
+    failed: int
+    parents: Sequence[dict[str, str] | None]
+
+
+class _Request(NamedTuple):
+    node: str
+    started: float
+    ended: float
+    code: str | None
+    parent: dict[str, str] | None
+    batch: int | None
+
+
+class OpenTelemetry:
+    """The probe that gives spans and metrics to the global providers of OpenTelemetry.
+
+    A request at a node is a span, whose parent is ``request["context"]["traceparent"]`` (W3C Trace
+    Context): a parent that is not sampled means no span. A batch is a span of a trace of its own, to
+    which the spans of its requests link. Spans are made by a thread of the probe's own, after the
+    request has its answer. Metrics are read from ``stats()`` when the reader asks.
+
+    The application, or ``opentelemetry-instrument``, sets the providers; without any, nothing happens.
+    """
+
+    class Options(headrace.Options):
+        """What is exported."""
+
+        spans: bool = pydantic.Field(True, description="Whether requests and batches are spans.")
+        metrics: bool = pydantic.Field(True, description="Whether stats() is given as metrics.")
+
+    def __init__(self, options: OpenTelemetry.Options) -> None:
+        """Find the library.
+
+        Raises:
+            MissingDependencyError: opentelemetry-api is not installed.
+        """
+        self._api = library("opentelemetry.trace", "otel", "the probe OpenTelemetry")
+        self._pipeline: weakref.ref[headrace.Pipeline] | None = None
+        self._numbers = iter(range(1, 2**63))
+        self._ran: dict[int, int] = {}
+        self._links: dict[int, Any] = {}
+        self._looked = -_LOOK_S
+        self._offset_ns = 0
+        self._aside: Aside[_Batch | _Request] | None = None
+        if options.spans:
+            name = "opentelemetry.trace.propagation.tracecontext"
+            propagation = library(name, "otel", "the probe OpenTelemetry")
+            self._extract = propagation.TraceContextTextMapPropagator().extract
+            self._root = library(
+                "opentelemetry.context", "otel", "the probe OpenTelemetry"
+            ).Context()
+            self._tracer = self._api.get_tracer("headrace", headrace.__version__)
+            self._aside = Aside(self._make, lambda: None, name="headrace-opentelemetry")
+            # What no probe has is not called.
+            self.batch_ran = self._batch_ran
+            self.request_done = self._request_done
+        self._metrics = options.metrics
+
+    def pipeline_started(self, pipeline: headrace.Pipeline) -> None:
+        """Offer its statistics as metrics; it is not kept."""
+        self._pipeline = weakref.ref(pipeline)
+        if self._metrics:
+            api = library("opentelemetry.metrics", "otel", "the probe OpenTelemetry")
+            _offer(api, api.get_meter("headrace", headrace.__version__), self._stats)
+
+    def _stats(self) -> tuple[Mapping[str, Any], bool] | None:
+        pipeline = self._pipeline() if self._pipeline is not None else None
+        return None if pipeline is None else (pipeline.stats(), pipeline.ready)
+
+    # What the pipeline calls.
+
+    def _batch_ran(self, record: BatchRecord) -> None:
+        if self._aside is None:
+            return
+        number = next(self._numbers)
+        if len(self._ran) > MOST_PENDING:  # of requests whose owners had gone before they ran
+            self._ran.clear()
+        for one in record.requests:
+            self._ran[id(one.request)] = number
+        failed = len(record.errors) - record.errors.count(None)
+        parents = [_carried(one.request) for one in record.requests]
+        about = (record.node, record.instance, record.started, record.ended)
+        self._aside.leave(
+            _Batch(number, *about, len(record.errors), record.weight, failed, parents)
+        )
+
+    def _request_done(
+        self, node: str, request: Any, started: float, ended: float, error: BaseException | None
+    ) -> None:
+        batch = self._ran.pop(id(request), None)
+        code = None if error is None else code_of(error)
+        if self._aside is not None:
+            self._aside.leave(_Request(node, started, ended, code, _carried(request), batch))
+
+    def close(self) -> None:
+        """Make the spans that are left."""
+        if self._aside is not None:
+            self._aside.finish()
+
+    # In the thread of the probe.
+
+    def _epoch_ns(self, at: float) -> int:
+        """Give a time of ``time.monotonic()`` on the clock of the wall, which is looked at now and then."""
+        if at - self._looked > _LOOK_S:
+            self._looked = time.monotonic()
+            self._offset_ns = time.time_ns() - round(self._looked * 1e9)
+        return self._offset_ns + round(at * 1e9)
+
+    def _make(self, heard: _Batch | _Request) -> None:
+        if isinstance(heard, _Batch):
+            self._make_batch(heard)
+        else:
+            self._make_request(heard)
+
+    def _make_batch(self, heard: _Batch) -> None:
+        contexts = [self._parent(parent) for parent in heard.parents]
+        if contexts and all(unsampled for _, unsampled in contexts):
+            return
+        if len(self._links) > MOST_PENDING:
+            self._links.clear()
+        span = self._tracer.start_span(
+            f"headrace.batch {heard.node}",
+            context=self._root,
+            attributes={
+                "headrace.node": heard.node,
+                "headrace.instance": heard.instance,
+                "headrace.batch.size": heard.size,
+                "headrace.batch.weight": heard.weight,
+                "headrace.batch.failed": heard.failed,
+            },
+            start_time=self._epoch_ns(heard.started),
+        )
+        span.end(end_time=self._epoch_ns(heard.ended))
+        if span.get_span_context().is_valid:
+            self._links[heard.number] = [span.get_span_context(), heard.size]
+
+    def _make_request(self, heard: _Request) -> None:
+        link = self._link(heard.batch)
+        context, unsampled = self._parent(heard.parent)
+        if unsampled:
+            return
+        attributes: dict[str, Any] = {"headrace.node": heard.node}
+        if heard.code is not None:
+            attributes["error.type"] = heard.code
+        span = self._tracer.start_span(
+            f"headrace.request {heard.node}",
+            context=context,
+            attributes=attributes,
+            links=[] if link is None else [self._api.Link(link)],
+            start_time=self._epoch_ns(heard.started),
+        )
+        if heard.code is not None:
+            span.set_status(self._api.StatusCode.ERROR)
+        span.end(end_time=self._epoch_ns(heard.ended))
+
+    def _link(self, batch: int | None) -> Any:
+        """Give the context of the span of a batch, and forget it after its last request."""
+        found = self._links.get(batch) if batch is not None else None
+        if found is None:
+            return None
+        found[1] -= 1
+        if not found[1]:
+            del self._links[batch]  # type: ignore[arg-type]
+        return found[0]
+
+    def _parent(self, carried: dict[str, str] | None) -> tuple[Any, bool]:
+        """Give the context that a request came with, and whether its parent is not sampled."""
+        context = self._extract(carrier=carried or {}, context={})
+        parent = self._api.get_current_span(context).get_span_context()
+        return context, parent.is_valid and not parent.trace_flags.sampled
+
+
+def _carried(request: Any) -> dict[str, str] | None:
+    """Copy what a request carries of the trace it belongs to, and nothing else."""
+    context = request.get("context") if isinstance(request, dict) else None
+    if not isinstance(context, Mapping):
+        return None
+    found = {key: context.get(key) for key in _CARRIED}
+    return {key: value for key, value in found.items() if isinstance(value, str)}
+
+
+def _offer(api: Any, meter: Any, look: Callable[[], tuple[Mapping[str, Any], bool] | None]) -> None:
+    """Make an asynchronous instrument for every metric; a pipeline that is gone gives nothing."""
+    found = look()
+    if found is None:
+        return
+    instruments = {name: (kind, text) for name, kind, text, _ in tables(found[0], ready=found[1])}
+    for name, (kind, text) in instruments.items():
+
+        def observe(_: Any, name: str = name) -> Iterator[Any]:
+            now = look()
+            if now is None:
+                return
+            for one, _kind, _text, samples in tables(now[0], ready=now[1]):
+                if one == name:
+                    for labels, value in samples:
+                        yield api.Observation(value, dict(labels))
+
+        unit = "s" if name.endswith("_seconds") else "1"
+        dotted = name.replace("_", ".", 1).removesuffix("_seconds")
+        make = (
+            meter.create_observable_counter if kind == "counter" else meter.create_observable_gauge
+        )
+        make(dotted, callbacks=[observe], unit=unit, description=text)

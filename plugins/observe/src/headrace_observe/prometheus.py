@@ -1,0 +1,186 @@
+"""The probe Prometheus: metrics, readiness and liveness of a pipeline over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+
+import headrace
+from headrace.errors import SetupError
+from headrace_observe.extras import library
+from headrace_observe.metrics import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["Prometheus"]
+
+_log = logging.getLogger("headrace.observe.prometheus")
+
+_TEXT = "text/plain; charset=utf-8"
+_QUIET_S = 0.1
+
+
+class Prometheus:
+    """The probe that answers ``/metrics``, ``/ready`` and ``/live`` while its pipeline exists.
+
+    Metrics are read from ``stats()`` when they are asked for: a request pays nothing for them.
+
+    Attributes:
+        port: The port it listens on.
+    """
+
+    class Options(headrace.Options):
+        """Where it listens."""
+
+        port: int = pydantic.Field(9464, ge=0, le=65535, description="The port; 0 for a free one.")
+        host: str = pydantic.Field(
+            "127.0.0.1", description='The address; "0.0.0.0" lets other machines ask, too.'
+        )
+
+    def __init__(self, options: Prometheus.Options) -> None:
+        """Listen; ``/ready`` answers 503 until the pipeline is built.
+
+        Raises:
+            MissingDependencyError: prometheus-client is not installed.
+            SetupError: The address cannot be listened on.
+        """
+        client = library("prometheus_client", "prometheus", "the probe Prometheus")
+        library("prometheus_client.exposition", "prometheus", "the probe Prometheus")
+        self._pipeline: weakref.ref[headrace.Pipeline] | None = None
+        registry = client.CollectorRegistry(auto_describe=False)
+        registry.register(_Collector(client, self._look))
+        try:
+            self._server = _Server((options.host, options.port), _Handler)
+        except OSError as error:
+            raise SetupError(
+                f"Prometheus cannot listen on {options.host}:{options.port}: {error.strerror}",
+                hint="Give another port: Prometheus(port=9465), or port=0 for a free one.",
+            ) from error
+        self._server.look = self._look
+        self._server.encode = lambda accept: _encoded(client, registry, accept)
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": _QUIET_S},
+            name="headrace-prometheus",
+            daemon=True,
+        )
+        self._thread.start()
+        _log.info("metrics at http://%s:%d/metrics", options.host, self.port)
+
+    def pipeline_started(self, pipeline: headrace.Pipeline) -> None:
+        """Take note of the pipeline, and not keep it."""
+        self._pipeline = weakref.ref(pipeline)
+
+    def _look(self) -> headrace.Pipeline | None:
+        return self._pipeline() if self._pipeline is not None else None
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = os.name == "posix"
+    look: Callable[[], headrace.Pipeline | None]
+    encode: Callable[[str], tuple[str, bytes]]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away."""
+        _log.debug("a request of %s failed", client_address, exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version = "headrace"
+    sys_version = ""
+    timeout = 30
+
+    def do_GET(self) -> None:
+        """Answer the three paths."""
+        path = self.path.partition("?")[0]
+        pipeline = self.server.look()
+        if path == "/live":
+            self._answer(200, _TEXT, b"live\n")
+        elif path == "/ready":
+            ready = pipeline is not None and pipeline.ready
+            state = "starting" if pipeline is None else str(pipeline.stats()["state"])
+            self._answer(200 if ready else 503, _TEXT, f"{state}\n".encode())
+        elif path == "/metrics":
+            kind, body = self.server.encode(self.headers.get("Accept", ""))
+            self._answer(200, kind, body)
+        else:
+            self._answer(404, _TEXT, b"there are /metrics, /ready and /live\n")
+
+    def _answer(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as the standard library
+        """Log for those who look closely."""
+        _log.debug(format, *args)
+
+
+class _Collector:
+    """Gives what the pipeline says of itself, when it is asked for."""
+
+    def __init__(self, client: Any, look: Callable[[], headrace.Pipeline | None]) -> None:
+        self._client = client
+        self._look = look
+
+    def collect(self) -> Iterator[Any]:
+        """Give the metrics."""
+        metric = self._client.Metric
+        pipeline = self._look()
+        if pipeline is None:
+            return
+        stats = pipeline.stats()
+        for name, kind, text, samples in tables(stats, ready=pipeline.ready):
+            family = metric(name, text, kind)
+            suffix = "_total" if kind == "counter" else ""
+            for labels, value in samples:
+                family.add_sample(name + suffix, dict(labels), value)
+            yield family
+        yield _batch_sizes(metric, stats["nodes"])
+        family = metric("headrace", "The version of Headrace.", "info")
+        family.add_sample("headrace_info", {"version": headrace.__version__}, 1.0)
+        yield family
+
+
+def _batch_sizes(metric: Any, nodes: Mapping[str, Any]) -> Any:
+    """Give the exact sizes of batches as a histogram with powers of two as bounds."""
+    family = metric("headrace_batch_size_requests", "Requests in a batch.", "histogram")
+    for node, found in nodes.items():
+        sizes = {int(size): n for size, n in found["batch_size"]["histogram"].items()}
+        bounds, largest = [1], max(sizes, default=1)
+        while bounds[-1] < largest:
+            bounds.append(2 * bounds[-1])
+        for bound in bounds:
+            count = sum(n for size, n in sizes.items() if size <= bound)
+            labels = {"node": node, "le": f"{bound}.0"}
+            family.add_sample("headrace_batch_size_requests_bucket", labels, count)
+        total = sum(sizes.values())
+        last = {"node": node, "le": "+Inf"}
+        family.add_sample("headrace_batch_size_requests_bucket", last, total)
+        family.add_sample("headrace_batch_size_requests_count", {"node": node}, total)
+        weighed = sum(size * n for size, n in sizes.items())
+        family.add_sample("headrace_batch_size_requests_sum", {"node": node}, weighed)
+    return family
+
+
+def _encoded(client: Any, registry: Any, accept: str) -> tuple[str, bytes]:
+    encoder, kind = client.exposition.choose_encoder(accept)
+    return str(kind), bytes(encoder(registry))

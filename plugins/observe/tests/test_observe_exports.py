@@ -1,0 +1,363 @@
+"""Prometheus is scraped for real, OpenTelemetry exports to memory; the values are those of `stats`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from opentelemetry import trace as api
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
+
+import headrace
+import headrace_observe
+from headrace.errors import InputError, MissingDependencyError, SetupError
+from headrace_cli.app import app
+from headrace_observe.commands.top import rows_of, scrape
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
+
+
+class Picky(headrace.Backend):
+    max = 8
+
+    def forward(self, batch):
+        outcomes = []
+        for request in batch:
+            bad = request["data"] == "bad"
+            outcomes.append(InputError("secret words") if bad else None)
+            if not bad:
+                request["result"] = request["data"]
+        return outcomes
+
+
+headrace.register("ExportsPicky", Picky, replace=True)
+
+
+@pytest.fixture
+def probe(monkeypatch):
+    """Give the probe Prometheus of the pipeline that is built."""
+    made = []
+    begun = headrace_observe.Prometheus.pipeline_started
+
+    def started(self, pipeline):
+        made.append(self)
+        begun(self, pipeline)
+
+    monkeypatch.setattr(headrace_observe.Prometheus, "pipeline_started", started)
+    return made
+
+
+def get(port, path, accept="*/*"):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Accept": accept})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers["Content-Type"], error.read().decode()
+
+
+def served(**config):
+    config.setdefault("backend", "S[Identity,ExportsPicky]")
+    return headrace.pipe({"max": 4, "timings": True, **config, "probes": ["Prometheus(port=0)"]})
+
+
+def test_a_scrape_says_what_stats_says(probe):
+    with served(instance_num=2) as pipe:
+        pipe([{"data": k} for k in range(10)])
+        with pytest.raises(InputError):
+            pipe({"data": "bad"})
+        stats = pipe.stats()["nodes"]["main"]
+        status, kind, text = get(probe[0].port, "/metrics")
+    assert status == 200
+    assert kind.startswith("text/plain")
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    found = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in families.values()
+        for sample in family.samples
+    }
+    main = ("node", "main")
+    assert found["headrace_requests_total", main, ("outcome", "ok")] == 10
+    assert found["headrace_requests_total", main, ("outcome", "input")] == 1
+    assert found["headrace_requests_submitted_total", main] == 11
+    assert found["headrace_requests_waiting", main] == 0
+    assert found["headrace_batches_total", main] == stats["batches"]
+    assert found["headrace_batch_size_requests_sum", main] == 11
+    assert found["headrace_batch_size_requests_count", main] == stats["batches"]
+    sizes = {int(size): n for size, n in stats["batch_size"]["histogram"].items()}
+    le2 = sum(n for size, n in sizes.items() if size <= 2)
+    if max(sizes) > 1:
+        assert found["headrace_batch_size_requests_bucket", ("le", "2.0"), main] == le2
+    p99 = found["headrace_batch_duration_seconds", main, ("quantile", "0.99")]
+    assert p99 == pytest.approx(stats["forward_ms"]["p99"] / 1000)
+    assert found["headrace_state", ("state", "ready")] == 1
+    assert found["headrace_ready",] == 1
+    ups = [name for name in found if name[0] == "headrace_instance_up"]
+    assert len(ups) == 2
+    assert ("headrace_element_p99_seconds", ("element", "S/1:ExportsPicky"), main) in found
+    assert families["headrace_requests"].type == "counter"
+    assert families["headrace_batch_size_requests"].type == "histogram"
+    for family in families.values():
+        assert family.documentation
+        assert family.samples
+    assert "secret" not in text
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(probe):
+    board = Path(__file__).parents[3] / "docs" / "grafana" / "headrace.json"
+    asked = set(re.findall(r"headrace_\w+", board.read_text(encoding="utf-8")))
+    with served() as pipe:
+        pipe({"data": 1})
+        _, _, text = get(probe[0].port, "/metrics")
+    families = text_string_to_metric_families(text)
+    assert asked - {sample.name for family in families for sample in family.samples} == set()
+    assert len(asked) >= 8
+
+
+def test_open_metrics_are_given_to_who_asks_for_them(probe):
+    from prometheus_client.openmetrics.parser import (
+        text_string_to_metric_families as of_open_metrics,
+    )
+
+    accept = "application/openmetrics-text; version=1.0.0"
+    with served() as pipe:
+        pipe({"data": 1})
+        _, kind, text = get(probe[0].port, "/metrics", accept)
+    assert kind.startswith("application/openmetrics-text")
+    assert {family.name for family in of_open_metrics(text)} >= {"headrace_requests", "headrace"}
+
+
+def test_ready_and_live_and_paths_that_are_none(probe):
+    with served():
+        port = probe[0].port
+        assert get(port, "/live")[0] == 200
+        assert get(port, "/ready")[::2] == (200, "ready\n")
+        assert get(port, "/")[0] == 404
+        pipeline, probe[0]._pipeline = probe[0]._pipeline, None
+        assert get(port, "/ready")[::2] == (503, "starting\n")
+        probe[0]._pipeline = pipeline
+    with pytest.raises(urllib.error.URLError):
+        get(port, "/live")
+
+
+def test_it_is_not_ready_while_it_closes(probe):
+    holds, goes = threading.Event(), threading.Event()
+
+    class Slow(headrace.Backend):
+        def forward(self, batch):
+            holds.set()
+            goes.wait(30)
+            for request in batch:
+                request["result"] = 1
+
+    headrace.register("ExportsSlow", Slow, replace=True)
+    pipe = served(backend="ExportsSlow")
+    pipe.submit({"data": 1})
+    holds.wait(30)
+    closer = threading.Thread(target=pipe.close)
+    closer.start()
+    try:
+        for _ in range(1000):
+            status, _, said = get(probe[0].port, "/ready")
+            if status != 200:
+                break
+        assert (status, said) == (503, "closing\n")
+    finally:
+        goes.set()
+        closer.join()
+
+
+def test_a_port_that_is_taken_is_a_setup_error_that_says_what_to_write():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SetupError, match="cannot listen") as caught:
+            headrace.pipe({"backend": "Identity", "probes": [f"Prometheus(port={port})"]})
+    assert "port=0" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "extra"),
+    [
+        ("Prometheus(port=0)", "prometheus_client", "prometheus"),
+        ("OpenTelemetry", "opentelemetry.trace", "otel"),
+    ],
+)
+def test_a_library_that_is_missing_is_named_with_its_extra(name, library, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingDependencyError) as caught:
+        headrace.pipe({"backend": "Identity", "probes": [name]})
+    assert f"headrace-observe[{extra}]" in str(caught.value)
+
+
+def test_only_the_loopback_is_listened_on_unless_asked(probe):
+    with served():
+        assert probe[0]._server.server_address[0] == "127.0.0.1"
+
+
+# top
+
+
+def test_rates_of_top_are_those_between_two_looks():
+    node, ok = ("node", "n"), ("outcome", "ok")
+    before = {
+        ("headrace_requests_total", (node, ok)): 100.0,
+        ("headrace_batch_size_requests_sum", (node,)): 100.0,
+        ("headrace_batch_size_requests_count", (node,)): 50.0,
+        ("headrace_instance_busy_seconds_total", (("instance", "0"), node)): 10.0,
+        ("headrace_instance_up", (("instance", "0"), node)): 1.0,
+    }
+    now = {
+        ("headrace_requests_total", (node, ok)): 180.0,
+        ("headrace_batch_size_requests_sum", (node,)): 180.0,
+        ("headrace_batch_size_requests_count", (node,)): 70.0,
+        ("headrace_instance_busy_seconds_total", (("instance", "0"), node)): 11.0,
+        ("headrace_instance_up", (("instance", "0"), node)): 1.0,
+    }
+    (row,) = rows_of(before, now, 2.0)
+    assert row["ok_per_s"] == 40.0
+    assert row["mean_batch"] == 4.0
+    assert row["utilisation"] == 0.5
+    assert (row["up"], row["instances"]) == (1, 1)
+
+
+def test_top_shows_a_pipeline_in_both_forms(probe):
+    with served() as pipe:
+        pipe([{"data": k} for k in range(8)])
+        url = f"http://127.0.0.1:{probe[0].port}"
+        assert scrape(url)
+        watched = CliRunner().invoke(app, ["top", url, "--every", "0.1", "--count", "1"])
+        assert watched.exit_code == 0, watched.output
+        assert "ready" in watched.output
+        assert "main" in watched.output
+        done = CliRunner().invoke(app, ["top", url, "--every", "0.1", "--count", "2", "--json"])
+    decoder, text, found = json.JSONDecoder(), done.stdout, []
+    while text.strip():
+        one, end = decoder.raw_decode(text.lstrip())
+        found.append(one)
+        text = text.lstrip()[end:]
+    assert [one["state"] for one in found] == ["ready", "ready"]
+    assert found[0]["nodes"][0]["node"] == "main"
+
+
+def test_top_says_who_does_not_answer():
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+    done = CliRunner().invoke(app, ["top", f"127.0.0.1:{port}", "--count", "1"])
+    assert done.exit_code == 2
+    assert "does not answer" in done.stderr
+
+
+def test_ctrl_c_ends_top_with_130(probe):
+    with served():
+        url = f"http://127.0.0.1:{probe[0].port}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headrace", "top", url, "--every", "0.1", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        assert process.stdout.readline()
+        os.kill(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+
+
+# OpenTelemetry
+
+
+@pytest.fixture
+def spans(monkeypatch):
+    """Let spans go to memory; give a function that yields those that have ended."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(api, "get_tracer", provider.get_tracer)
+    yield exporter.get_finished_spans
+    provider.shutdown()
+
+
+def named(spans, kind):
+    return [span for span in spans if span.name.startswith(f"headrace.{kind}")]
+
+
+def test_a_span_per_request_and_node_with_its_parent_and_its_batch(spans):
+    config = {
+        "global": {"probes": ["OpenTelemetry"]},
+        "a": {"backend": "ExportsPicky", "next": "b", "max": 4},
+        "b": {"backend": "Identity"},
+    }
+    with headrace.pipe(config) as pipe:
+        pipe({"data": 1, "context": {"traceparent": f"{PARENT}-01", "user": "secret name"}})
+        pipe({"data": 2})
+        with pytest.raises(InputError):
+            pipe({"data": "bad"})
+    found = spans()
+    requests, batches = named(found, "request"), named(found, "batch")
+    assert sorted(span.name for span in requests) == [
+        *["headrace.request a"] * 3,
+        *["headrace.request b"] * 2,
+    ]
+    known = {span.context.span_id: span for span in batches}
+    for span in requests:
+        (link,) = span.links
+        batch = known[link.context.span_id]
+        assert batch.attributes["headrace.node"] == span.attributes["headrace.node"]
+        assert span.start_time <= batch.start_time <= batch.end_time <= span.end_time
+    parents = [span.parent for span in requests if span.parent is not None]
+    assert [format(one.span_id, "016x") for one in parents] == ["b7ad6b7169203331"] * 2
+    assert all(batch.parent is None for batch in batches)
+    (failed,) = [span for span in requests if span.status.status_code is api.StatusCode.ERROR]
+    assert failed.attributes["error.type"] == "input"
+    assert "secret" not in " ".join(span.to_json() for span in found)
+
+
+def test_a_parent_that_is_not_sampled_means_no_span(spans):
+    with headrace.pipe({"backend": "Identity", "probes": ["OpenTelemetry"]}) as pipe:
+        pipe({"data": 1, "context": {"traceparent": f"{PARENT}-00"}})
+    assert spans() == ()
+
+
+def test_a_context_that_is_odd_harms_nothing(spans):
+    with headrace.pipe({"backend": "Identity", "probes": ["OpenTelemetry"]}) as pipe:
+        for context in ({"traceparent": "nonsense"}, {"traceparent": 7}, {}, None, "text"):
+            pipe({"data": 1, "context": context})
+        assert pipe.stats()["probes"]["OpenTelemetry"]["errors"] == 0
+    assert len(named(spans(), "request")) == 5
+
+
+def test_metrics_are_those_of_stats(monkeypatch):
+    from opentelemetry import metrics as metrics_api
+
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    monkeypatch.setattr(metrics_api, "get_meter", provider.get_meter)
+    config = {"backend": "ExportsPicky", "max": 4, "probes": ["OpenTelemetry(spans=false)"]}
+    with headrace.pipe(config) as pipe:
+        pipe([{"data": k} for k in range(7)])
+        (resource,) = reader.get_metrics_data().resource_metrics
+        (scope,) = resource.scope_metrics
+    found = {
+        metric.name: {tuple(sorted(p.attributes.items())): p.value for p in metric.data.data_points}
+        for metric in scope.metrics
+    }
+    assert found["headrace.requests"][("node", "main"), ("outcome", "ok")] == 7
+    assert found["headrace.requests_waiting"][("node", "main"),] == 0
+    assert {metric.unit for metric in scope.metrics} == {"1", "s"}
+    provider.shutdown()
