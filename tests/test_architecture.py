@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -137,3 +138,17 @@ def test_every_distribution_is_typed_and_admits_this_core():
             if requirement.name == "headrace":
                 assert requirement.specifier.contains(headrace.__version__)
         assert project["version"] in (folder / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_files_that_the_architecture_names_are_there():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    _, _, table = text.partition("## Where do I change ...?")
+    table, _, rest = table.partition("## Glossary")
+    rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 10
+    for row in rows:
+        file = re.findall(r"`([^`]+)`", row)[0]
+        roots = (ROOT / "core" / "src" / "headrace", ROOT)
+        assert any(list(root.glob(file.rstrip("/"))) for root in roots), file
+    words, _, _ = rest.partition("## Seven rules")
+    assert sum(line.startswith("| ") for line in words.splitlines()) - 1 <= 25
