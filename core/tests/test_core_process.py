@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import logging
 import os
 import pickle
+import select
 import subprocess
 import sys
 import threading
@@ -16,8 +18,10 @@ import headrace
 from headrace.errors import (
     BackendError,
     BatchRangeError,
+    ClosedError,
     ConfigError,
     ContractError,
+    DeadlineExceededError,
     InputError,
     InstanceLostError,
     RequestsFailed,
@@ -427,3 +431,66 @@ def test_a_backend_of_the_program_itself_has_to_be_imported(tmp_path):
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
     assert "Local cannot stand in Process" in done.stdout, done.stderr
     assert "`import`" in done.stdout
+
+
+def test_a_deadline_frees_its_caller_while_the_process_runs_on():
+    with headrace.pipe({"backend": "Process[Call(time:sleep)]"}) as pipe:
+        request = {"data": 1.0}
+        with pytest.raises(DeadlineExceededError) as late:
+            pipe(request, timeout=0.05)
+        assert late.value.abandoned is False
+        request["data"] = 0.0  # it is the caller's again
+        assert pipe(request)["result"] is None
+        with pytest.raises(DeadlineExceededError) as late:
+            pipe.submit({"data": 0.2}, timeout=0.05).result()
+        assert late.value.abandoned is False
+
+
+def test_a_process_that_runs_on_after_the_last_deadline_is_killed():
+    config = {"backend": "Process(kill_after_ms=20)[Call(time:sleep)]"}
+    with headrace.pipe(config) as pipe:
+        before = _process_of(pipe)
+        with pytest.raises(DeadlineExceededError):
+            pipe({"data": 1000.0}, timeout=0.05)
+        assert pipe({"data": 0.0})["result"] is None
+        assert _process_of(pipe) != before
+
+
+def test_closing_kills_a_process_that_hangs(until):
+    pipe = headrace.pipe({"backend": "Process[Call(time:sleep)]"})
+    process = _process_of(pipe)
+    future = pipe.submit({"data": 1000.0})
+    until(lambda: pipe.stats()["nodes"]["main"]["instances"][0]["busy"])
+    pipe.close(timeout=0.3)
+    with pytest.raises(ClosedError) as closed:
+        future.result()
+    assert closed.value.abandoned is False
+    _wait_until_gone(process)
+
+
+def _wait_until_gone(process):
+    """Wait for the end of a process that somebody else waits for, too."""
+    try:
+        file = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    with contextlib.closing(os.fdopen(file)) as end:
+        assert select.select([end], [], [], 5.0)[0]
+
+
+def test_requests_wait_while_the_only_instance_is_started_again_and_others_serve(file):
+    config = {"import": [file], "backend": "Process[Fragile]", "instance_num": 2}
+    with headrace.pipe(config) as pipe:
+        futures = pipe.submit([{"data": "poison"}, *({"data": n} for n in range(40))])
+        with pytest.raises(InstanceLostError):
+            futures[0].result()
+        assert [one.result()["result"] for one in futures[1:]] == list(range(40))
+
+
+def test_a_process_killed_while_nothing_runs_is_started_again():
+    with headrace.pipe({"backend": "Process[Identity]"}) as pipe:
+        process = _process_of(pipe)
+        os.kill(process, 9)
+        _wait_until_gone(process)
+        assert pipe({"data": 1}) == {"data": 1, "result": 1}
+        assert pipe.stats()["nodes"]["main"]["failed"] == {}

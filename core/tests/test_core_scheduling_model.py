@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import threading
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -25,6 +24,7 @@ from hypothesis.stateful import (
 
 from headrace._backend import Backend, InitContext
 from headrace._build.batch_end import BatchEnd
+from headrace._presence import Presence
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.instance import Instance, Limits
 from headrace._scheduling.locks import Signal
@@ -134,7 +134,7 @@ class Told(Backend):
 def told():
     """Give a `Told` with the end of its batches."""
     backend, end = Told(), BatchEnd()
-    backend._lost = threading.Event()
+    backend._lost = Presence()
     backend._start(None, InitContext(at_batch_end=end.registering(backend)))
     return end.around(backend)
 

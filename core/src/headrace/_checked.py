@@ -19,10 +19,10 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Iterator, Sequence
     from typing import TypeAlias
 
+    from headrace._presence import Presence
     from headrace.keys import Request
 
     Outcomes: TypeAlias = "list[Exception | None] | None"
@@ -45,7 +45,8 @@ class Checked:
     _node: str | None = None
     _index: int | None = None
     _pad: bool = False
-    _lost: threading.Event | None = None  # set when the instance can serve no more
+    _lost: Presence | None = None  # set when the instance can serve no more
+    _whole: bool = False  # it is all that the thread of an instance calls
     _dependency: Checked | None = None
     _bounded: bool = True  # batches are compared with the range
     _takes_one: bool = False  # an item that says no weight is within the range

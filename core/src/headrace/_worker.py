@@ -23,7 +23,7 @@ from headrace._build.at import At, BuildSettings, Commons
 from headrace._build.batch_end import BatchEnd
 from headrace._build.channel import Channel, UnreadableError, pickled
 from headrace._build.elements import ElementBuilder
-from headrace._build.parcels import Changes, apart, changes, lent, together, unpacked
+from headrace._build.parcels import Changes, apart, changes, together, unpacked, without_copies
 from headrace._build.parts import Parts
 from headrace._build.spawn import end_with_parent
 from headrace._context import Shared
@@ -143,7 +143,10 @@ def _serve(channel: Channel, teller: _Teller, parts: Parts) -> None:
         answers = _run(backend, parcels) if kind == "batch" else _run_apart(backend, parcels)
         parcels = None
         try:
-            made = [(found._replace(new=lent(found.new)), outcome) for found, outcome in answers]
+            made = [
+                (found._replace(new=without_copies(found.new)), outcome)
+                for found, outcome in answers
+            ]
             content = pickled(("answers", teller.count, made))
         except Exception:  # noqa: BLE001 - whatever its values raise; which of them, is told
             content = _apart(answers, teller.count)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._build.batch_end import BatchEnd
 from headrace._context import Shared
+from headrace._presence import Presence
 from headrace._scheduling.named_queues import Queues
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class At:
     thread: OwnThread | None = None
     local: dict[int, Backend] = field(default_factory=dict)
     end: BatchEnd = field(default_factory=BatchEnd)
-    lost: threading.Event = field(default_factory=threading.Event)
+    lost: Presence = field(default_factory=Presence)
 
     @classmethod
     def begin(cls, parts: Parts, **more: Any) -> At:

@@ -21,11 +21,11 @@ __all__ = [
     "apart",
     "apply",
     "changes",
-    "lent",
     "packed",
     "source_of",
     "together",
     "unpacked",
+    "without_copies",
 ]
 
 CLOSE_S = 10.0
@@ -81,7 +81,7 @@ def unpacked(content: bytes) -> Any:
 # Requests.
 
 
-def lent(values: dict[str, Any]) -> dict[str, Any]:
+def without_copies(values: dict[str, Any]) -> dict[str, Any]:
     """Give values as they are pickled: large ``bytes`` as buffers, which the pickle does not copy."""
     return {
         key: pickle.PickleBuffer(value)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._scheduling.admission import enter, interrupted, refuse
 from headrace._scheduling.calls import call_run_here, errand, reentrant, reset
 from headrace._scheduling.driving import Driver
-from headrace._scheduling.entry import DONE, NEW, RUNNING, Entry, checked_weight
+from headrace._scheduling.entry import DONE, NEW, Entry, checked_weight
 from headrace._scheduling.locks import main_thread
 from headrace._scheduling.node import Node
 from headrace._scheduling.process_threads import errands, shared_timer
@@ -85,6 +85,9 @@ class SchedulerBase:
         self.outside = node.outside
         self._linger = limits.batching_timeout_ms > 0 and self.max != 1
         self._unqueued_max = self._weight_for_shortcut(batch_policy)
+        for instance in self.instances:
+            if instance.lost is not None:
+                instance.lost.changed = partial(driver.look_at, instance)
         node.publishes = ONE_AT_A_TIME and self._unqueued_max > 0 and self._uses_idle_lists
         node.publish()
 
@@ -339,7 +342,7 @@ class SchedulerBase:
                 if entry.state == DONE:
                     node.forget(entry)
                 else:
-                    running = entry.state == RUNNING
+                    running = not entry.take_back()
                     abandoned = abandoned or running
                     if entry.state == NEW:
                         node.entered += 1

@@ -11,7 +11,7 @@ from headrace._scheduling import batch as _batch
 from headrace._scheduling.admission import deadline_error, interrupted
 from headrace._scheduling.calls import errand
 from headrace._scheduling.dispatch import Dispatcher
-from headrace._scheduling.entry import DONE, RUNNING
+from headrace._scheduling.entry import DONE
 from headrace._scheduling.process_threads import errands
 from headrace._scheduling.threads import Runner, Work, Workers
 from headrace.errors import BackendError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace._scheduling.entry import Entry
+    from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
     from headrace._scheduling.process_threads import Timer
     from headrace._scheduling.threads import Caller
@@ -145,7 +146,7 @@ class Driver:
         if entry.state == DONE:
             return
         node = self._node
-        running = entry.state == RUNNING
+        running = not entry.take_back()
         node.take_out(entry)
         node.settle(entry, deadline_error(node, running=running))
         node.let_in()
@@ -249,6 +250,25 @@ class Driver:
                 if work is not None:
                     self.dispatcher.fail(work, failure)
                 self.dispatcher.dispatch(None)
+
+    def look_at(self, instance: Instance) -> None:
+        """Take note that an instance has gone away, has come back, or is lost."""
+        node, presence = self._node, instance.lost
+        with node.section, node.lock:
+            node.collect()
+            if instance not in node.instances or presence is None:
+                return
+            if presence.is_set():
+                if instance.holder is None:
+                    node.lose(instance)
+            elif presence.away:
+                if instance in node.free:
+                    node.free.remove(instance)
+                    instance.away = True
+            elif instance.away:
+                instance.away = False
+                node.free.append(instance)
+            self.dispatcher.dispatch(None)
 
     def _post(self, work: Work) -> bool:
         """Give a batch to the thread that owns its instance; False when that has ended."""

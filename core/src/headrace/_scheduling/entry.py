@@ -89,6 +89,9 @@ class Entry:
         room: Wakes a thread that waits until the entry is let into the queue, or is done.
         waits: Counts the wait against the node at which the request entered; None for a request that
             enters here, which the queue itself counts.
+        lent: Holds one item while a backend runs on a copy of the request; None for one that runs on
+            the request itself. Whoever pops the item, the backend to write its answer or the owner to go
+            away, has the request: popping is one step of the interpreter.
     """
 
     request: Request
@@ -105,6 +108,7 @@ class Entry:
     alarm: Alarm | None = None
     room: Signal | None = None
     waits: Quota | None = None
+    lent: list[None] | None = None
 
     def __post_init__(self) -> None:
         request = self.request
@@ -140,6 +144,12 @@ class Entry:
         else:
             self.request["data"] = self.data
 
+    def take_back(self) -> bool:
+        """Take the request away from a backend that has a copy; False when one runs on it. Under the lock."""
+        if self.state != RUNNING:
+            return True
+        return self.lent is not None and claimed(self.lent)
+
     def take_error(self) -> BaseException | None:
         """Give the error to whoever answers the request; the entry forgets it.
 
@@ -148,6 +158,15 @@ class Entry:
         """
         error, self.error = self.error, None
         return error
+
+
+def claimed(items: list[None]) -> bool:
+    """Take the one item of a list; False when another thread was quicker."""
+    try:
+        items.pop()
+    except IndexError:
+        return False
+    return True
 
 
 def own_error(error: BaseException) -> BaseException:

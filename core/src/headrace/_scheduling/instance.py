@@ -195,6 +195,7 @@ class Instance(Counts):
         since: When it was made, on the clock of `time.perf_counter`.
         limits: The keys under which its batches are cut and filled up; set by its node.
         lost: Set when its backend has said that it can serve no more; None: it never says so.
+        away: Whether it is kept from the free ones until it is back.
         retired: Wakes whoever closes it after its last batch; None while it is in service.
     """
 
@@ -211,7 +212,7 @@ class Instance(Counts):
             "ident",
             "entries",
         ),
-        *("running_weight", "queued", "mask", "mean_s", "limits", "lost", "retired"),
+        *("running_weight", "queued", "mask", "mean_s", "limits", "lost", "away", "retired"),
         *("busy_s", "since"),
     )
 
@@ -244,6 +245,7 @@ class Instance(Counts):
         self.since = time.perf_counter()
         self.limits: Limits
         self.lost = backend._lost
+        self.away = False
         self.retired: Signal | None = None
 
     @property

@@ -304,7 +304,9 @@ class Node:
         instance.ident = 0
         instance.holder = None
         if instance.retired is None:
-            self.free.append(instance)
+            instance.away = instance.lost is not None and bool(instance.lost.away)
+            if not instance.away:
+                self.free.append(instance)
         self.ended(instance)
 
     def ended(self, instance: Instance) -> None:

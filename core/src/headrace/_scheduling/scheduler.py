@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import enter, held_here, inside, unfit
@@ -122,8 +123,9 @@ class Scheduler(FastPath):
         """Forget an entry whose owner was freed; True when a backend still runs on it."""
         with self._node.section, self._node.lock:
             if entry.state == RUNNING:
+                abandoned = not entry.take_back()
                 self._drop(entry)
-                return True
+                return abandoned
         return getattr(entry.error, "abandoned", False) is True
 
     def _drop(self, entry: Entry) -> None:
@@ -164,6 +166,10 @@ class Scheduler(FastPath):
                 instance.retired = retired
             node.retiring = [*node.retiring, *old]
             node.instances = self.instances = list(new.instances)
+            for instance in self.instances:
+                if instance.lost is not None:
+                    instance.lost.changed = partial(self._driver.look_at, instance)
+                    instance.away = False
             node.every = [*node.instances, *node.retiring]
             # The idle lists are replaced before their instances are looked at. A caller pops an instance
             # of an old list, and looks then whether that list still stands. Either it popped it before
@@ -258,8 +264,10 @@ class Scheduler(FastPath):
                 for entry in instance.entries or ():
                     if entry.state == RUNNING:
                         abandoned = own_error(error)
-                        abandoned.abandoned = True  # type: ignore[attr-defined]
+                        abandoned.abandoned = not entry.take_back()  # type: ignore[attr-defined]
                         node.settle(entry, abandoned)
+                if instance.holder is not None and instance.lost is not None:
+                    node.afterwards.extend(instance.lost.ends)
 
     @reentrant()
     def stop_runners(self) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._build.channel import Content
+    from headrace._presence import Presence
 
 __all__ = ["Child", "Restarts", "Supervisor", "how_ended"]
 
@@ -184,7 +185,7 @@ class Supervisor:
         name: Of the thread.
         first: What each new process is told first, pickled.
         restarts: How often it is started again.
-        lost: Called with why when it is not started any more.
+        presence: Is told while there is no process, and when there will be none any more.
     """
 
     def __init__(
@@ -192,11 +193,11 @@ class Supervisor:
         name: str,
         first: Content,
         restarts: Restarts,
-        lost: Callable[[], None],
+        presence: Presence,
     ) -> None:
         self._first = first
         self._restarts = restarts
-        self._lost = lost
+        self._presence = presence
         self._changed = threading.Condition()
         self._child: Child | None = None
         self._starting: Child | None = None
@@ -256,6 +257,15 @@ class Supervisor:
         if self._thread.is_alive():
             self._thread.join()
 
+    def kill(self) -> None:
+        """End the process at once, whatever it does; none is started any more."""
+        with self._changed:
+            self._closing = True
+            child = self._child or self._starting
+            self._changed.notify_all()
+        if child is not None:
+            child.kill()
+
     # In its thread, at whose end the system ends the process, too.
 
     def _run(self) -> None:
@@ -281,8 +291,12 @@ class Supervisor:
                 return
             child.about = about
             with self._changed:
-                self._starting, self._child, self._built = None, child, True
+                again, self._built = self._built, True
+                self._starting, self._child = None, child
                 self._changed.notify_all()
+            if again:
+                self._presence.away.discard(self)
+                self._presence.changed()
 
         with self._changed:
             self._starting = child
@@ -308,10 +322,14 @@ class Supervisor:
         with self._changed:
             if pause_s is None:
                 self._failure = self._failure or why
-                if self._built and not self._closing:
-                    self._lost()
             self._changed.notify_all()
-        if self._built and not self._closing:
+            noted = self._built and not self._closing
+        if noted:
+            # Before the batch that ran there ends, so that its instance is not given another one.
+            self._presence.away.add(self)
+            if pause_s is None:
+                self._presence.set()
+            self._presence.changed()
             _log.warning(
                 "%s: %s; %s",
                 self._thread.name,

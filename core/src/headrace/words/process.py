@@ -9,12 +9,22 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace._build.channel import UnreadableError, pickled
-from headrace._build.parcels import Changes, apart, apply, lent, packed, source_of, together
+from headrace._build.parcels import (
+    Changes,
+    apart,
+    apply,
+    packed,
+    source_of,
+    together,
+    without_copies,
+)
 from headrace._build.word import Word
 from headrace._options import Options as _Options
 from headrace._plan.declared import keys_named
 from headrace._plan.word import planned_word
 from headrace._portable import error_text
+from headrace._presence import Presence
+from headrace._scheduling.entry import claimed
 from headrace._scheduling.threads import entries_running_here
 from headrace.errors import BackendError, ContractError, InputError, InstanceLostError, SetupError
 from headrace.words._supervisor import Restarts, Supervisor, how_ended
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
     from headrace._plan.declared import Needs
     from headrace._plan.element import Element
     from headrace._plan.word import Use
+    from headrace._scheduling.entry import Entry
     from headrace.keys import Request
     from headrace.words._supervisor import Child
 
@@ -164,13 +175,14 @@ class Process(Word):
             ) from error
         first = {"files": self._files, "plan": plan, "levels": _levels()}
         self._kill_after_s = None if options.kill_after_ms is None else options.kill_after_ms / 1000
-        lost = self._lost
+        presence = self._lost or Presence()
         self._supervisor = Supervisor(
             f"headrace-{context.node_name}-{context.instance_index}-process",
             pickled(first),
             Restarts(options.restart_limit),
-            lost.set if lost is not None else lambda: None,
+            presence,
         )
+        presence.ends.append(self._supervisor.kill)
         self._child = self._supervisor.start(context.cancelled)
         built = self._child.about
         self.min, self.max, self.rerun = built["min"], built["max"], built["rerun"]  # type: ignore[misc]
@@ -191,7 +203,11 @@ class Process(Word):
                 raise
             lost = error
         outcomes: list[Exception | None] = []
+        entries = self._entries()
         for request in batch:
+            if not _taken_back(entries.get(id(request))):
+                outcomes.append(lost)
+                continue
             try:
                 outcomes += self._run([request]) or [None]
             except InstanceLostError as error:
@@ -221,9 +237,9 @@ class Process(Word):
             outcomes = self._asked(child, batch)
         except EOFError:
             raise self._death(child) from None
-        if outcomes is not None and any(isinstance(one, InstanceLostError) for one in outcomes):
-            child.kill()  # X says that it can serve no more there: another process may
-            child.ended.wait()
+        for outcome in outcomes or ():
+            if isinstance(outcome, InstanceLostError):
+                outcome.node = None  # raised anew here, so that the instance is known to be lost
         return outcomes
 
     def _living(self) -> Child:
@@ -257,27 +273,39 @@ class Process(Word):
         errors: list[Exception | None] = [None] * len(batch)
         answers: Iterable[tuple[Changes, Exception | None]] | None = None
         try:
-            content = pickled(("batch", [lent(one) for one in wanted]))
+            content = pickled(("batch", [without_copies(one) for one in wanted]))
         except Exception:  # noqa: BLE001 - whatever the values raise; which of them, is found out below
             content = None
         if content is not None:
-            answers = self._answers(child, content)
+            answers = self._answers(child, content, batch)
         if answers is None:
             parcels = [self._parcel(one, place, errors) for place, one in enumerate(wanted)]
             alive = [parcel for parcel in parcels if parcel is not None]
-            answers = self._answers(child, pickled(("apart", alive))) if alive else ()
+            answers = self._answers(child, pickled(("apart", alive)), batch) if alive else ()
         given = iter(answers or ())
+        entries = self._entries()
         for place, request in enumerate(batch):
             if errors[place] is None:
                 found, errors[place] = next(given)
-                apply(found, request)
+                if _taken_back(entries.get(id(request))):
+                    apply(found, request)
         return errors if any(errors) else None
 
+    def _entries(self) -> dict[int, Entry]:
+        """Give the entries whose requests nobody touches but this, by the identity of the request."""
+        entries = entries_running_here() if self._whole else ()
+        return {id(entry.request): entry for entry in entries}
+
     def _answers(
-        self, child: Child, content: Content
+        self, child: Child, content: Content, batch: list[Request]
     ) -> Iterable[tuple[Changes, Exception | None]] | None:
         """Send a batch and wait for what has become of it; None when it could not be read there."""
         child.channel.send(content)
+        entries = self._entries()
+        for request in batch:
+            entry = entries.get(id(request))
+            if entry is not None and entry.lent is None:
+                entry.lent = [None]  # its owner may go away with it from now on: there is a copy
         try:
             kind, heard, answers = child.channel.receive(self._patience_s())
         except TimeoutError:
@@ -317,6 +345,15 @@ class Process(Word):
                 failure.__cause__ = error
                 return None
         return good
+
+
+def _taken_back(entry: Entry | None) -> bool:
+    """Take a request back that was lent to its owner; False when that has gone away with it."""
+    if entry is not None and entry.lent is not None:
+        if not claimed(entry.lent):
+            return False
+        entry.lent = None
+    return True
 
 
 def _remade(answer: tuple[dict[str, str], dict[str, bytes], list[str], bytes]) -> Any:
