@@ -9,6 +9,7 @@ __all__ = ["COMMANDS", "PROBES", "headrace_commands", "headrace_probes"]
 COMMANDS: dict[str, str] = {
     "bench": "headrace_observe.commands.bench:bench",
     "top": "headrace_observe.commands.top:top",
+    "tune": "headrace_observe.commands.tune:tune",
     "trace": "headrace_observe.commands.trace:trace",
     "simulate": "headrace_observe.commands.simulate:simulate",
 }

@@ -1,0 +1,242 @@
+"""``headrace tune``: the values of keys with which a configuration reaches a goal."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+import headrace
+import headrace_observe
+from headrace_cli.arguments import Config, Json, NoImport, Settings
+from headrace_cli.building import CLOSE_S, printing_warnings
+from headrace_cli.console import FAILED, INTERRUPTED, OK, WrongArgument, print_data, print_message
+from headrace_cli.source import hinting_at_a_file, is_file, source_of
+from headrace_observe.bench import LoadSpec, measure_loads
+from headrace_observe.commands.shared import (
+    loads_of,
+    print_document,
+    print_table,
+    samples_of,
+    writable,
+)
+from headrace_observe.environment import environment
+from headrace_observe.files import write_whole
+from headrace_observe.goals import read_goal
+from headrace_observe.layered import layered
+from headrace_observe.measurement import Plan, Point
+from headrace_observe.plots import Panel, check_plot, plot
+from headrace_observe.rows import HEADINGS, row
+from headrace_observe.search import SEARCHES, search
+from headrace_observe.space import as_layer, space_of
+from headrace_observe.tuning import Trial, Trials, as_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["tune"]
+
+_SHOWN = [HEADINGS.index(name) for name in ("req/s", "p50 ms", "p99 ms", "failed", "mean batch")]
+
+
+def tune(  # noqa: PLR0913, PLR0917 - one per option
+    config: Config,
+    goal: Annotated[
+        str,
+        typer.Option(
+            "--goal",
+            metavar="GOAL",
+            help="'max FIGURE' or 'min FIGURE', then limits between ';': FIGURE is throughput, mean, "
+            "p50, p90, p99, max, failed or cpu, as in 'max throughput; p99 < 50ms; failed < 1%'.",
+        ),
+    ],
+    inputs: Annotated[
+        Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
+        typer.Argument(metavar="[INPUT]...", help="Files, as `headrace run` takes them."),
+    ] = None,
+    data: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--data", metavar="DTYPE:SHAPE", help="Random arrays, as float32:3x224x224."),
+    ] = None,
+    ranges: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            "--range",
+            metavar="NODE.KEY=LOW..HIGH",
+            help="What is searched: instance_num, max or batching_timeout of a node, or "
+            "global.threads; also NODE.KEY=A,B,C. May be repeated.",
+            show_default="instance_num up to the CPUs, max up to 64, batching_timeout up to 8",
+        ),
+    ] = None,
+    clients: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--clients", metavar="N", help="Closed loop of so many clients.", show_default="40"
+        ),
+    ] = None,
+    rate: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--rate", metavar="N", help="Open loop: arrivals per second (Poisson)."),
+    ] = None,
+    trials: Annotated[
+        int, typer.Option("--trials", min=1, help="How many combinations are measured.")
+    ] = 24,
+    warm_up: Annotated[
+        float, typer.Option("--warm-up", min=0.0, help="Seconds before each.")
+    ] = 0.5,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.001, help="Seconds of each.")] = 2.0,
+    how: Annotated[
+        str,
+        typer.Option(
+            "--search", help="optuna, climb (one key at a time), or auto: optuna if installed."
+        ),
+    ] = "auto",
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Where the best goes, as TOML.")
+    ] = "tuned.toml",
+    plot_path: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--plot", metavar="FILE", help="Draw the frontier: .png, .svg, .pdf or .html."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the search, arrivals and data.")] = 0,
+    json: Json = False,
+    settings: Settings = None,
+    no_import: NoImport = False,
+) -> int:
+    """Search instance_num, max, batching_timeout and threads for a goal.
+
+    Each combination is built and measured under the same load; the values that CONFIG has come
+    first. One that cannot be built, or fails, is a result like others. The frontier are those that
+    none beats in both throughput and p99. The best is written as a small TOML file that extends
+    CONFIG. If nothing keeps the limits, the message says how close it came, nothing is written, and
+    the exit status is 1. Ctrl-C writes the best until then, if it keeps the limits, and ends with 130.
+
+    \b
+    Examples:
+      headrace tune line.toml photos/ --goal "max throughput; p99 < 50ms"
+      headrace tune page.toml pages/ --goal "min p99" --range read.max=1..64 --rate 20
+      headrace run tuned.toml photos/
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    wanted = read_goal(goal)
+    loads = loads_of(clients, rate, None, seed, "40")
+    _check(how, loads, config, output, plot_path)
+    samples = samples_of(inputs or (), data or (), seed)
+    source = source_of(config, settings or ())
+    with hinting_at_a_file(config):
+        loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
+    space = space_of(headrace.explain(loaded)["nodes"], ranges or ())
+    one_node = "backend" in loaded.to_dict()
+
+    def changed(values: tuple[int, ...]) -> dict[str, Any]:
+        return layered(source, as_layer(space, values, one_node=one_node))
+
+    def run(values: tuple[int, ...]) -> dict[str, Any]:
+        print_message(f"trying {tried.named(Trial(values))}")
+        plan = Plan(warm_up, seconds=seconds)
+        return _measured(changed(values), samples, loads[0], plan, no_import=no_import)
+
+    tried, interrupted, found = Trials(space, wanted, run), False, how
+    with printing_warnings():
+        try:
+            found = search(space, tried.evaluate, trials, how=how, seed=seed)
+        except KeyboardInterrupt:
+            interrupted = True
+    best = tried.best
+    reached = best is not None and tried.reached(best)
+    if best is not None and reached:
+        _write(output, config, changed(best.values), best, goal)
+    if plot_path is not None:
+        plot(plot_path, [_panel(tried)], f"headrace tune: {goal}")
+    _print(
+        tried, {**tried.to_dict(how=found, interrupted=interrupted), "config": config}, json=json
+    )
+    if best is None or not reached:
+        print_message(tried.how_close())
+    elif not json:
+        print_data(f"The best is in {output}: {tried.named(best)}.")
+    return INTERRUPTED if interrupted else OK if reached else FAILED
+
+
+def _check(
+    how: str, loads: Sequence[LoadSpec], config: str, output: str, plot_path: str | None
+) -> None:
+    """Refuse what cannot be done before anything is measured."""
+    if how not in SEARCHES:
+        raise WrongArgument(f"--search: expected one of {', '.join(SEARCHES)}, got {how!r}")
+    if len(loads) != 1:
+        raise WrongArgument("give one load: one number of --clients, or one --rate")
+    for path, option in ((plot_path, "--plot"), (output, "--output")):
+        writable(path, option)
+    if is_file(config) and Path(output).absolute() == Path(config).absolute():
+        raise WrongArgument(f"--output {output}: it is the configuration itself")
+    check_plot(plot_path)
+
+
+def _measured(
+    source: Mapping[str, Any],
+    samples: list[dict[str, Any]],
+    load: LoadSpec,
+    plan: Plan,
+    *,
+    no_import: bool,
+) -> dict[str, Any]:
+    points: list[Point] = []
+    pipeline = headrace.pipe(source, allow_import=not no_import)
+    try:
+        if not measure_loads(pipeline, samples, [load], plan, points.append):
+            raise KeyboardInterrupt
+    finally:
+        pipeline.close(drain=False, timeout=CLOSE_S)
+    return points[0].to_dict()
+
+
+def _write(output: str, config: str, table: dict[str, Any], best: Trial, goal: str) -> None:
+    """Write the values of the best, over what extends the configuration."""
+    if is_file(config):
+        folder = Path(output).absolute().parent
+        path = os.path.relpath(Path(config).absolute(), folder).replace(os.sep, "/")
+        table = {**table, "extends": path.replace("$", "$$")}
+    figures = best.figures or {}
+    comment = (
+        f"Written by headrace tune for: {goal}\n"
+        f"{figures['throughput']:.1f} requests per second, p99 {figures['p99']} ms"
+    )
+    write_whole(output, lambda part: part.write_text(as_toml(table, comment), encoding="utf-8"))
+
+
+def _panel(tried: Trials) -> Panel:
+    def places(trials: list[Any]) -> list[tuple[float, float]]:
+        figures = [trial.figures for trial in trials]
+        return [(f["p99"], f["throughput"]) for f in figures if f and f["p99"] is not None]
+
+    panel = Panel("p99, ms", "requests per second")
+    if found := places(tried.done):
+        panel.dots["tried"] = found
+        panel.lines["frontier"] = places(tried.frontier())
+    return panel
+
+
+def _print(tried: Trials, document: dict[str, Any], *, json: bool) -> None:
+    if json:
+        more = {"headrace_observe": headrace_observe.__version__, "environment": environment()}
+        print_document({**document, **more})
+        return
+    names = [one.name for one in tried.space]
+    rows = []
+    for trial in document["trials"]:
+        marks = [mark for mark in ("best", "frontier", "reached") if trial[mark]]
+        values = [str(value) for value in trial["values"].values()]
+        if trial["point"] is None:
+            error = trial["error"].splitlines()[0][:60]
+            rows.append([*values, *["-"] * len(_SHOWN), error])
+        else:
+            cells = row(trial["point"])
+            rows.append([*values, *(cells[k] for k in _SHOWN), ", ".join(marks)])
+    print_table([*names, *(HEADINGS[k] for k in _SHOWN), "result"], rows)
+    clocks = dict.fromkeys(t["point"]["clock"] for t in document["trials"] if t["point"])
+    for clock in clocks:
+        print_data(f"The clock: {clock}.")

@@ -1,0 +1,152 @@
+"""What ``headrace tune`` is to reach, as ``max throughput; p99 < 50ms`` says it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+__all__ = ["FIGURES", "Goal", "Limit", "figures_of", "read_goal"]
+
+_LATENCY_UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+FIGURES: dict[str, dict[str, float]] = {
+    "throughput": {"": 1.0, "/s": 1.0},
+    **dict.fromkeys(("mean", "p50", "p90", "p99", "max"), _LATENCY_UNITS),
+    "failed": {"": 1.0, "%": 0.01},
+    "cpu": {"": 1.0},
+}
+"""The figures a goal may name, each with its units: what one of the unit is in requests per second,
+milliseconds, as a share of the requests, and in processor cores."""
+
+_CLAUSE = re.compile(
+    r"\s*(?:(?P<way>max|min)\s+(?P<of>\w+)"
+    r"|(?P<figure>\w+)\s*(?P<sign><=?|>=?)\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z%/]*))\s*\Z"
+)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a figure must keep.
+
+    Attributes:
+        figure: One of `FIGURES`.
+        below: Whether it must be below the value, else above it.
+        value: In requests per second, milliseconds, a share or cores.
+        text: As it was written.
+    """
+
+    figure: str
+    below: bool
+    value: float
+    text: str
+
+    def excess(self, figures: dict[str, float | None]) -> float:
+        """Give by how much a result misses it, as a share of the value; 0 where it is kept."""
+        found = figures[self.figure]
+        if found is None:
+            return 1e9
+        over = found - self.value if self.below else self.value - found
+        return max(0.0, over / (self.value or 1.0))
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is wanted most, and what must be kept.
+
+    Attributes:
+        text: As it was written.
+        figure: One of `FIGURES`.
+        most: Whether much of it is wanted, else little.
+        limits: What must be kept.
+    """
+
+    text: str
+    figure: str
+    most: bool
+    limits: tuple[Limit, ...] = ()
+
+    def excess(self, figures: dict[str, float | None]) -> float:
+        """Give by how much a result misses the limits, all together; 0 where all are kept."""
+        return sum(limit.excess(figures) for limit in self.limits)
+
+    def rank(self, figures: dict[str, float | None] | None) -> float:
+        """Give a number that is greater for a better result.
+
+        What misses a limit is below all that keep them, the less the nearer; what failed is last.
+        """
+        if figures is None:
+            return -1e18
+        excess, found = self.excess(figures), figures[self.figure]
+        if excess or found is None:
+            return -1e9 * (1.0 + min(excess, 1e8))
+        return found if self.most else -found
+
+
+def figures_of(point: dict[str, Any]) -> dict[str, float | None]:
+    """Give the figures of a point, as `headrace_observe.measurement.Point.to_dict` gives that."""
+    failed = sum(point["failed"].values())
+    answered = failed + point["ok"]
+    return {
+        "throughput": point["throughput_rps"],
+        **point["latency_ms"],
+        "failed": failed / answered if answered else None,
+        "cpu": point["cpu"]["cores"] if "cpu" in point else None,
+    }
+
+
+def read_goal(text: str) -> Goal:
+    """Read a goal: ``max F`` or ``min F``, and limits ``F < NUMBER UNIT`` or ``F > ...``, between ``;``.
+
+    Raises:
+        InputError: It cannot be read; the error shows the place, and the words that are known.
+    """
+    wanted: tuple[str, bool] | None = None
+    limits = []
+    start = 0
+    for clause in text.split(";"):
+        place = start + len(clause) - len(clause.lstrip())
+        start += len(clause) + 1
+        if not clause.strip():
+            continue
+        found = _CLAUSE.match(clause)
+        if found is None:
+            _refuse(
+                text, place, len(clause.strip()), "expected 'max FIGURE', 'min FIGURE' or a limit"
+            )
+        name = found["of"] or found["figure"]
+        at = start - len(clause) - 1 + found.start("of" if found["of"] else "figure")
+        if name not in FIGURES:
+            close = difflib.get_close_matches(name, FIGURES, n=1)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            _refuse(text, at, len(name), f"unknown figure {name!r}{meant}")
+        if found["of"]:
+            if wanted is not None:
+                _refuse(text, place, len(clause.strip()), "only one figure can be wanted most")
+            wanted = (name, found["way"] == "max")
+            continue
+        if found["unit"] not in FIGURES[name]:
+            units = " or ".join(unit or "none" for unit in FIGURES[name])
+            _refuse(text, at, len(clause.strip()), f"the unit of {name} is {units}")
+        value = float(found["number"]) * FIGURES[name][found["unit"]]
+        limits.append(Limit(name, found["sign"].startswith("<"), value, clause.strip()))
+    if wanted is None:
+        _refuse(
+            text, 0, len(text), "it says not what is wanted: 'max throughput' or 'min p99', say"
+        )
+    return Goal(text, *wanted, tuple(limits))
+
+
+def _refuse(text: str, place: int, length: int, why: str) -> NoReturn:
+    shown = f"  {text}\n  {' ' * place}{'^' * max(1, length)}"
+    known = ", ".join(FIGURES)
+    raise InputError(
+        f"the goal cannot be read, at column {place + 1}: {why}\n{shown}\n"
+        f"  Figures are {known}; latencies take us, ms or s, failed takes %. "
+        "An example: max throughput; p99 < 50ms"
+    )

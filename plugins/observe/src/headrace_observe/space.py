@@ -1,0 +1,148 @@
+"""What ``headrace tune`` may change: keys of nodes, and the values each may take."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["KEYS", "Dimension", "as_layer", "space_of"]
+
+KEYS = ("instance_num", "max", "batching_timeout", "threads")
+"""The keys that are searched; ``threads`` is one of ``[global]``, the others are of nodes."""
+
+_STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+_RANGE = re.compile(r"(?P<low>\d+)\.\.(?P<high>\d+)\Z")
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One key and the values it may take.
+
+    Attributes:
+        node: The node; None for a key of ``[global]``.
+        key: One of `KEYS`.
+        values: Ascending.
+        start: The value that the configuration has, or the nearest.
+    """
+
+    node: str | None
+    key: str
+    values: tuple[int, ...]
+    start: int
+
+    @property
+    def name(self) -> str:
+        """``node.key``, as ``--range`` has it."""
+        return f"{self.node or 'global'}.{self.key}"
+
+
+def space_of(nodes: Mapping[str, Mapping[str, Any]], ranges: Sequence[str]) -> list[Dimension]:
+    """Give what is searched.
+
+    Without ``ranges`` that is ``instance_num``, and ``max`` and ``batching_timeout`` where a node
+    batches, of every node, within bounds that fit this machine.
+
+    Args:
+        nodes: The nodes, as ``headrace.explain(config)["nodes"]`` gives them.
+        ranges: Texts such as ``infer.max=1..64`` or ``max=1,4,16``; the node may be left out where
+            there is one.
+
+    Raises:
+        InputError: A range cannot be read, or names what is not there.
+    """
+    if ranges:
+        made = [_written(nodes, text) for text in ranges]
+        names = [one.name for one in made]
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(f"--range: {name} is given twice")
+        return made
+    cpus = os.cpu_count() or 1
+    found = []
+    for name, node in nodes.items():
+        if node["door_to"] is not None:
+            continue
+        found.append(_dimension(nodes, name, "instance_num", range(1, cpus + 1)))
+        if node["tree"]["range"][1] != 1:  # its classes take more than one request at a time
+            most = node["tree"]["range"][1] or 64
+            found.append(_dimension(nodes, name, "max", [v for v in _STEPS if 1 <= v <= most]))
+            found.append(_dimension(nodes, name, "batching_timeout", (0, 1, 2, 4, 8)))
+    return found
+
+
+def _written(nodes: Mapping[str, Mapping[str, Any]], text: str) -> Dimension:
+    where, equals, written = text.partition("=")
+    node, _, key = where.strip().rpartition(".")
+    if not equals:
+        raise InputError(f"--range: expected KEY=LOW..HIGH or NODE.KEY=A,B,C, got {text!r}")
+    if key not in KEYS:
+        close = difflib.get_close_matches(key, KEYS, n=1)
+        meant = f" Did you mean {close[0]!r}?" if close else ""
+        raise InputError(f"--range {text}: {key!r} is not searched; {', '.join(KEYS)} are.{meant}")
+    if key == "threads":
+        if node not in ("", "global"):
+            raise InputError(
+                f"--range {text}: threads is a key of [global]: write global.threads=..."
+            )
+        return _dimension(nodes, None, key, _values(text, written))
+    if not node and len(nodes) == 1:
+        (node,) = nodes
+    if node not in nodes:
+        raise InputError(
+            f"--range {text}: {'which node?' if not node else f'there is no node {node!r}:'} "
+            f"there are {', '.join(nodes)}"
+        )
+    return _dimension(nodes, node, key, _values(text, written))
+
+
+def _values(text: str, written: str) -> list[int]:
+    found = _RANGE.match(written.strip())
+    if found is not None:
+        low, high = int(found["low"]), int(found["high"])
+        inside = [value for value in _STEPS if low < value < high]
+        if low <= high:
+            return [low, *inside, high]
+    elif all(part.strip().isdecimal() for part in written.split(",")):
+        return [int(part) for part in written.split(",")]
+    raise InputError(f"--range {text}: expected LOW..HIGH or A,B,C in whole numbers")
+
+
+def _dimension(
+    nodes: Mapping[str, Mapping[str, Any]], node: str | None, key: str, values: Iterable[int]
+) -> Dimension:
+    known = tuple(sorted(set(values)))
+    if key != "batching_timeout" and known[0] < 1:
+        raise InputError(f"--range: {key} is at least 1, got {known[0]}")
+    if node is None:
+        return Dimension(None, key, known, known[0])
+    has = nodes[node]["keys"].get(key, {}).get("value") or (0 if key == "batching_timeout" else 1)
+    return Dimension(node, key, known, min(known, key=lambda value: abs(value - has)))
+
+
+def as_layer(
+    space: Sequence[Dimension], values: Sequence[int], *, one_node: bool
+) -> dict[str, Any]:
+    """Give values as a table to lay over a configuration.
+
+    Args:
+        space: What is searched.
+        values: One per dimension.
+        one_node: Whether the configuration is of one node, whose keys stand at the top.
+    """
+    made: dict[str, Any] = {}
+    for one, value in zip(space, values, strict=True):
+        if one.node is None:
+            made.setdefault("global", {})[one.key] = value
+        elif one_node:
+            made[one.key] = value
+        else:
+            made.setdefault(one.node, {})[one.key] = value
+    return made

@@ -1,0 +1,156 @@
+"""Trials of configurations for a goal: results, the frontier, and the best as a file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace_observe.goals import figures_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace_observe.goals import Goal
+    from headrace_observe.space import Dimension
+
+__all__ = ["Trial", "Trials", "as_toml"]
+
+
+@dataclass
+class Trial:
+    """One combination of values and what came of it.
+
+    Attributes:
+        values: One per dimension.
+        point: Its figures, as `Point.to_dict` gives them; None where it could not be measured.
+        error: Why not.
+    """
+
+    values: tuple[int, ...]
+    point: dict[str, Any] | None = None
+    error: str | None = None
+
+    @property
+    def figures(self) -> dict[str, float | None] | None:
+        """What the goal looks at."""
+        return None if self.point is None else figures_of(self.point)
+
+
+@dataclass
+class Trials:
+    """What has been tried.
+
+    Args:
+        space: What is searched.
+        goal: What is to be reached.
+        run: Measures one combination; what it raises is a result, too.
+    """
+
+    space: Sequence[Dimension]
+    goal: Goal
+    run: Callable[[tuple[int, ...]], dict[str, Any]]
+    done: list[Trial] = field(default_factory=list)
+
+    def evaluate(self, values: tuple[int, ...]) -> float:
+        """Measure one combination, and give its rank."""
+        trial = Trial(values)
+        try:
+            trial.point = self.run(values)
+        except Exception as error:  # noqa: BLE001 - out of memory, wrong options, a backend that fails
+            trial.error = f"{type(error).__name__}: {error}"
+        self.done.append(trial)
+        return self.goal.rank(trial.figures)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best that could be measured; it need not keep the limits."""
+        measured = [trial for trial in self.done if trial.figures is not None]
+        return max(measured, key=lambda trial: self.goal.rank(trial.figures), default=None)
+
+    def reached(self, trial: Trial) -> bool:
+        """Tell whether a trial keeps all limits."""
+        figures = trial.figures
+        return figures is not None and self.goal.rank(figures) > -1e9
+
+    def frontier(self) -> list[Trial]:
+        """Give the trials that no other beats in both throughput and p99, by throughput."""
+        found: list[Trial] = []
+        lowest = float("inf")
+        rows = [(t, t.figures) for t in self.done]
+        known = [(t, f["throughput"], f["p99"]) for t, f in rows if f is not None]
+        ordered = [(t, a, b) for t, a, b in known if a is not None and b is not None]
+        for trial, _, p99 in sorted(ordered, key=lambda row: (-row[1], row[2])):
+            if p99 < lowest:
+                lowest = p99
+                found.append(trial)
+        return found[::-1]
+
+    def how_close(self) -> str:
+        """Say by how much the best misses the limits."""
+        best = self.best
+        if best is None or best.figures is None:
+            return "no configuration could be measured"
+        units = {"throughput": "/s", "failed": "", "cpu": " cores"}
+        missed = []
+        for limit in self.goal.limits:
+            if limit.excess(best.figures) > 0:
+                found, unit = best.figures[limit.figure], units.get(limit.figure, " ms")
+                shown = "no answer" if found is None else f"{found:.6g}{unit}"
+                missed.append(f"{limit.text} (it has {shown})")
+        return f"nothing reached the goal; the closest, {self.named(best)}, misses " + ", ".join(
+            missed
+        )
+
+    def named(self, trial: Trial) -> str:
+        """Give the values of a trial by name."""
+        pairs = zip(self.space, trial.values, strict=True)
+        return ", ".join(f"{one.name}={value}" for one, value in pairs)
+
+    def to_dict(self, *, how: str, interrupted: bool) -> dict[str, Any]:
+        """Give everything as plain data for JSON."""
+        best, frontier = self.best, {id(trial) for trial in self.frontier()}
+        return {
+            "kind": "tune",
+            "goal": self.goal.text,
+            "search": how,
+            "interrupted": interrupted,
+            "reached": best is not None and self.reached(best),
+            "space": {one.name: list(one.values) for one in self.space},
+            "trials": [
+                {
+                    "values": {d.name: v for d, v in zip(self.space, trial.values, strict=True)},
+                    "reached": self.reached(trial),
+                    "best": trial is best,
+                    "frontier": id(trial) in frontier,
+                    "error": trial.error,
+                    "point": trial.point,
+                }
+                for trial in self.done
+            ],
+        }
+
+
+def as_toml(table: Mapping[str, Any], comment: str) -> str:
+    """Write tables of texts, numbers, truth values and lists of these as TOML, below a comment."""
+    lines = [f"# {line}" for line in comment.splitlines()]
+    _lines(table, (), lines)
+    return "\n".join(lines) + "\n"
+
+
+def _lines(table: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
+    values = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    if path and values:
+        lines += ["", f"[{'.'.join(map(_key, path))}]"]
+    # JSON writes texts, numbers, truth values and lists of them as TOML does.
+    lines += [
+        f"{_key(key)} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
+    ]
+    for key, value in table.items():
+        if isinstance(value, dict):
+            _lines(value, (*path, key), lines)
+
+
+def _key(key: str) -> str:
+    plain = key.replace("_", "").replace("-", "")
+    return key if plain.isascii() and plain.isalnum() else json.dumps(key, ensure_ascii=False)

@@ -1,0 +1,238 @@
+"""``headrace tune``: goals, ranges, searches, results and the file that is written."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import headrace
+from headrace.errors import InputError
+from headrace_cli.app import app
+from headrace_observe.goals import read_goal
+from headrace_observe.search import search
+from headrace_observe.space import Dimension, as_layer, space_of
+from headrace_observe.tuning import Trials, as_toml
+
+
+def figures(throughput=100.0, p99=40.0, failed=0.0):
+    rest = dict.fromkeys(("mean", "p50", "p90", "max"), 10.0)
+    return {"throughput": throughput, "p99": p99, "failed": failed, "cpu": 1.0, **rest}
+
+
+def test_a_goal_ranks_what_keeps_its_limits_above_all_else():
+    goal = read_goal("max throughput; p99 < 0.05s; failed <= 1%")
+    assert [(one.figure, one.value) for one in goal.limits] == [("p99", 50.0), ("failed", 0.01)]
+    ordered = [
+        None,
+        figures(1000, 100),
+        figures(10, 60),
+        figures(10, 40),
+        figures(20, 49),
+        figures(30, 49, failed=0.01),
+    ]
+    ranks = [goal.rank(one) for one in ordered]
+    assert ranks == sorted(ranks)
+    assert len(set(ranks)) == len(ranks)
+    least = read_goal("min p99; throughput > 50/s")
+    assert least.rank(figures(60, 10)) > least.rank(figures(500, 11)) > least.rank(figures(40, 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "message"),
+    [
+        ("max throughput; p98 < 50ms", 17, "unknown figure 'p98'; did you mean"),
+        ("max speed", 5, "unknown figure 'speed'"),
+        ("max throughput; p99 < 50kg", 17, "the unit of p99 is us or ms or s"),
+        ("max throughput; p99 50", 17, "expected 'max FIGURE'"),
+        ("max throughput; min p99", 17, "only one figure"),
+        ("p99 < 50ms", 1, "it says not what is wanted"),
+    ],
+)
+def test_a_goal_that_cannot_be_read_is_refused_with_place_and_words(text, column, message):
+    with pytest.raises(InputError) as caught:
+        read_goal(text)
+    said = str(caught.value)
+    assert f"at column {column}: " in said
+    assert message in said
+    assert "Figures are throughput, mean, p50, p90, p99, max, failed, cpu" in said
+    shown, caret = said.splitlines()[1:3]
+    assert shown == f"  {text}"
+    assert caret.index("^") == column + 1
+
+
+def nodes_of(config):
+    return headrace.explain(config)["nodes"]
+
+
+def test_ranges_name_keys_of_nodes():
+    nodes = nodes_of(
+        {"a": {"backend": "Identity", "next": "b", "max": 7}, "b": {"backend": "Identity"}}
+    )
+    found = space_of(nodes, ["a.max=1..16", "b.instance_num=1,4", "global.threads=1..2"])
+    assert [(d.name, d.values, d.start) for d in found] == [
+        ("a.max", (1, 2, 3, 4, 6, 8, 12, 16), 6),
+        ("b.instance_num", (1, 4), 1),
+        ("global.threads", (1, 2), 1),
+    ]
+    assert as_layer(found, (8, 4, 2), one_node=False) == {
+        "a": {"max": 8},
+        "b": {"instance_num": 4},
+        "global": {"threads": 2},
+    }
+    assert {d.name for d in space_of(nodes, [])} == {
+        f"{n}.{k}" for n in "ab" for k in ("instance_num", "max", "batching_timeout")
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max", "expected KEY=LOW..HIGH"),
+        ("a.mox=1..2", "'mox' is not searched.*Did you mean 'max'"),
+        ("max=1..2", "which node"),
+        ("c.max=1..2", "there is no node 'c'"),
+        ("a.max=8..2", "expected LOW..HIGH"),
+        ("a.max=0..2", "max is at least 1"),
+        ("a.threads=1..2", r"threads is a key of \[global\]"),
+    ],
+)
+def test_a_range_that_means_nothing_is_refused(text, message):
+    nodes = nodes_of({"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "Identity"}})
+    with pytest.raises(InputError, match=message):
+        space_of(nodes, [text])
+
+
+SPACE = [
+    Dimension("main", "max", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), 1),
+    Dimension("main", "instance_num", (1, 2, 3, 4), 1),
+    Dimension("main", "batching_timeout", (0, 1, 2, 4, 8), 0),
+]
+
+
+def saturating(values):
+    """More in a batch pays less and less, a third instance gains nothing, waiting costs."""
+    most, instances, wait = values
+    return min(instances, 2 + 0.05 * (4 - instances)) * most / (4 + 0.5 * most) - 0.02 * wait
+
+
+def peaked(values):
+    """Too large batches and too many instances harm."""
+    most, instances, wait = values
+    return 100 - abs(most - 12) - 5 * abs(instances - 3) - abs(wait - 2)
+
+
+@pytest.mark.parametrize("how", ["climb", "optuna"])
+@pytest.mark.parametrize("surface", [saturating, peaked])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_search_finds_nearly_the_best_of_the_grid_in_a_quarter_of_the_runs(how, surface, seed):
+    if how == "optuna":
+        pytest.importorskip("optuna")
+    grid = list(itertools.product(*(one.values for one in SPACE)))
+    tried = []
+
+    def evaluate(values):
+        tried.append(values)
+        return surface(values)
+
+    assert search(SPACE, evaluate, len(grid) // 4, how=how, seed=seed) == how
+    assert tried[0] == (1, 1, 0)
+    assert len(tried) == len(set(tried)) <= len(grid) // 4
+    assert max(map(surface, tried)) >= 0.98 * max(map(surface, grid))
+
+
+@pytest.mark.parametrize("how", ["climb", "optuna"])
+def test_a_search_ends_when_all_has_been_tried(how):
+    if how == "optuna":
+        pytest.importorskip("optuna")
+    tried = []
+    search(SPACE[1:2], lambda values: tried.append(values) or 0.0, 50, how=how)
+    assert sorted(tried) == [(1,), (2,), (3,), (4,)]
+
+
+def point(throughput, p99):
+    latency = {"mean": 1.0, "p50": 1.0, "p90": 1.0, "p99": p99, "max": p99}
+    return {"throughput_rps": throughput, "latency_ms": latency, "ok": 1, "failed": {}}
+
+
+def test_what_fails_is_a_result_and_the_frontier_is_what_none_beats():
+    def run(values):
+        if values == (16, 1, 0):
+            raise MemoryError("out of memory")
+        return {1: point(10, 5), 2: point(20, 6), 3: point(15, 8), 4: point(30, 90)}[values[0]]
+
+    tried = Trials(SPACE, read_goal("max throughput; p99 < 7ms"), run)
+    for most in (16, 1, 2, 3, 4):
+        tried.evaluate((most, 1, 0))
+    assert [trial.values[0] for trial in tried.frontier()] == [1, 2, 4]
+    assert tried.best.values[0] == 2
+    rows = tried.to_dict(how="climb", interrupted=False)
+    assert rows["reached"]
+    assert rows["trials"][0]["error"] == "MemoryError: out of memory"
+    hard = Trials(SPACE, read_goal("max throughput; p99 < 4ms"), run)
+    for most in (16, 1, 2):
+        hard.evaluate((most, 1, 0))
+    assert hard.how_close() == (
+        "nothing reached the goal; the closest, main.max=1, main.instance_num=1, "
+        "main.batching_timeout=0, misses p99 < 4ms (it has 5 ms)"
+    )
+
+
+def test_the_file_is_read_as_it_was_meant(tmp_path):
+    table = {"extends": 'a "b".toml', "max": 8, "infer": {"max": 2, "S::x": [1, "two"]}}
+    file = tmp_path / "made.toml"
+    (tmp_path / 'a "b".toml').write_text('[infer]\nbackend = "Identity"\n')
+    file.write_text(as_toml({k: v for k, v in table.items() if k != "max"}, "one\ntwo"))
+    text = file.read_text()
+    assert text.startswith("# one\n# two\nextends = ")
+    assert '"S::x" = [1, "two"]' in text
+
+
+def run(*args):
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+QUICK = ["--data", "uint8:4", "--seconds", "0.03", "--warm-up", "0", "--clients", "2"]
+
+
+def test_the_command_writes_the_best_as_a_file_that_extends(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / "line.toml").write_text(
+        '[a]\nbackend = "Identity"\nnext = "b"\n[b]\nbackend = "Identity"\n'
+    )
+    args = ["--range", "a.max=1,4", "--range", "b.instance_num=1..2", "--trials", "3", "--json"]
+    goal = "max throughput; p99 < 100s"
+    done = run("tune", "configs/line.toml", "--goal", goal, *QUICK, *args, "--plot", "f.svg")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert len(found["trials"]) == 3
+    assert found["trials"][0]["values"] == {"a.max": 1, "b.instance_num": 1}
+    (best,) = [trial for trial in found["trials"] if trial["best"]]
+    made = headrace.explain("tuned.toml")["nodes"]
+    assert made["a"]["keys"]["max"]["value"] == best["values"]["a.max"]
+    assert made["b"]["keys"]["instance_num"]["value"] == best["values"]["b.instance_num"]
+    assert made["a"]["next"] == ["b"]
+    assert (tmp_path / "f.svg").exists()
+
+
+def test_a_goal_out_of_reach_says_how_close_it_came_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    goal = "max throughput; throughput > 1000000000/s"
+    done = run("tune", "Identity", "--goal", goal, *QUICK, "--range", "max=1..2", "--trials", "2")
+    assert done.exit_code == 1
+    assert "nothing reached the goal; the closest, main.max=" in done.stderr
+    assert "misses throughput > 1000000000/s (it has" in done.stderr
+    assert not (tmp_path / "tuned.toml").exists()
+
+
+def test_a_configuration_that_cannot_be_built_is_a_row(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    args = ["--range", "max=1,4", "--trials", "2", "--set", "min=2", "--set", "batching_timeout=1"]
+    done = run("tune", "Identity", "--goal", "min p99", *QUICK, *args, "--json")
+    found = json.loads(done.stdout)
+    assert "ConfigError" in found["trials"][0]["error"]
+    assert found["trials"][1]["point"]["ok"] > 0
