@@ -78,6 +78,16 @@ def test_jpeg_http_runs_without_any_server(tmp_path):
     assert "left out" not in text
 
 
+def test_serve_identity_measures_both_protocols_beside_the_floor(tmp_path):
+    pytest.importorskip("headrace_serve")
+    _, figures = run("benchmarks.serve.identity", tmp_path, "--clients", "2")
+    assert set(figures["cells"]) == {
+        f"{protocol} {size} 2" for protocol in ("rest", "grpc") for size in (64, 600_000)
+    }
+    for cell in figures["cells"].values():
+        assert all(load["rps"] > 0 for loads in cell["loads"].values() for load in loads)
+
+
 def test_waiting_has_the_requests_waiting_that_it_names(tmp_path):
     _, figures = run("benchmarks.scheduling.waiting", tmp_path)
     queued = {state["state"]: state["queued"] for state in figures["still"]}

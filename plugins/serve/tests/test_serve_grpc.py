@@ -352,3 +352,47 @@ def test_a_port_in_use_is_an_error_that_says_so(client):
     other = Server({"m": {"backend": "Identity"}}, port=0, grpc_port=c.server.grpc_port)
     with pytest.raises(SetupError, match="gRPC"):
         other.start()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_large_tensors_go_there_and_back(client, streamed):
+    port = {"datatype": "FP32", "shape": [-1], "each": False}
+    outputs = {"y": {"datatype": "FP32", "shape": [-1]}}
+    c = client(
+        {"m": {"config": {"backend": "Identity"}, "inputs": {"x": port}, "outputs": outputs}}
+    )
+    x = np.random.default_rng(0).random(100_003, np.float32)
+    if not streamed:
+        got = c.infer("m", [tensor("x", x, "FP32")], request_id="r", timeout=60_000_000)
+    else:
+        answers = queue.Queue()
+        c.start_stream(callback=lambda result, error: answers.put((result, error)))
+        c.async_stream_infer("m", [tensor("x", x, "FP32")], request_id="r")
+        got, error = answers.get(timeout=30)
+        assert error is None
+        c.stop_stream()
+    assert (got.as_numpy("y") == x).all()
+    assert got.get_response().id == "r"
+
+
+def test_a_large_message_is_read_like_a_small_one_or_refused():
+    from google.protobuf.message import DecodeError
+
+    from headrace_serve.grpc_tensors import read_message
+
+    request = message("inference.ModelInferRequest")(model_name="m", id="i")
+    for size in (0, 1, 100_000, 127, 128):
+        request.inputs.add(name="x", datatype="UINT8", shape=[size])
+        request.raw_input_contents.append(bytes(size))
+    data = request.SerializeToString()
+    received = read_message(data)
+    assert [bytes(one) for one in received.raw] == list(request.raw_input_contents)
+    assert all(isinstance(one, memoryview) for one in received.raw)
+    whole = type(request).FromString(data)
+    whole.ClearField("raw_input_contents")
+    assert received.message == whole
+    unknown = data + bytes([15 << 3 | 0, 5])  # a field of another number and kind
+    assert [bytes(one) for one in read_message(unknown).raw] == list(request.raw_input_contents)
+    for wrong in (data[:-1], data + b"\x3a\xff\xff\xff\xff\xff\xff", data + b"\x3a\x05ab"):
+        with pytest.raises(DecodeError):
+            read_message(wrong)

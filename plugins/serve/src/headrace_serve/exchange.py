@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
@@ -15,16 +15,22 @@ from headrace_serve.access_log import logger as access_logger
 from headrace_serve.errors import BodyTooLargeError, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
 
     from starlette.types import Message, Receive, Scope, Send
 
     from headrace_serve.service import Service
 
-__all__ = ["DisconnectedError", "Exchange", "Reply"]
+__all__ = ["CONNECTION", "DisconnectedError", "Exchange", "Reply"]
+
+CONNECTION = "headrace_serve.connection"
+"""The key of a scope under which our own server puts the connection, which has `on_lost`."""
 
 _IN_THREAD_BYTES = 64 << 10
 """Bodies from here on are compressed beside the event loop, which they would hold up."""
+
+_JOINED_BYTES = 16 << 10
+"""Answers up to here are sent in one piece; the copy is cheaper than another write."""
 
 _WORTH_BYTES = 1024
 _WINDOWS = {"gzip": 31, "deflate": 15}
@@ -44,7 +50,7 @@ class Reply:
     def __init__(
         self,
         status: int,
-        parts: list[bytes],
+        parts: Sequence[bytes | memoryview],
         content_type: str = "application/json",
         headers: dict[str, str] | None = None,
     ) -> None:
@@ -159,18 +165,28 @@ class Exchange:
         Raises:
             DisconnectedError: The client went away.
         """
-        task = asyncio.current_task()
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
         gone = False
 
-        async def watch() -> None:
+        def lost() -> None:
             nonlocal gone
+            gone = True
+            task.cancel()
+
+        async def watch() -> None:
             while (await self._receive())["type"] != "http.disconnect":
                 pass
-            gone = True
-            if task is not None:
-                task.cancel()
+            lost()
 
-        watcher = asyncio.create_task(watch())
+        connection = self.scope.get(CONNECTION)
+        watcher = None
+        if connection is None:  # a server that is not ours tells in this way alone
+            watcher = asyncio.create_task(watch())
+        elif connection.transport.is_closing():
+            work.close()
+            raise DisconnectedError
+        else:
+            connection.on_lost = lost
         try:
             return await work
         except asyncio.CancelledError:
@@ -179,7 +195,10 @@ class Exchange:
             raise
         finally:
             self.line.mark("pipeline")
-            watcher.cancel()
+            if watcher is not None:
+                watcher.cancel()
+            elif connection is not None:
+                connection.on_lost = None
 
     async def reply(self, reply: Reply) -> None:
         """Send an answer, compressed where the client takes that and it is worth it."""
@@ -201,8 +220,10 @@ class Exchange:
         headers["content-length"] = str(length)
         raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
         await self._send({"type": "http.response.start", "status": reply.status, "headers": raw})
-        if length < _IN_THREAD_BYTES and len(parts) > 1:
+        if length < _JOINED_BYTES and len(parts) > 1:
             parts = [b"".join(parts)]
+        if CONNECTION not in self.scope:
+            parts = [bytes(part) for part in parts]  # what ASGI asks for
         for index, part in enumerate(parts):
             more = index + 1 < len(parts)
             await self._send({"type": "http.response.body", "body": part, "more_body": more})

@@ -17,7 +17,14 @@ from headrace_serve.access_log import logger as access_logger
 from headrace_serve.errors import NotAllowedError, UnsupportedError, refusal
 from headrace_serve.grpc_messages import message
 from headrace_serve.grpc_reflection import reflection
-from headrace_serve.grpc_tensors import REQUEST, RESPONSE, read_request, write_response
+from headrace_serve.grpc_tensors import (
+    RESPONSE,
+    Received,
+    as_streamed,
+    read_message,
+    read_request,
+    write_response,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -50,14 +57,9 @@ def add_services(server: Any, service: Service) -> None:
         name: _unary(name, service, front, answer) for name, answer in _ANSWERS.items()
     }
     methods["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
-        front.guarded("ModelInfer", front.infer, "infer"),
-        REQUEST.FromString,
-        RESPONSE.SerializeToString,
+        front.guarded("ModelInfer", front.infer, "infer"), read_message
     )
-    stream = message("inference.ModelStreamInferResponse")
-    methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-        front.stream, REQUEST.FromString, stream.SerializeToString
-    )
+    methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(front.stream, read_message)
     for name in _UNSUPPORTED:
         methods[name] = grpc.unary_unary_rpc_method_handler(front.guarded(name, _unsupported(name)))
     for name in ("RepositoryModelLoad", "RepositoryModelUnload"):
@@ -179,12 +181,12 @@ class _Front:
         """Answer ModelInfer."""
         return await self._infer(request, context.time_remaining(), _traceparent(context))
 
-    async def _infer(self, request: Any, timeout_s: float | None, traceparent: str) -> Any:
+    async def _infer(self, received: Received, timeout_s: float | None, traceparent: str) -> bytes:
         service = self._service
-        model = service.find(request.model_name, request.model_version)
-        held = service.hold(0, request.ByteSize())
+        model = service.find(received.model_name, received.message.model_version)
+        held = service.hold(0, received.size)
         try:
-            asked = read_request(request, timeout_s)
+            asked = read_request(received, timeout_s)
             if traceparent:
                 asked.parameters.setdefault("traceparent", traceparent)
             return write_response(await service.infer(model, asked))
@@ -204,12 +206,12 @@ class _Front:
                 self._check_key(context, "infer", request)
                 answer = await self._infer(request, context.time_remaining(), traceparent)
                 line.status = "OK"
-                return made(infer_response=answer)
+                return as_streamed(answer)
             except Exception as error:  # noqa: BLE001 - every error is an answer
                 told = refusal(error, debug=self._service.debug_errors)
                 line.status, line.code = told.grpc, told.code
                 failed = RESPONSE(model_name=request.model_name, id=request.id)
-                return made(error_message=told.text, infer_response=failed)
+                return made(error_message=told.text, infer_response=failed).SerializeToString()
             finally:
                 _log(line, request)
 
@@ -250,12 +252,19 @@ def _model_of(request: Any) -> str:
     return name
 
 
+def _size_of(request: Any) -> int:
+    if isinstance(request, Received):
+        return request.size
+    size: int = request.ByteSize() if hasattr(request, "ByteSize") else len(request)
+    return size
+
+
 def _log(line: AccessLine, request: Any) -> None:
     line.mark("pipeline")
     if access_logger.isEnabledFor(logging.INFO):
         line.model = _model_of(request)
         line.identifier = getattr(request, "id", "")
-        line.received_bytes = request.ByteSize() if hasattr(request, "ByteSize") else len(request)
+        line.received_bytes = _size_of(request)
         line.write()
 
 

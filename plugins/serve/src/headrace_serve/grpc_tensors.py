@@ -11,9 +11,9 @@ from headrace_serve.datatypes import DATATYPES, from_bytes, from_json
 from headrace_serve.errors import UnsupportedError, unknown_parameter
 from headrace_serve.grpc_messages import message
 from headrace_serve.messages import Answer, Asked, Tensor
-from headrace_serve.rest_tensors import UNSUPPORTED_PARAMETERS, read_shape, tensor_bytes
+from headrace_serve.rest_tensors import UNSUPPORTED_PARAMETERS, read_shape, tensor_view
 
-__all__ = ["REQUEST", "RESPONSE", "read_request", "write_response"]
+__all__ = ["RESPONSE", "Received", "as_streamed", "read_message", "read_request", "write_response"]
 
 REQUEST: Final = message("inference.ModelInferRequest")
 RESPONSE: Final = message("inference.ModelInferResponse")
@@ -31,17 +31,93 @@ _CONTENTS: Final = {
 """The field that holds the elements of each datatype; FP16 and BF16 travel as raw bytes only."""
 
 
-def read_request(request: Any, timeout_s: float | None) -> Asked:
-    """Read a ``ModelInferRequest``.
+_LARGE_BYTES: Final = 64 << 10
+"""From here on the copies that protobuf makes of raw tensors cost more than reading around them."""
+
+_RAW_INPUT: Final = 7 << 3 | 2
+_RAW_OUTPUT: Final = bytes([6 << 3 | 2])
+_STREAMED: Final = bytes([2 << 3 | 2])
+_OTHERS: Final = frozenset(number << 3 | 2 for number in range(1, 7))
+
+
+class Received:
+    """A ``ModelInferRequest``, its raw tensors apart.
+
+    Attributes:
+        message: The message; of a large one without ``raw_input_contents``.
+        raw: What was in ``raw_input_contents``.
+        size: The bytes of the whole.
+    """
+
+    def __init__(self, request: Any, raw: list[Any], size: int) -> None:
+        self.message = request
+        self.raw = raw
+        self.size = size
+
+    @property
+    def model_name(self) -> str:
+        """The model that is asked."""
+        name: str = self.message.model_name
+        return name
+
+    @property
+    def id(self) -> str:
+        """The identifier of the request."""
+        identifier: str = self.message.id
+        return identifier
+
+
+def read_message(data: bytes) -> Received:
+    """Read the bytes of a ``ModelInferRequest``; the tensors of a large one are not copied."""
+    if len(data) >= _LARGE_BYTES:
+        split = _split(data)
+        if split is not None:
+            rest, raw = split
+            return Received(REQUEST.FromString(rest), raw, len(data))
+    whole = REQUEST.FromString(data)
+    return Received(whole, list(whole.raw_input_contents), len(data))
+
+
+def _split(data: bytes) -> tuple[bytes, list[memoryview]] | None:
+    """Take ``raw_input_contents`` out of a message; None where it is not as clients write it."""
+    view, place, rest = memoryview(data), 0, []
+    raw: list[memoryview] = []
+    while place < len(data):
+        start, tag = place, data[place]
+        if tag != _RAW_INPUT and tag not in _OTHERS:
+            return None
+        length, place = _varint(data, place + 1)
+        if length < 0 or place + length > len(data):
+            return None
+        if tag == _RAW_INPUT:
+            raw.append(view[place : place + length])
+        else:
+            rest.append(view[start : place + length])
+        place += length
+    return b"".join(rest), raw
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    """Read a number of up to five bytes; give it, -1 where there is none, and where it ends."""
+    value = 0
+    for shift, byte in enumerate(data[place : place + 5]):
+        value |= (byte & 127) << 7 * shift
+        if byte < 128:
+            return value, place + shift + 1
+    return -1, place
+
+
+def read_request(received: Received, timeout_s: float | None) -> Asked:
+    """Read a request.
 
     Args:
-        request: The message.
+        received: The message.
         timeout_s: Seconds to the deadline of the call, or None.
 
     Raises:
         InputError, UnsupportedError: It is malformed, or asks for what is not there.
     """
-    raw = list(request.raw_input_contents)
+    request, raw = received.message, received.raw
     if raw and len(raw) != len(request.inputs):
         raise InputError(
             f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs"
@@ -106,14 +182,30 @@ def _contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -
     return array.reshape(shape)
 
 
-def write_response(answer: Answer) -> Any:
-    """Write a ``ModelInferResponse``, its tensors as raw bytes."""
+def write_response(answer: Answer) -> bytes:
+    """Write the bytes of a ``ModelInferResponse``; its tensors are copied once, as raw bytes."""
     made = RESPONSE(model_name=answer.model.name, model_version=answer.model.version, id=answer.id)
     for name, value in answer.parameters.items():
         made.parameters[name].string_param = value
+    raw: list[Any] = []
     for tensor in answer.outputs:
         told = made.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         for name, value in tensor.parameters.items():
             told.parameters[name].string_param = value
-        made.raw_output_contents.append(tensor_bytes(tensor))
-    return made
+        elements = tensor_view(tensor)
+        raw += (_RAW_OUTPUT, _as_varint(len(elements)), elements)
+    return b"".join([made.SerializeToString(), *raw])
+
+
+def as_streamed(response: bytes) -> bytes:
+    """Write a ``ModelStreamInferResponse`` around the bytes of a ``ModelInferResponse``."""
+    return b"".join([_STREAMED, _as_varint(len(response)), response])
+
+
+def _as_varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from headrace_serve.exchange import CONNECTION
+
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from headrace_serve.limits import Limits
 
@@ -35,6 +38,8 @@ class _LimitedProtocol(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
     _header_bytes = 0
     _refused = False
+    on_lost: Callable[[], None] | None = None
+    """Called when the connection is lost; who answers a request sets it for that time."""
 
     def connection_made(self, transport: Any) -> None:
         """Take a connection, or refuse it where there are too many."""
@@ -48,6 +53,8 @@ class _LimitedProtocol(HttpToolsProtocol):
         """Let a connection go."""
         self._stop_timer()
         super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()
 
     def data_received(self, data: bytes) -> None:
         """Read on, unless an answer that ends the connection was sent."""
@@ -57,6 +64,8 @@ class _LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request."""
         super().on_message_begin()
+        extended: Any = self.scope
+        extended[CONNECTION] = self
         self._header_bytes = 0
         self._stop_timer()
         self._start_timer()

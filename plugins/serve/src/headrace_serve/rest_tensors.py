@@ -27,7 +27,7 @@ __all__ = [
     "Wanted",
     "read_body",
     "read_shape",
-    "tensor_bytes",
+    "tensor_view",
     "write_body",
 ]
 
@@ -224,16 +224,17 @@ def _flag(name: str, parameters: dict[str, Any]) -> bool:
     return value
 
 
-def tensor_bytes(tensor: Tensor) -> bytes:
-    """Give the elements of a tensor in row-major order, little-endian."""
+def tensor_view(tensor: Tensor) -> bytes | memoryview:
+    """Give the elements of a tensor in row-major order, little-endian, uncopied where they lie so."""
     if tensor.datatype == "BYTES":
         return joined_elements(tensor.array)
-    if tensor.datatype == "BF16":
-        return tensor.array.tobytes()
-    return tensor.array.astype(DATATYPES[tensor.datatype], copy=False).tobytes()
+    array = tensor.array
+    array = array.view("u2") if tensor.datatype == "BF16" else array
+    array = np.ascontiguousarray(array, DATATYPES[tensor.datatype])
+    return array.reshape(-1).view(np.uint8).data
 
 
-def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes], int | None]:
+def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview], int | None]:
     """Write the body of an answer.
 
     Returns:
@@ -242,7 +243,7 @@ def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes], int | None]
     Raises:
         InputError: An output was asked for as JSON, which cannot hold it.
     """
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     outputs: list[dict[str, Any]] = []
     for tensor in answer.outputs:
         told: dict[str, Any] = {
@@ -250,7 +251,7 @@ def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes], int | None]
         }  # fmt: skip
         parameters = dict(tensor.parameters)
         if wanted.is_binary(tensor.name):
-            parts.append(tensor_bytes(tensor))
+            parts.append(tensor_view(tensor))
             parameters["binary_data_size"] = len(parts[-1])
         else:
             told["data"] = as_json_values(tensor.name, tensor.datatype, tensor.array)

@@ -1,0 +1,31 @@
+"""headrace-serve with an Identity, as `benchmarks.serve.identity` measures it.
+
+python -m benchmarks.serve.ours PORT GRPC_PORT
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from headrace_serve import Server
+
+SIDES = (16, 150_000)
+"""Elements of a request: 64 bytes, and 600 kB."""
+
+
+def main(port: int, grpc_port: int) -> None:
+    models = {
+        f"n{n}": {
+            "config": {"backend": "S[Identity]", "max": 8},
+            "inputs": {"x": {"datatype": "FP32", "shape": [-1, n], "batched": True}},
+            "outputs": {"y": {"datatype": "FP32", "shape": [-1, n]}},
+        }
+        for n in SIDES
+    }
+    with Server(models, port=port, grpc_port=grpc_port):
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
