@@ -144,6 +144,24 @@ def test_a_request_of_many_elements_waits_for_room_as_one(gate, client, waiting)
         assert [f.result(60)["result"] for f in (first, second)] == [[0], [1, 2]]
 
 
+@pytest.mark.parametrize("front", ["Forward[node.elements]", "S[Identity,Forward[node.elements]]"])
+def test_who_waits_for_room_is_let_in_when_a_failed_element_ends_the_others(
+    gate, client, waiting, front
+):
+    elements = {"backend": "Gate", "each": "data", "queue_size": 1, "max": 1}
+    with headrace.pipe({"global": {"entrypoint": front}, "elements": elements}) as pipe:
+        gate.raises["bad"] = ValueError("no")
+        failing = client(send, pipe, {"data": ["bad", 2, 3]}, "call")
+        gate.wait_entered()
+        waiting(pipe, 2, node="elements")
+        called = client(pipe, {"data": [4]})
+        waiting(pipe, 3, node="elements")
+        gate.open()
+        assert isinstance(failing.outcome(), errors.BackendError)
+        assert called.outcome()["result"] == [4]
+        assert gate.batches == [["bad"], [4]]
+
+
 def test_when_an_element_is_refused_those_after_it_do_not_run(gate):
     with headrace.pipe({"elements": {"backend": "Gate", "each": "items:request_size"}}) as pipe:
         gate.open()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -28,10 +29,18 @@ from headrace._presence import Presence
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.instance import Instance, Limits
 from headrace._scheduling.locks import Signal
+from headrace._scheduling.queue_full import QUEUE_FULL
 from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Runner
-from headrace.errors import ClosedError, HeadraceError, InstanceLostError
-from headrace.policies import BestFit, Greedy
+from headrace.errors import (
+    BatchRangeError,
+    ClosedError,
+    ContractError,
+    DeadlineExceededError,
+    HeadraceError,
+    InstanceLostError,
+)
+from headrace.policies import BestFit, DispatchPolicy, Greedy
 from headrace_testing import FakeClock
 
 
@@ -671,3 +680,95 @@ def test_a_caller_does_not_put_an_old_instance_back_into_service():
     model.take_retired(0)
     assert [instance for instance, _ in model.gone] == model.instances[:1]
     assert _free(model.scheduler) == model.scheduler.instances
+
+
+# Who may run once others have left the queue.
+
+
+class InOrder(DispatchPolicy):
+    """Chooses the first that it is offered."""
+
+    def choose(self, weight, free):
+        return min(free, key=lambda instance: instance.index)
+
+
+class RaisesOnce(Greedy):
+    """Raises when it is first asked about an instance of more than one."""
+
+    raised = False
+
+    def cut(self, queue, instance, now):
+        if instance.max > 1 and not self.raised:
+            self.raised = True
+            raise ValueError("told to")
+        return super().cut(queue, instance, now)
+
+
+@pytest.mark.parametrize(
+    ("cause", "least", "error"),
+    [
+        ("too little", 3, BatchRangeError),
+        ("late", 2, DeadlineExceededError),
+        ("lost", 2, InstanceLostError),
+        ("raises", 2, ContractError),
+    ],
+)
+def test_an_instance_that_was_passed_by_is_asked_again_when_the_head_has_failed(
+    cause, least, error
+):
+    clock = FakeClock(100.0)
+    hands = [Hand(), Hand()]
+    small = Instance(0, told(), least=1, most=1, thread=hands[0])
+    large = Instance(1, told(), least=least, most=8, thread=hands[1])
+    policy = (RaisesOnce if cause == "raises" else Greedy)(Greedy.Options())
+    scheduler = Scheduler(
+        "n",
+        [small, large],
+        policy,
+        InOrder(),
+        Limits(queue_size=1, queue_full="wait"),
+        clock=clock,
+        timer=HandTimer(clock),
+    )
+    if cause == "raises":
+        policy.raised = True
+    running = [Entry({"data": n}, Owner(), weight=weight) for n, weight in enumerate((1, 8))]
+    head = Entry({"data": 2}, Owner(), weight=2, deadline=101.0 if cause == "late" else None)
+    behind = Entry({"data": 3}, Owner())
+    for entry in [*running, head, behind]:
+        scheduler.submit(entry)
+    assert [entry.state for entry in (head, behind)] == [QUEUED, OUTSIDE]
+
+    hands[0].jobs.pop(0)[0]()  # the small one is free now, and the head is too much for it
+    assert (head.state, small.holder) == (QUEUED, None)
+    if cause == "late":
+        clock.advance(2.0)
+    elif cause == "lost":
+        large.backend.child.during = lambda: setattr(hands[1], "alive", False)
+    elif cause == "raises":
+        policy.raised = False
+    hands[1].jobs.pop(0)[0]()
+    assert isinstance(head.error, error)
+    assert behind.state == RUNNING
+    hands[0].jobs.pop(0)[0]()
+    assert behind.request["result"] == 3
+    assert behind.error is None
+
+
+def test_room_that_another_thread_makes_while_a_request_is_left_outside_is_seen(monkeypatch):
+    """One thread submits; another takes the last request from the quota and finds nobody outside."""
+    scheduler, hand, _ = one_by_hand(queue_size=1)
+    elsewhere, waits = Entry({"data": 0}), scheduler.waits()
+    waits.began(elsewhere, lambda entry, error: None)
+
+    class Meanwhile:
+        def decide(self, priority, lowest):
+            waits.ended(elsewhere)
+            assert not scheduler.outside
+            return "wait"
+
+    monkeypatch.setitem(QUEUE_FULL, "wait", Meanwhile())
+    (entry,) = sent(scheduler, 1)
+    hand.jobs.pop(0)[0]()
+    assert entry.error is None
+    assert entry.state == DONE

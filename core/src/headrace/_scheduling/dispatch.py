@@ -121,30 +121,40 @@ class Dispatcher(Assignment):
         self._takes_what_is_full = other._takes_what_is_full
 
     def dispatch(self, me: Caller | Runner | None) -> Work | None:
-        """Claim instances for all batches that are due; give back the one that ``me`` runs."""
+        """Let in who waits where there is room, and claim instances for all batches that are due.
+
+        Returns:
+            The batch that ``me`` is to run, if there is one.
+        """
         node = self._node
         mine: Work | None = None
+        # What has left the queue, or a quota, may have made room. A thread that lowers a quota looks at
+        # `outside` afterwards, and one that has put an entry there looks at the quota here: either that
+        # thread sees the entry, or this one sees the room.
+        node.let_in()
         if node.queue.count:
             node.collect()
         if node.queue.count and node.free:
             offered = list(node.free)
-            wake_at: float | None = None
+            wake_at = inf
             while offered and node.queue.count:
                 if isinstance(me, Caller) and mine is None and self._leaves(me, offered[0]):
                     break
                 outcome = self._next(offered)
-                if isinstance(outcome, Work):
+                if isinstance(outcome, float):
+                    wake_at = min(wake_at, outcome)
+                    continue
+                if outcome is not None:
                     node.let_in()
                     if mine is None and self._runs(me, outcome):
                         mine = outcome
                     else:
                         self.give(outcome)
-                    # What has begun may make a batch due on those that were passed by. And where no
-                    # thread could be found to run it, its instance is free again.
-                    offered, wake_at = list(node.free), None
-                elif outcome is not None and (wake_at is None or outcome < wake_at):
-                    wake_at = outcome
-            if wake_at is not None and node.queue.count:
+                # What has begun, or has left the queue and let others move up, may make a batch due on
+                # instances that were passed by. And where no thread could be found to run a batch, its
+                # instance is free again.
+                offered, wake_at = list(node.free), inf
+            if wake_at < inf and node.queue.count:
                 self._plan(wake_at, None if mine is not None else me)
         if node.free and not node.queue.count:
             self.relax()
@@ -155,10 +165,12 @@ class Dispatcher(Assignment):
     # What is due.
 
     def _next(self, offered: list[Instance]) -> Work | float | None:
-        """Ask the policies about one instance, and take it out of ``offered`` unless entries failed.
+        """Ask the policies about one instance.
 
         Returns:
-            The batch that was cut for it, else the time at which to ask again, or None.
+            The batch that was cut for it; None if entries have failed or the instance is lost. Else the
+            instance is passed by: it is taken out of ``offered``, and this gives when to ask again,
+            infinity for never.
         """
         node = self._node
         now = node.clock()
@@ -166,12 +178,11 @@ class Dispatcher(Assignment):
             instance = self._chosen(offered)
             if instance is None:
                 offered.clear()
-                return None
+                return inf
             if not instance.living:
                 node.lose(instance)
-                offered.remove(instance)
                 return None
-            take, again_at = 1, None
+            take, again_at = 1, inf
             all_weigh_one = node.queue.weight == node.queue.count
             if not (self._takes_what_is_full and instance.max == 1 and all_weigh_one):
                 take, again_at = self._cut(QueueView(node), instance, now)
@@ -185,14 +196,13 @@ class Dispatcher(Assignment):
             weight = sum([entry.weight for entry in entries])
             refused = self._out_of_range(instance, weight)
             if refused is None:
-                offered.remove(instance)
                 return self._claim(instance, entries, weight, now)
             if weight >= instance.min or not self._fits_elsewhere(instance, weight):
                 node.settle_waiting(refused, entries)
                 node.let_in()
                 return None
         offered.remove(instance)
-        return again_at if again_at is None or again_at > now else now + _SOONEST_S
+        return again_at if again_at > now else now + _SOONEST_S
 
     def _chosen(self, offered: Sequence[Instance]) -> Instance | None:
         policy = self._dispatches
@@ -207,8 +217,8 @@ class Dispatcher(Assignment):
                 return instance
         raise _PolicyFailedError(policy, f"chose {chosen!r}, which is no free instance")
 
-    def _cut(self, queue: QueueView, instance: Instance, now: float) -> tuple[int, float | None]:
-        """Ask for a batch; give how many it takes and when to ask again."""
+    def _cut(self, queue: QueueView, instance: Instance, now: float) -> tuple[int, float]:
+        """Ask for a batch; give how many it takes and when to ask again, infinity for never."""
         policy = self._batches
         try:
             cut = policy.cut(queue, instance, now)
@@ -222,7 +232,7 @@ class Dispatcher(Assignment):
         if not sound:
             what = f"gave {cut!r}: expected Cut(take, wake_at), a count and a time or None"
             raise _PolicyFailedError(policy, what)
-        return min(take, len(queue)), None if again_at == inf else again_at
+        return min(take, len(queue)), inf if again_at is None else float(again_at)
 
     def _policy_failed(self, failed: _PolicyFailedError) -> None:
         """Fail all that wait: who cannot be decided upon would wait for ever."""

@@ -69,7 +69,7 @@ def warm(pipe):
 
 
 def hook(pipe, function):
-    """Call ``function`` between a caller's look at the rack and its claim."""
+    """Call ``function`` between a caller's look at the idle list and its claim."""
     scheduler = scheduler_of(pipe)
     node = scheduler._node
     hooked = Hooked(node.idle_lists[0][0])
