@@ -49,11 +49,12 @@ def run_in_caller(graph: Graph, route: Route, request: Request, *, internal: boo
     token, in_flight = object(), graph.in_flight
     try:
         in_flight.add(token)
-        if route.chain is not None:
-            home.call(request, internal=internal)
-            for scheduler in route.chain:
+        if route.is_chain:
+            rest = home.call(request, internal=internal, rest=route.chain)
+            while rest is not None:
+                scheduler, after = rest
                 request["data"] = request.pop("result")
-                scheduler.call(request, internal=True, home=home)
+                rest = scheduler.call(request, internal=True, home=home, rest=after)
                 if home.outside:
                     home.let_in()
         elif route.hops is not None:

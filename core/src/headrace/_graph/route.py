@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from headrace._graph.links import Each, Links
     from headrace._scheduling.scheduler import Scheduler
+    from headrace._scheduling.sleeper import Rest
 
 __all__ = ["Hop", "Route", "Step", "make_route", "roots"]
 
@@ -84,7 +85,8 @@ class Route:
     Attributes:
         steps: The nodes, each after its predecessors.
         parallel: The schedulers of branches that may run at the same time, also after a `Repost`.
-        chain: All schedulers but the first, when each simply hands its dict to the next; else None.
+        is_chain: Whether each node simply hands its dict to the next.
+        chain: The schedulers after the first, of a chain: the second, and what comes after that.
         hops: All nodes but the first, when each is plain; else None.
         sinks: The nodes without successors, in file order.
         by_name: The nodes.
@@ -94,7 +96,7 @@ class Route:
 
     steps: tuple[Step, ...]
     parallel: tuple[Scheduler, ...] = ()
-    chain: tuple[Scheduler, ...] | None = None
+    is_chain: bool = False
     hops: tuple[Hop, ...] | None = None
     sinks: tuple[Step, ...] = field(init=False)
 
@@ -103,6 +105,9 @@ class Route:
         self.waits_for = {step.name: len(step.before) for step in self.steps}
         self.entry = self.steps[0]
         self.first = self.entry.scheduler
+        self.chain: Rest | None = None
+        for step in reversed(self.steps[1:]) if self.is_chain else ():
+            self.chain = (step.scheduler, self.chain)
         self.sinks = tuple(sorted((s for s in self.steps if not s.after), key=lambda s: s.index))
 
 
@@ -151,7 +156,7 @@ def make_route(
     return Route(
         steps,
         tuple(schedulers[name] for name in _parallel(links, entry)),
-        tuple(step.scheduler for step in steps[1:]) if is_chain else None,
+        is_chain,
         _hops(steps) if plain else None,
     )
 

@@ -68,9 +68,9 @@ def enter(
             node.push(entry)
 
 
-def held_here(node: Node) -> bool:
-    """Tell whether the calling thread, or one that waits for it, runs a batch of the node."""
-    me = get_ident()
+def held_here(node: Node, ident: int | None = None) -> bool:
+    """Tell whether a thread (the calling one), or one that waits for it, runs a batch of the node."""
+    me = ident or get_ident()
     if not waited_for(me):
         return any(one.ident == me and one.holder is not None for one in node.every)
     runners = [one.ident for one in node.every if one.holder is not None]

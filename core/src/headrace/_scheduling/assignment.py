@@ -49,6 +49,12 @@ class Assignment:
         if self._pressure:
             self._pressure -= 1
 
+    def leaves_to_workers(self, instance: Instance) -> bool:
+        """Tell whether workers run the next batch of an instance, and no caller that waits does."""
+        if instance.thread is not None:
+            return True
+        return self._pressure > _SUSTAINED and instance.mean_s >= FAST_S
+
     # Leaving what waits to others.
 
     def _leaves(self, me: Caller, instance: Instance) -> bool:

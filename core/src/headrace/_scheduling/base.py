@@ -16,6 +16,7 @@ from headrace._scheduling.locks import main_thread
 from headrace._scheduling.node import Node
 from headrace._scheduling.process_threads import errands, shared_timer
 from headrace._scheduling.queue import Waits
+from headrace._scheduling.sleeper import Sleeper
 from headrace._scheduling.threads import Caller, Work, cycle_of, waiting
 from headrace.errors import ContractError, InputError, code_of
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from headrace._scheduling.instance import Instance, Limits
     from headrace._scheduling.process_threads import Timer
+    from headrace._scheduling.sleeper import Rest
     from headrace.keys import Request
     from headrace.policies import BatchPolicy, DispatchPolicy
 
@@ -183,23 +185,46 @@ class SchedulerBase:
 
     # Callers that wait.
 
+    @property
+    def served_by_workers(self) -> bool:
+        """Whether workers run what waits here: no caller does, nor is asked when a deadline ends."""
+        return (
+            self._dispatcher.leaves_to_workers(self.instances[0])
+            and self.limits.timeout_ms is None
+            and not self._node.notifies_callers
+        )
+
     def _queue_up(
-        self, request: Request, weight: int, home: SchedulerBase | None, *, internal: bool
-    ) -> None:
-        """Let one request of the calling thread pass the queue; raises its error."""
+        self,
+        request: Request,
+        weight: int,
+        home: SchedulerBase | None,
+        rest: Rest | None,
+        *,
+        internal: bool,
+    ) -> Rest | None:
+        """Let one request of the calling thread pass the queue; raises its error.
+
+        Returns:
+            What is left of ``rest``: the nodes after this one to which nobody has moved it on.
+        """
         entry = Entry(request, weight=weight)
         if home is not None:
             entry.waits = home.waits()
-        if get_ident() == main_thread.ident:
+        me = get_ident()
+        if me == main_thread.ident:
             self.call_many((entry,), internal=internal)
+        elif self.served_by_workers and call_run_here() is None:
+            return Sleeper(me, entry, self, home or self, rest).sleep(internal=internal)
         else:
-            entry.owner = caller = Caller(get_ident(), pending=1)
+            entry.owner = caller = Caller(me, pending=1)
             deadline = self._set_times(entry, self._node.clock())
             caller.runs = deadline is None
             self._wait(caller, (entry,), deadline, internal=internal)
             entry.give_back()
         if entry.error is not None:
             raise entry.take_error()  # type: ignore[misc]
+        return rest
 
     def call_many(
         self,

@@ -23,6 +23,7 @@ from headrace.errors import code_of
 
 if TYPE_CHECKING:
     from headrace._scheduling.instance import IdleList, Instance
+    from headrace._scheduling.sleeper import Rest
     from headrace.keys import Request
 
 
@@ -31,15 +32,16 @@ class Claiming(SchedulerBase):
 
     _sorts = False  # a helper thread is about to put swift instances on their idle list
 
-    def _call_locked(  # noqa: PLR0915 - what is recovered from stands beside what is done
+    def _call_locked(
         self,
         request: Request,
         data: Any,
         weight: int,
         home: SchedulerBase | None,
+        rest: Rest | None,
         *,
         internal: bool,
-    ) -> None:
+    ) -> Rest | None:
         """Run one request on an instance that is claimed under the lock, or let it wait."""
         node = self._node
         error: BaseException | None = None
@@ -51,8 +53,7 @@ class Claiming(SchedulerBase):
                 errands.run(self._recover_claim, request)
                 raise
         if instance is None:
-            self._queue_up(request, weight, home, internal=internal)
-            return
+            return self._queue_up(request, weight, home, rest, internal=internal)
         serial = instance.unqueued
         try:
             error = self._run_alone(instance, request)
@@ -80,6 +81,7 @@ class Claiming(SchedulerBase):
             fail(request, error)
         finally:
             del error  # see `Entry.take_error`
+        return rest
 
     def _claim(self, request: Request, weight: int, home: SchedulerBase | None) -> Instance | None:
         """Claim an instance for a caller's own request, if it may skip the queue."""

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace._scheduling.base import SchedulerBase
+    from headrace._scheduling.sleeper import Rest
     from headrace.keys import Request
 
 
@@ -58,27 +59,35 @@ class FastPath(Claiming):
         self.needs = keys
         self.call = self._call_with_keys  # type: ignore[method-assign]
 
-    def _call_with_keys(self, request: Request, **how: Any) -> None:
+    def _call_with_keys(self, request: Request, **how: Any) -> Rest | None:
         self.checked(request)
-        FastPath.call(self, request, **how)
+        return FastPath.call(self, request, **how)
 
     def call(  # noqa: C901, PLR0912, PLR0915 - each call less in here is felt by every request
-        self, request: Request, *, internal: bool = False, home: SchedulerBase | None = None
-    ) -> None:
+        self,
+        request: Request,
+        *,
+        internal: bool = False,
+        home: SchedulerBase | None = None,
+        rest: Rest | None = None,
+    ) -> Rest | None:
         """Run one request for a caller that waits without a deadline; raises its error.
 
         Args:
             request: The request.
             internal: It comes from another node of this pipeline, which closing does not refuse.
             home: The node at which it entered, against which its wait here counts.
+            rest: The nodes after this one to which workers may move it on.
+
+        Returns:
+            What is left of ``rest``, from the first node at which the request has not been.
         """
         weight = 1
         if "data" not in request or "request_size" in request:
             weight = self.checked(request)
             if "data" not in request:  # it brings other keys
                 request.pop("result", None)
-                self._call_slowly(request, MISSING, weight, home, internal=internal)
-                return
+                return self._call_slowly(request, MISSING, weight, home, rest, internal=internal)
         data = request["data"]
         if "result" in request:
             del request["result"]
@@ -91,14 +100,12 @@ class FastPath(Claiming):
             and (home is not None or self._quota.count < self.limits.queue_size)
             and (not self._linger or len(idle[0]) == len(self.instances))
         ):
-            self._call_slowly(request, data, weight, home, internal=internal)
-            return
+            return self._call_slowly(request, data, weight, home, rest, internal=internal)
         try:
             # Off the idle list and into the name in one step: an interrupt loses nothing.
             (instance,) = map(_take, idle)
         except IndexError:  # another caller was quicker
-            self._call_slowly(request, data, weight, home, internal=internal)
-            return
+            return self._call_slowly(request, data, weight, home, rest, internal=internal)
         error: BaseException | None = None
         try:
             # atomic: an interrupt finds the whole claim, and so does `statistics`.
@@ -151,12 +158,13 @@ class FastPath(Claiming):
             self._recovered(instance, request, raised)
             raise
         if not live:
-            self._call_slowly(request, data, weight, home, internal=internal)
-        elif error is not None:
+            return self._call_slowly(request, data, weight, home, rest, internal=internal)
+        if error is not None:
             try:
                 fail(request, error)
             finally:
                 del error  # see `Entry.take_error`
+        return rest
 
     def _call_slowly(
         self,
@@ -164,9 +172,10 @@ class FastPath(Claiming):
         data: Any,
         weight: int,
         home: SchedulerBase | None,
+        rest: Rest | None,
         *,
         internal: bool,
-    ) -> None:
+    ) -> Rest | None:
         """Run one request that finds no swift instance idle."""
         if get_ident() != main_thread.ident:
             if holds_a_lock():
@@ -174,18 +183,19 @@ class FastPath(Claiming):
             if near_stack_end():
                 raise no_room()
             if self._unqueued_max and self._node.has_idle:
-                self._call_locked(request, data, weight, home, internal=internal)
-            else:
-                self._queue_up(request, weight, home, internal=internal)
-        elif data is MISSING or not self._call_in_main(request, data, weight, home):
+                return self._call_locked(request, data, weight, home, rest, internal=internal)
+            return self._queue_up(request, weight, home, rest, internal=internal)
+        if data is MISSING or not self._call_in_main(request, data, weight, home):
             try:
                 if self._unqueued_max and data is not MISSING:
-                    errand(self._call_locked, request, data, weight, home, internal=internal)
+                    locked = self._call_locked
+                    errand(locked, request, data, weight, home, None, internal=internal)
                 else:
-                    self._queue_up(request, weight, home, internal=internal)
+                    self._queue_up(request, weight, home, None, internal=internal)
             except BaseException as raised:
                 restore(request, data, raised)
                 raise
+        return rest
 
     def _call_in_main(
         self, request: Request, data: Any, weight: int, home: SchedulerBase | None

@@ -8,7 +8,7 @@ on an idle list are taken without it. The main thread never takes it. The parts,
 - `node`: what the parts share, the one outcome of every request, and the section under the lock;
 - `admission`: who is let into the queue; `batch`: running one batch;
 - `dispatch`: which batch is due, on which instance; `assignment`: which thread runs it;
-- `driving`: those threads;
+- `driving`: those threads; `sleeper`: callers that leave all to them, along a chain of nodes;
 - `base`: callers that wait; `claiming`, `fast_path`: callers that find an instance free;
 - here: owners that do not wait; new instances in place of the old ones; the end; statistics.
 """

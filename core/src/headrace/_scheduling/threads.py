@@ -58,15 +58,30 @@ class Work(NamedTuple):
 _kept = threading.local()
 
 
-def _signal_of_this_thread() -> Signal:
-    """Give the signal that the calling thread keeps to sleep on, whatever it waits for."""
-    signal: Signal | None = getattr(_kept, "signal", None)
-    _kept.signal = None  # a wait inside the wait has a signal of its own
+def kept_signal(back: Signal | None = None) -> Signal:
+    """Give the signal that the calling thread keeps to sleep on, whatever it waits for.
+
+    Args:
+        back: The signal that it has slept on, kept for the next time; None takes one.
+    """
+    signal: Signal | None = back or getattr(_kept, "signal", None)
+    _kept.signal = back  # a wait inside the wait has a signal of its own
     return signal or Signal()
 
 
+class Blocked:
+    """A thread that waits for the outcome of its own requests.
+
+    Attributes:
+        ident: Identifier of the thread.
+    """
+
+    __slots__ = ()
+    ident: int
+
+
 @dataclass(eq=False, slots=True)
-class Caller:
+class Caller(Blocked):
     """A thread that waits for the outcome of its own requests and may run batches meanwhile.
 
     Attributes:
@@ -96,7 +111,7 @@ class Caller:
     wake_at: float | None = None
     node: NodeView | None = None
     foreign_until: float | None = None
-    signal: Signal = field(default_factory=_signal_of_this_thread)
+    signal: Signal = field(default_factory=kept_signal)
     groups: dict[Entry, list[Entry]] | None = None
 
     def places(self) -> tuple[Place, ...]:
@@ -107,7 +122,7 @@ class Caller:
 
     def end(self) -> None:
         """Keep the signal for the next time that this thread waits."""
-        _kept.signal = self.signal
+        kept_signal(self.signal)
 
     @property
     def done(self) -> bool:
@@ -260,7 +275,7 @@ def served_here(ident: int) -> set[int]:
         for thread in served_by(left.pop()) - found:
             found.add(thread)
             for entries in batches_run.get(thread, ()):
-                left += [e.owner.ident for e in entries if isinstance(e.owner, Caller)]
+                left += [e.owner.ident for e in entries if isinstance(e.owner, Blocked)]
     return found
 
 
@@ -287,11 +302,25 @@ def noted(waiter: Waiter) -> Iterator[None]:
         reset(waiting, me, outer)
 
 
-def cycle_of(waiter: Waiter) -> str | None:
-    """Give the node for which the calling thread would wait for ever, None for none.
+def may_be_cycle(node: NodeView) -> bool:
+    """Tell whether any instance of a node is held by a thread that waits, or that others wait for."""
+    if any_calls():
+        return True
+    for one in node.every:  # noqa: SIM110 - a generator costs every request more
+        if one.ident in waiting:
+            return True
+    return False
+
+
+def cycle_of(waiter: Waiter, ident: int | None = None) -> str | None:
+    """Give the node for which a thread would wait for ever, None for none.
 
     It waits in a cycle when all instances that could serve it are held by threads that wait
     likewise, and one of them is this thread or waits for what it does.
+
+    Args:
+        waiter: What the thread waits for.
+        ident: The thread; None for the calling one.
     """
     places = waiter.places()
     holders = [one.ident for node, _ in places for one in node.every]
@@ -300,7 +329,7 @@ def cycle_of(waiter: Waiter) -> str | None:
     if not any(_needs(ident) for ident in holders):
         return None
     for node, what in places:
-        search = _Search(served_here(get_ident()))
+        search = _Search(served_here(ident or get_ident()))
         if search.blocked(node, what) and search.reached:
             return node.name
     return None

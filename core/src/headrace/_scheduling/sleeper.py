@@ -1,0 +1,209 @@
+"""A caller that sleeps while workers take its request on: through one node, or along a chain of nodes.
+
+Where workers (runners, or the threads that own instances) serve a queue, the caller runs nothing
+itself. So it need not wake up between two nodes that are served so: the thread that has run its request at
+one puts it into the queue of the next, and wakes the caller at the end of the way, or with its error.
+
+Two threads meet here. A worker moves the request on while the caller is interrupted and withdraws it:
+the worker notes the next entry in `Sleeper.at` first and looks at `Sleeper.withdrawn` then, under the
+lock of the next node; the caller sets `withdrawn` first and reads `at` then. Either the worker sees that
+the request is withdrawn and settles the entry, or the caller finds the entry and takes it back. In both
+orders the last entry is settled once, and whoever is notified of that sets `over`: for this the caller
+waits, so that no other thread changes its dict any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace._scheduling.admission import enter, held_here, interrupted, refuse
+from headrace._scheduling.calls import reset
+from headrace._scheduling.entry import DONE, NEW, OUTSIDE, QUEUED, RUNNING, Entry
+from headrace._scheduling.threads import Blocked, cycle_of, kept_signal, may_be_cycle, waiting
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from headrace._scheduling.dispatch import Dispatcher
+    from headrace._scheduling.node import Node
+    from headrace._scheduling.queue import Waits
+    from headrace._scheduling.threads import Place
+
+    Rest: TypeAlias = "tuple[Any, Rest | None]"
+    """The schedulers yet to come on a chain: the next one, and the rest after it; None for none."""
+
+
+class Queued(Protocol):
+    """The scheduler of a node of a chain, as far as a `Sleeper` knows it."""
+
+    _node: Node
+    _dispatcher: Dispatcher
+    outside: Any
+
+    @property
+    def served_by_workers(self) -> bool:
+        """Whether workers run what waits there, and no caller does."""
+
+    def checked(self, request: Any) -> int:
+        """Check a request on entry and give its weight."""
+
+    def waits(self, *, entered: bool = True) -> Waits:
+        """Count the waits of a request that enters here, at all nodes, as one."""
+
+    def let_in(self) -> None:
+        """Let in who waits for room."""
+
+    def _make_room(self) -> None:
+        """Give what is due to free instances."""
+
+
+class Sleeper(Blocked):
+    """A caller without deadline that sleeps until its request has ended or is to be taken on by itself.
+
+    Args:
+        ident: Identifier of the thread.
+        entry: New, at the first node.
+        scheduler: That of the first node.
+        home: The node at which the request entered.
+        rest: The nodes after it that the request may be moved on to.
+
+    Attributes:
+        at: The node at which the request is or was last, its entry there, and the nodes after it.
+        over: Whether nobody moves the request on any more: the entry in `at` has its outcome.
+        withdrawn: Whether the caller was interrupted.
+    """
+
+    __slots__ = ("_home", "_signal", "at", "ident", "over", "withdrawn")
+
+    def __init__(
+        self, ident: int, entry: Entry, scheduler: Queued, home: Queued, rest: Rest | None
+    ) -> None:
+        self.ident = ident
+        self.at = (scheduler, entry, rest)
+        self.over = False
+        self.withdrawn = False
+        self._home = home
+        self._signal = kept_signal()
+        entry.owner = self
+
+    def places(self) -> tuple[Place, ...]:
+        """Give where its request waits or runs; nowhere while a thread moves it on."""
+        scheduler, entry, _ = self.at
+        return ((scheduler._node, self),) if entry.state in (QUEUED, OUTSIDE, RUNNING) else ()
+
+    def sleep(self, *, internal: bool) -> Rest | None:
+        """Let the request in, and sleep until its way is over; raises its error.
+
+        Args:
+            internal: It comes from another node of this pipeline, which closing does not refuse.
+
+        Returns:
+            The nodes that it has not come to: the caller takes it there.
+        """
+        me = self.ident
+        outer = waiting.get(me)
+        waiting[me] = self
+        try:
+            self._enter(internal=internal)
+            while not self.over:
+                self._signal.sleep()
+        except BaseException as interrupt:
+            try:
+                interrupt.abandoned = self._withdraw()  # type: ignore[attr-defined]
+            except BaseException as second:
+                second.abandoned = True  # type: ignore[attr-defined]
+                raise
+            raise
+        finally:
+            reset(waiting, me, outer)
+        kept_signal(self._signal)
+        _, entry, rest = self.at
+        entry.give_back()
+        if entry.error is not None:
+            raise entry.take_error()  # type: ignore[misc]
+        return rest
+
+    def finished(self, entry: Entry) -> None:
+        """Move the request on to the next node, or wake the caller. A second time changes nothing."""
+        if self.at[1] is entry and (self.over or not self._goes_on(entry)):
+            self.over = True
+            self._signal.wake()
+        else:
+            self._enter(internal=True)
+        if self._home.outside:
+            self._home.let_in()
+
+    def _goes_on(self, entry: Entry) -> bool:
+        """Hand the request over to the next node if workers serve that, too; tell whether it was done."""
+        _, _, rest = self.at
+        if rest is None or entry.error is not None or self.withdrawn:
+            return False
+        scheduler, after = rest
+        if not scheduler.served_by_workers:
+            return False
+        request = entry.request
+        try:
+            if "result" in request:  # else this thread was hit after it had handed it over
+                request["data"] = request["result"]
+                del request["result"]
+            following = Entry(request, self, weight=scheduler.checked(request))
+        except Exception as error:  # noqa: BLE001 - anybody's dict, or one that the node refuses
+            entry.error = error
+            return False
+        following.waits = self._home.waits()
+        self.at = (scheduler, following, after)
+        return True
+
+    def _enter(self, *, internal: bool) -> None:
+        """Let the entry into the queue of its node; a second time does nothing."""
+        scheduler, entry, _ = self.at
+        if entry.state != NEW:
+            return
+        node = scheduler._node
+        entry.arrival = node.clock()
+        with node.section, node.lock:
+            if entry.state != NEW:
+                return
+            usual = (
+                node.refusing is None
+                and not node.lost
+                and (entry.waits is not None or not (node.outside or node.full))
+                and (node.max is None or entry.weight <= node.max)
+            )
+            if self.withdrawn:
+                node.entered += 1
+                node.settle(entry, interrupted(node, running=False))
+            elif usual:
+                node.entered += 1
+                node.push(entry)
+            else:
+                enter(node, [entry], scheduler._make_room, internal=internal)
+            if not usual or node.has_idle:
+                scheduler._dispatcher.dispatch(None)
+            if (
+                may_be_cycle(node)
+                and entry.state in (QUEUED, OUTSIDE)
+                and not node.has_idle
+                and (held_here(node, self.ident) or cycle_of(self, self.ident) is not None)
+            ):
+                refuse(node, [entry])
+
+    def _withdraw(self) -> bool:
+        """Take the request back wherever it is; True if a backend runs on it."""
+        self.withdrawn = True
+        abandoned = False
+        while not self.over:
+            scheduler, entry, _ = self.at
+            node = scheduler._node
+            with node.section, node.lock:
+                if entry.state != DONE:
+                    abandoned = running = entry.state == RUNNING
+                    if entry.state == NEW:
+                        node.entered += 1
+                    node.take_out(entry)
+                    node.settle(entry, interrupted(node, running=running))
+                    node.let_in()
+                    scheduler._dispatcher.dispatch(None)
+            if not self.over:  # another thread moves it on, or is about to say that it is over
+                self._signal.sleep()
+        return abandoned or getattr(self.at[1].error, "abandoned", False) is True
