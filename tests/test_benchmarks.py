@@ -58,6 +58,16 @@ def test_instances_measures_every_setting_beside_one_shared_session(tmp_path):
     assert all(load["rps"] > 0 for found in loads.values() for load in found)
 
 
+def test_cores_measures_threads_beside_processes(tmp_path):
+    pytest.importorskip("onnx")
+    _, figures = run("benchmarks.cores", tmp_path, "--networks", "light", "--clients", "2")
+    sides = {"threads", "Process", "independent processes", "ProcessPoolExecutor"}
+    assert set(figures["light"]) == sides
+    assert all(load["rps"] > 0 for loads in figures["light"].values() for load in loads)
+    trip = figures["60 kB there and back"]
+    assert all(load["p50_us"] > 0 for loads in trip.values() for load in loads)
+
+
 def test_jpeg_http_says_which_server_it_leaves_out(tmp_path):
     pytest.importorskip("onnx")
     text, figures = run("benchmarks.jpeg_http", tmp_path, "--clients", "2")
