@@ -473,3 +473,43 @@ def test_a_pipeline_that_was_given_stays_open():
         with Server({"m": pipe}, port=0) as server:
             assert httpx.post(f"{server.url}/run/m", content=b"a").json() == {"result": "a"}
         assert pipe({"data": 1})["result"] == 1
+
+
+def test_the_openapi_document_says_what_the_server_takes(serving):
+    import jsonschema
+
+    server = serving(
+        {"m": FP32, "any:2": {"backend": "Identity"}, "any:3": {"backend": "Identity"}}
+    )
+    told = httpx.get(f"{server.url}/openapi.json").json()
+    assert told["openapi"].startswith("3.1")
+    assert {"/run/any", "/v2/models/any/infer", "/v2/models/any/versions/2/infer"} <= set(
+        told["paths"]
+    )
+    assert "/run/m" not in told["paths"]
+    for path, methods in told["paths"].items():
+        if "get" in methods:
+            assert httpx.get(f"{server.url}{path}").status_code == 200
+    body = told["paths"]["/v2/models/m/infer"]["post"]["requestBody"]["content"]
+    schema = body["application/json"]["schema"]
+    x = {"name": "x", "shape": [1, 16], "datatype": "FP32", "data": [0.5] * 16}
+    cases = [
+        ({"inputs": [x]}, 200), ({"inputs": []}, 400), ({"inputs": [x], "more": 1}, 400),
+        ({"inputs": [{**x, "shape": [1, 15]}]}, 400), ({"inputs": [{**x, "datatype": "FP64"}]}, 400),
+        ({"inputs": [x], "outputs": [{"name": "z"}]}, 400), ({"inputs": [x], "id": "r"}, 200),
+    ]  # fmt: skip
+    error = jsonschema.Draft202012Validator(told["components"]["schemas"]["Error"])
+    for sent, status in cases:
+        answer = httpx.post(f"{server.url}/v2/models/m/infer", json=sent)
+        assert answer.status_code == status
+        assert jsonschema.Draft202012Validator(schema).is_valid(sent) is (status == 200)
+        assert status == 200 or error.is_valid(answer.json())
+
+
+def test_the_page_of_documentation_asks_no_other_server(serving):
+    server = serving({"m": FP32, "any": {"backend": "Identity"}})
+    answer = httpx.get(f"{server.url}/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "any, version 1" in answer.text
+    assert "[-1, 16]" in answer.text
+    assert "//" not in answer.text

@@ -44,6 +44,7 @@ DATATYPES: Final = {
 """Datatypes of the protocol and the dtype that holds them; of BF16 numpy holds the bits alone."""
 
 _NAMES: Final = {dtype.name: name for name, dtype in DATATYPES.items() if name != "BF16"}
+_BY_DTYPE: Final = {dtype: name for name, dtype in DATATYPES.items() if name != "BF16"}
 _ONLY_BINARY: Final = ("FP16", "BF16")
 _LENGTH: Final = struct.Struct("<I")
 
@@ -57,6 +58,9 @@ def of_dtype_name(name: str) -> str | None:
 
 def datatype_of(array: NDArray[Any]) -> str | None:
     """Give the datatype of an array; None if the protocol has none for it."""
+    found = _BY_DTYPE.get(array.dtype)  # the name of a dtype is made anew each time
+    if found is not None:
+        return found
     if array.dtype.kind in "SU":
         return "BYTES"
     return of_dtype_name(array.dtype.name)

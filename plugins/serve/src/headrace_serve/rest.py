@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from headrace.errors import ClosedError, HeadraceError, InputError
-from headrace_serve import described
+from headrace_serve import described, openapi
 from headrace_serve.errors import NotAllowedError, UnsupportedError, refusal
 from headrace_serve.exchange import DisconnectedError, Exchange, Reply
 from headrace_serve.models import build_models
@@ -80,6 +80,8 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
         routes=[
             *per_model("POST", "/infer", _infer, "infer"),
             route("POST", "/run/{model}", run, "infer"),
+            route("GET", "/openapi.json", _openapi),
+            route("GET", "/docs", _docs),
             route("GET", "/v2", _server),
             route("GET", "/v2/", _server),
             route("GET", "/v2/health/live", _live, None),
@@ -181,6 +183,15 @@ def _find(exchange: Exchange, service: Service) -> Any:
 
 async def _server(_: Exchange) -> Reply:
     return Reply.json(described.server_metadata())
+
+
+async def _openapi(exchange: Exchange) -> Reply:
+    return Reply.json(openapi.document(exchange.service.models))
+
+
+async def _docs(exchange: Exchange) -> Reply:
+    text = openapi.page(exchange.service.models).encode()
+    return Reply(200, [text], "text/html; charset=utf-8")
 
 
 async def _live(_: Exchange) -> Reply:

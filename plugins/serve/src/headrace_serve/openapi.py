@@ -1,0 +1,190 @@
+"""The OpenAPI document of what is served, and a page of documentation that needs no network."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING, Any
+
+from headrace_serve.described import server_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace_serve.models import Catalogue, Model
+    from headrace_serve.signature import Port
+
+__all__ = ["document", "page"]
+
+_ERROR = {"$ref": "#/components/schemas/Error"}
+_STATUSES = {
+    "400": "The request is wrong.",
+    "404": "There is no such model or version.",
+    "413": "The body is too large.",
+    "429": "The queue is full; see Retry-After.",
+    "500": "The pipeline failed.",
+    "503": "The server is shutting down; see Retry-After.",
+    "504": "The time is over.",
+}
+
+
+def document(models: Catalogue) -> dict[str, Any]:
+    """Give the document: every version of every model with its inputs and outputs."""
+    about = server_metadata()
+    paths: dict[str, Any] = {
+        "/v2": _get("Name, version and extensions of the server"),
+        "/v2/health/live": _get("Whether the server runs"),
+        "/v2/health/ready": _get("Whether it accepts requests"),
+        "/v2/repository/index": {"post": _operation("The models and their state")},
+        "/v2/models/stats": _get("Statistics of all models"),
+    }
+    for model in models:
+        places = [f"/v2/models/{model.name}/versions/{model.version}"]
+        if models.find(model.name) is model:
+            places.insert(0, f"/v2/models/{model.name}")
+        for place in places:
+            paths[place] = _get(f"Metadata of {model.name}")
+            for end in ("ready", "config", "stats"):
+                paths[f"{place}/{end}"] = _get(f"{model.name}: {end}")
+            paths[f"{place}/infer"] = {"post": _infer(model)}
+        if len(places) == 2 and _takes_a_file(model):
+            paths[f"/run/{model.name}"] = {"post": _run(model)}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": about["name"], "version": about["version"]},
+        "paths": paths,
+        "components": {"schemas": {"Error": _error()}},
+    }
+
+
+def _takes_a_file(model: Model) -> bool:
+    ports = list(model.signature.inputs.values())
+    return len(ports) == 1 and ports[0].each and ports[0].datatype == "BYTES"
+
+
+def _operation(summary: str, ok: dict[str, Any] | None = None) -> dict[str, Any]:
+    content = {"application/json": {"schema": _ERROR}}
+    responses: dict[str, Any] = {"200": {"description": "Done."}}
+    if ok is not None:
+        responses["200"]["content"] = {"application/json": {"schema": ok}}
+    for status, told in _STATUSES.items():
+        responses[status] = {"description": told, "content": content}
+    return {"summary": summary, "responses": responses}
+
+
+def _get(summary: str) -> dict[str, Any]:
+    return {"get": _operation(summary)}
+
+
+def _infer(model: Model) -> dict[str, Any]:
+    inputs = [_tensor(port) for port in model.signature.inputs.values()]
+    outputs = {"enum": list(model.signature.outputs)}
+    schema = {
+        "type": "object",
+        "required": ["inputs"],
+        "additionalProperties": False,
+        "properties": {
+            "id": {"type": "string"},
+            "parameters": {"type": "object"},
+            "inputs": {
+                "type": "array",
+                "items": {"oneOf": inputs},
+                "minItems": len(inputs),
+                "maxItems": len(inputs),
+            },
+            "outputs": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["name"],
+                    "additionalProperties": False,
+                    "properties": {"name": outputs, "parameters": {"type": "object"}},
+                },
+            },
+        },
+    }
+    made = _operation(f"Run {model.name} version {model.version}", {"type": "object"})
+    made["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return made
+
+
+def _tensor(port: Port) -> dict[str, Any]:
+    axes = [{"type": "integer", "minimum": 0} if n < 0 else {"const": n} for n in port.shape]
+    return {
+        "type": "object",
+        "required": ["name", "shape", "datatype", "data"],
+        "additionalProperties": False,
+        "properties": {
+            "name": {"const": port.name},
+            "datatype": {"const": port.datatype},
+            "shape": {
+                "type": "array",
+                "prefixItems": axes,
+                "minItems": len(axes),
+                "maxItems": len(axes),
+            },
+            "data": {"type": "array"},
+        },
+    }
+
+
+def _run(model: Model) -> dict[str, Any]:
+    made = _operation(f"Run {model.name} on one file", {"type": "object"})
+    made["requestBody"] = {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+    made["parameters"] = [
+        {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0}}
+        for name in ("timeout", "priority")
+    ]
+    return made
+
+
+def _error() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["error", "code", "node", "id"],
+        "properties": {
+            "error": {"type": "string"},
+            "code": {"type": "string"},
+            "node": {"type": ["string", "null"]},
+            "id": {"type": "string"},
+        },
+    }
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>headrace-serve</title>
+<style>body{{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}}
+code,pre{{background:#f3f3f3;padding:.1em .3em}}td{{padding:.2em 1em .2em 0}}</style>
+<h1>headrace-serve {version}</h1>
+<p>The Open Inference Protocol; its description is in <a href="openapi.json">openapi.json</a>.</p>
+{models}
+"""
+_MODEL = """<h2>{name}, version {version}</h2>
+<p><code>POST /v2/models/{name}/versions/{version}/infer</code></p>
+<table>{rows}</table>
+"""
+_FORM = """<p><code>POST /run/{name}</code></p>
+<p><input type="file" onchange="fetch('run/{name}',{{method:'POST',body:this.files[0]}})
+.then(answer=>answer.text()).then(text=>this.nextElementSibling.textContent=text)"><pre></pre></p>
+"""
+
+
+def page(models: Catalogue) -> str:
+    """Give a page of HTML: what each model takes and gives, and where it takes a file, a form."""
+    parts = []
+    for model in models:
+        rows = _rows("input", model.signature.inputs.values())
+        rows += _rows("output", model.signature.outputs.values())
+        parts.append(_MODEL.format(name=model.name, version=model.version, rows=rows))
+        if models.find(model.name) is model and _takes_a_file(model):
+            parts.append(_FORM.format(name=model.name))
+    return _PAGE.format(version=server_metadata()["version"], models="".join(parts))
+
+
+def _rows(kind: str, ports: Iterable[Port]) -> str:
+    return "".join(
+        f"<tr><td>{kind}<td>{html.escape(port.name)}<td>{port.datatype}<td>{list(port.shape)}"
+        for port in ports
+    )
