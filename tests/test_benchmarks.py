@@ -41,6 +41,16 @@ def test_jpeg_onnx_measures_clients_and_lists(tmp_path):
     assert set(lists["ratio"]) == {side for side in lists["loads"] if side.startswith("headrace")}
 
 
+def test_observe_trace_measures_samples_beside_no_probe(tmp_path):
+    pytest.importorskip("onnx")
+    _, figures = run("benchmarks.observe_trace", tmp_path)
+    assert figures["jpeg"]["ratio"]["no probe"] == 1.0
+    assert set(figures["request"]["more_us"]) == set(figures["jpeg"]["ratio"])
+    assert 0 < figures["long"]["file_bytes"] <= figures["long"]["max_bytes"]
+    assert len(figures["long"]["memory_bytes"]) == 10
+    assert figures["long"]["errors"] == 0
+
+
 def test_cv_words_measures_every_word_beside_opencv(tmp_path):
     pytest.importorskip("cv2")
     text, figures = run("benchmarks.cv_words", tmp_path)

@@ -59,6 +59,7 @@ class TraceStore:
         max_bytes: The size that the file does not pass.
 
     Attributes:
+        folder: Where its files are until the end; removed then.
         horizon_ns: What began before it is gone.
 
     Raises:
@@ -69,7 +70,7 @@ class TraceStore:
         self._path = path
         self._max_bytes = max_bytes
         self._segment_bytes = min(_LARGEST_SEGMENT, max_bytes // _SEGMENTS)
-        self._folder = Path(tempfile.mkdtemp(prefix=f".{path.stem}-", dir=path.parent))
+        self.folder = Path(tempfile.mkdtemp(prefix=f".{path.stem}-", dir=path.parent))
         self._segments: deque[_Segment] = deque()
         self._made = 0
         self._bytes = 0
@@ -92,7 +93,7 @@ class TraceStore:
         last_ns = max(one.start_ns - one.minus_duration_ns for one in events)
         events.sort()
         self._made += 1
-        path = self._folder / f"{self._made}"
+        path = self.folder / f"{self._made}"
         with path.open("w", encoding="ascii") as file:
             file.writelines(f"{a} {b} {c} {text}\n" for a, b, c, text in events)
         self._segments.append(_Segment(path, size, last_ns))
@@ -128,7 +129,7 @@ class TraceStore:
 
     def discard(self) -> None:
         """Remove everything but the file."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write(self, part: Path, head: Sequence[str], tail: str) -> None:
         with ExitStack() as stack:

@@ -14,7 +14,6 @@ import headrace
 from headrace.errors import SetupError
 from headrace_observe.extras import library
 from headrace_observe.recording import Recording
-from headrace_observe.trace_events import ElementHeard, SpanHeard
 
 if TYPE_CHECKING:
     import os
@@ -107,8 +106,7 @@ class Trace:
             self._nvtx.pop_range(domain="headrace")
         recording = self._recording
         if recording is not None:
-            heard = ElementHeard(element, size, started, ended, threading.get_ident())
-            recording.inside(node, instance, heard)
+            recording.element(node, instance, element, size, started, ended)
 
     def span_done(
         self,
@@ -123,7 +121,7 @@ class Trace:
         """Note what a backend reports."""
         recording = self._recording
         if recording is not None:
-            recording.inside(node, instance, SpanHeard(element, name, started, ended, track))
+            recording.span(node, instance, element, name, started, ended, track)
 
     def batch_ran(self, record: BatchRecord) -> None:
         """Note a batch."""

@@ -1,0 +1,78 @@
+"""docs/operating.md is followed: its files are written, its commands run, its alarms compared with a scrape."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import cv2
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return one.getsockname()[1]
+
+
+def commands(port):
+    lines = "".join(blocks("console")).replace("9464", str(port)).splitlines()
+    return [shlex.split(line.removeprefix("$ ")) for line in lines]
+
+
+def run(*args, cwd):
+    args = [sys.executable, "-m", *args] if args[0] == "headrace" else [sys.executable, *args[1:]]
+    return subprocess.run(args, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_the_page_is_followed(tmp_path):
+    port = free_port()
+    (configuration,), (service,) = blocks("toml"), blocks("python")
+    (tmp_path / "thumbs.toml").write_text(configuration.replace("9464", str(port)))
+    (tmp_path / "service.py").write_text(service)
+    (tmp_path / "photos").mkdir()
+    for k in range(6):
+        picture = np.full((90, 120, 3), 40 * k, np.uint8)
+        cv2.imwrite(str(tmp_path / "photos" / f"{k}.jpg"), picture)
+    top, trace, serve = commands(port)
+    done = run(*trace, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "6 requests: 6 ok" in done.stderr
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    process = subprocess.Popen(
+        [sys.executable, *serve[1:]],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout.readline() == "serving\n"
+        shown = run(*top, "--every", "0.1", "--count", "1", cwd=tmp_path)
+        assert shown.returncode == 0, shown.stderr
+        assert "ready" in shown.stdout
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    finally:
+        _, said = process.communicate("", timeout=60)
+    assert process.returncode == 0, said
+    logged = [json.loads(line) for line in said.splitlines()]
+    assert any(f":{port}/metrics" in one["message"] for one in logged)
+    assert json.loads((tmp_path / "now.json").read_text())["traceEvents"]
+    (alarms,) = blocks("yaml")
+    known = {s.name for family in text_string_to_metric_families(text) for s in family.samples}
+    assert set(re.findall(r"headrace_\w+", alarms)) <= known
