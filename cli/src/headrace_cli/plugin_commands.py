@@ -19,7 +19,8 @@ __all__ = ["KNOWN_COMMANDS", "as_command", "command_named", "commands_of_plugins
 
 KNOWN_COMMANDS = {
     **dict.fromkeys(
-        ("bench", "gpus", "report", "simulate", "top", "trace", "tune"), "headrace-observe"
+        ("bench", "gpus", "inspect", "report", "simulate", "top", "trace", "tune"),
+        "headrace-observe",
     ),
     "serve": "headrace-serve",
     "trt": "headrace-trt",

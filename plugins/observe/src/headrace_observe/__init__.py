@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace_observe.bench import Benchmark
+    from headrace_observe.gpu import gpus
+    from headrace_observe.inspecting import inspect
     from headrace_observe.logs import setup_logging
     from headrace_observe.otel import OpenTelemetry
     from headrace_observe.prometheus import Prometheus
+    from headrace_observe.timer import Timer
     from headrace_observe.tracing import Trace, trace
 
 __version__ = "0.1.0"
@@ -23,6 +26,9 @@ _HOME = {
     "OpenTelemetry": "otel",
     "Prometheus": "prometheus",
     "Trace": "tracing",
+    "Timer": "timer",
+    "gpus": "gpu",
+    "inspect": "inspecting",
     "setup_logging": "logs",
     "trace": "tracing",
 }
@@ -31,8 +37,11 @@ __all__ = [
     "Benchmark",
     "OpenTelemetry",
     "Prometheus",
+    "Timer",
     "Trace",
     "__version__",
+    "gpus",
+    "inspect",
     "setup_logging",
     "trace",
 ]

@@ -1,0 +1,54 @@
+"""``headrace gpus``: the GPUs of this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace_cli.arguments import Json
+from headrace_cli.console import OK, print_message
+from headrace_observe.commands.shared import print_document, print_table
+from headrace_observe.gpu import gpus as found_gpus
+
+__all__ = ["gpus"]
+
+_HEADINGS = ("GPU", "name", "memory used", "memory", "use", "temperature", "processes")
+
+
+def gpus(json: Json = False) -> int:
+    """List the NVIDIA GPUs of this machine: name, memory, use, temperature, processes.
+
+    Without one, nothing is listed, and --json prints an empty list. Needs nvidia-ml-py, the extra
+    `headrace-observe[gpu]`, where there is a GPU.
+
+    \b
+    Examples:
+      headrace gpus
+      headrace gpus --json
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    found = found_gpus()
+    if json:
+        print_document({"gpus": found})
+    elif not found:
+        print_message("there is no NVIDIA GPU here, or no driver for it")
+    else:
+        print_table(_HEADINGS, [_cells(one) for one in found])
+    return OK
+
+
+def _cells(one: dict[str, Any]) -> list[str]:
+    def shown(value: Any, unit: str = "") -> str:
+        return "-" if value is None else f"{value}{unit}"
+
+    def mib(value: int | None) -> str:
+        return "-" if value is None else f"{value / 2**20:.0f} MiB"
+
+    processes = [f"{p['pid']} ({mib(p['memory_bytes'])})" for p in one["processes"]]
+    return [
+        str(one["index"]),
+        shown(one["name"]),
+        mib(one["memory_used_bytes"]),
+        mib(one["memory_total_bytes"]),
+        shown(one["utilisation_percent"], " %"),
+        shown(one["temperature_c"], " °C"),
+        ", ".join(processes) or "-",
+    ]

@@ -1,0 +1,104 @@
+"""``headrace inspect``: one backend by itself."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Optional
+
+import typer
+
+import headrace
+from headrace.errors import InputError
+from headrace_cli.arguments import Json, NoImport, Settings
+from headrace_cli.building import printing_warnings
+from headrace_cli.console import FAILED, OK, print_data
+from headrace_cli.source import hinting_at_a_file, source_of
+from headrace_observe.commands.shared import (
+    positive_numbers,
+    print_document,
+    print_table,
+    samples_of,
+)
+from headrace_observe.inspecting import inspect as inspected
+from headrace_observe.layered import layered
+
+__all__ = ["inspect"]
+
+
+def inspect(  # noqa: PLR0913, PLR0917 - one per option
+    expression: Annotated[
+        str, typer.Argument(metavar="EXPRESSION", help="An expression, or a TOML file of one node.")
+    ],
+    inputs: Annotated[
+        Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
+        typer.Argument(metavar="[INPUT]...", help="Files, as `headrace run` takes them."),
+    ] = None,
+    data: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--data", metavar="DTYPE:SHAPE", help="Random arrays, as float32:3x224x224."),
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option("--repeat", min=1, help="Timed runs per batch size.")
+    ] = 100,
+    warm_up: Annotated[int, typer.Option("--warm-up", min=0, help="Runs before them.")] = 10,
+    sizes: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--sizes",
+            metavar="N,...",
+            help="Batch sizes.",
+            show_default="powers of two within the range, up to 32",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of random arrays.")] = 0,
+    json: Json = False,
+    settings: Settings = None,
+    no_import: NoImport = False,
+) -> int:
+    """Run one backend, or one expression, by itself: time per batch size, shapes, memory.
+
+    The clock covers the call of the built instance with a batch; there is no queue and nobody else.
+
+    \b
+    Examples:
+      headrace inspect "ResizeMat(64,64)" --data uint8:480x640x3
+      headrace inspect "S[DecodeMat,ResizeMat(64,64)]" photos/ --sizes 1,8 --json
+      headrace inspect OnnxTensor --set model=light.onnx --data float32:3x224x224
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    samples = samples_of(inputs or (), data or (), seed)
+    counts = None
+    if sizes is not None:
+        counts = [int(one) for one in positive_numbers(sizes, "--sizes", whole=True)]
+    source = source_of(expression, settings or ())
+    with printing_warnings(), hinting_at_a_file(expression):
+        # Says what is wrong, and refuses imports, before anything is built.
+        headrace.PipelineConfig.load(source, allow_import=not no_import)
+        try:
+            found = inspected(layered(source), samples, repeat, warm_up, sizes=counts)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+    if json:
+        print_document(found)
+    else:
+        _print(found)
+    return FAILED if any(batch["failed"] for batch in found["batches"]) else OK
+
+
+def _print(found: dict[str, Any]) -> None:
+    for way in ("reads", "writes"):
+        for key, text in found[way].items():
+            print_data(f"{way} {key}: {text}")
+    for key, value in found["built"].items():
+        print_data(f"built {key}: {value}")
+    rows = []
+    for batch in found["batches"]:
+        latency = batch["latency_ms"]
+        failed = ", ".join(f"{code} {count}" for code, count in batch["failed"].items())
+        cells = [f"{latency[name]:.3f}" for name in ("mean", "p50", "p99", "max")]
+        rows.append([str(batch["size"]), *cells, f"{batch['per_item_ms']:.4f}", failed or "0"])
+    print_table(("batch", "mean ms", "p50 ms", "p99 ms", "max ms", "ms per item", "failed"), rows)
+    print_data(f"The clock: {found['clock']}.")
+    for kind, called in (("host_bytes", "host memory"), ("gpu_bytes", "GPU memory")):
+        values = found["memory"][kind]
+        if values["before"] is not None:
+            shown = [f"{values[when] / 2**20:.0f} MiB" for when in ("before", "built", "run")]
+            print_data(f"{called}: {shown[0]} before, {shown[1]} built, {shown[2]} after the runs")

@@ -1,0 +1,184 @@
+"""One backend by itself: time per batch size, what goes in and comes out, memory, what was built."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import MissingDependencyError, code_of
+from headrace_observe.figures import latency_ms
+from headrace_observe.gpu import gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+__all__ = ["inspect"]
+
+_LARGEST = 32
+"""Batches of a backend without a bound are tried up to this size."""
+
+CLOCK = (
+    "the call of the built instance with a batch, in the thread that it belongs to, from before it to "
+    "after its end of the batch; no queue"
+)
+
+
+def inspect(
+    expression: str | Mapping[str, Any],
+    items: Iterable[Any],
+    repeat: int = 100,
+    warm_up: int = 10,
+    *,
+    sizes: Sequence[int] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Any]:
+    """Build one expression and run batches of it, without a pipeline.
+
+    Args:
+        expression: An expression such as ``"ResizeMat(64,64)"``, or a configuration of one node, which
+            may hold options: ``{"backend": "OnnxTensor", "model": "a.onnx"}``.
+        items: Requests, dicts with ``data``, or their ``data`` alone; a batch takes them in turn.
+        repeat: How often each batch size is run and timed.
+        warm_up: How often it is run before.
+        sizes: The batch sizes; default: powers of two within the range, up to 32.
+        clock: Seconds; for tests.
+
+    Returns:
+        ``{"expression", "range", "built", "clock", "reads", "writes", "batches", "memory"}``.
+        ``reads`` and ``writes`` tell per key of a request its dtype and shape, or its type;
+        ``batches`` has per size ``{"size", "ok", "failed", "latency_ms", "per_item_ms"}``;
+        ``memory`` has ``host_bytes`` of the process (None without psutil) and ``gpu_bytes`` of all
+        GPUs (None where that is not known), each before it was built, after, and after the runs.
+
+    Raises:
+        ConfigError: The expression is wrong.
+        SetupError: It could not be built.
+        ValueError: There are no items, or a size is outside of the range.
+    """
+    samples = [_request(item) for item in items]
+    if not samples:
+        raise ValueError("there are no items to run")
+    if repeat < 1 or warm_up < 0:
+        raise ValueError(f"repeat is at least 1, warm_up at least 0; got {repeat} and {warm_up}")
+    source: dict[str, Any] = (
+        {"backend": expression} if isinstance(expression, str) else dict(expression)
+    )
+    node = _node(source)
+    low, high = node["range"] if {"max", "min"} & set(source) else node["tree"]["range"]
+    tried = list(sizes) if sizes is not None else _powers(low, high)
+    wrong = [size for size in tried if size < low or (high is not None and size > high)]
+    if wrong or not tried:
+        most = "any" if high is None else high
+        raise ValueError(f"batches hold {low} to {most} requests here, got {wrong or tried}")
+    if "max" not in source and max(tried) > 1:
+        source["max"] = max(tried)
+    memory = {"before": _memory()}
+    with headrace.plugins.build(source) as built:
+        memory["built"] = _memory()
+        call = built.call
+        batches = [_batch(call, samples, size, repeat, warm_up, clock) for size in tried]
+        answered = _copies(samples, tried[0])
+        outcomes = call(answered)
+        good = [r for r, error in zip(answered, outcomes, strict=True) if error is None]
+        memory["run"] = _memory()
+        described = built.root.describe()
+    kinds = ("host_bytes", "gpu_bytes")
+    return {
+        "expression": node["expression"],
+        "range": [low, high],
+        "built": described,
+        "clock": CLOCK,
+        "reads": {key: _described(value) for key, value in samples[0].items()},
+        "writes": _written(samples[0], good[0]) if good else {},
+        "batches": batches,
+        "memory": {kind: {when: found[kind] for when, found in memory.items()} for kind in kinds},
+    }
+
+
+def _request(item: Any) -> dict[str, Any]:
+    return dict(item) if isinstance(item, dict) and "data" in item else {"data": item}
+
+
+def _node(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what the configuration asks for at its only node."""
+    nodes = headrace.explain(headrace.PipelineConfig.load(source))["nodes"]
+    if len(nodes) != 1:
+        raise ValueError(f"one node was expected, the configuration has {', '.join(nodes)}")
+    (node,) = nodes.values()
+    found: dict[str, Any] = node
+    return found
+
+
+def _powers(low: int, high: int | None) -> list[int]:
+    most = min(high or _LARGEST, max(_LARGEST, low))
+    return sorted({low, most, *(2**k for k in range(most.bit_length()) if low <= 2**k <= most)})
+
+
+def _copies(samples: Sequence[dict[str, Any]], size: int) -> list[dict[str, Any]]:
+    return [dict(samples[k % len(samples)]) for k in range(size)]
+
+
+def _batch(
+    call: Callable[[list[Any]], list[Exception | None]],
+    samples: Sequence[dict[str, Any]],
+    size: int,
+    repeat: int,
+    warm_up: int,
+    clock: Callable[[], float],
+) -> dict[str, Any]:
+    times: list[float] = []
+    failed: dict[str, int] = {}
+    for turn in range(warm_up + repeat):
+        batch = _copies(samples, size)
+        began = clock()
+        outcomes = call(batch)
+        ended = clock()
+        if turn < warm_up:
+            continue
+        times.append(ended - began)
+        for error in outcomes:
+            if error is not None:
+                failed[code_of(error)] = failed.get(code_of(error), 0) + 1
+    found = latency_ms(times)
+    mean = found["mean"] or 0.0
+    return {
+        "size": size,
+        "ok": size * repeat - sum(failed.values()),
+        "failed": failed,
+        "latency_ms": found,
+        "per_item_ms": round(mean / size, 5),
+    }
+
+
+def _written(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        key: _described(value)
+        for key, value in after.items()
+        if key not in before or value is not before[key]
+    }
+
+
+def _described(value: Any) -> str:
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None:
+        device = getattr(value, "device", None)
+        where = f" on {device}" if device is not None and str(device) != "cpu" else ""
+        return f"{str(dtype).rpartition('.')[2]} {list(shape)}{where}"
+    if isinstance(value, (bytes, bytearray, str, list, tuple)):
+        return f"{type(value).__name__} [{len(value)}]"
+    return type(value).__name__
+
+
+def _memory() -> dict[str, int | None]:
+    host: int | None = None
+    with contextlib.suppress(ImportError):
+        host = int(importlib.import_module("psutil").Process().memory_info().rss)
+    try:
+        used = [one["memory_used_bytes"] for one in gpus()]
+    except MissingDependencyError:
+        used = []
+    known = [one for one in used if one is not None]
+    return {"host_bytes": host, "gpu_bytes": sum(known) if known else None}

@@ -1,0 +1,180 @@
+"""A stopwatch for blocks and functions, which may stand inside each other and wait for a device."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace_observe.extras import library
+from headrace_observe.figures import latency_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+__all__ = ["Timer"]
+
+
+class _Active(threading.local):
+    """The timers that run in this thread, the innermost last, each with when it began."""
+
+    def __init__(self) -> None:
+        self.timers: list[tuple[Timer, float]] = []
+
+
+_active = _Active()
+
+
+class Timer:
+    """Time a block, or each call of a function; one object sums up all its runs.
+
+    ::
+
+        load, whole = Timer("load"), Timer("whole")
+        with whole:
+            with load:
+                ...
+        print(whole)  # a line per timer: those that ran inside stand below it, indented
+
+        @Timer("resize")
+        def resize(image): ...
+
+    Args:
+        name: What it is called in the text.
+        device: ``"cuda"`` or ``"cuda:N"``: wait for all work of that device before the clock is read,
+            at the beginning and at the end, so that the time is that of the work and not of handing
+            it over. None: do not wait.
+        clock: Seconds; for tests.
+        wait: Called in the place of waiting for the device; for other devices and for tests.
+
+    Attributes:
+        name: As given.
+        seconds: The time of each run that has ended, in the order of their ends.
+        children: The timers that have run directly inside this one.
+
+    Raises:
+        ValueError: The device is unknown.
+        MissingDependencyError: Neither torch nor cuda-python is there to wait for the device.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        device: str | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        wait: Callable[[], object] | None = None,
+    ) -> None:
+        self.name = name
+        self.seconds: list[float] = []
+        self.children: list[Timer] = []
+        self._clock = clock
+        self._wait = wait or _waiting_for(device)
+
+    def __enter__(self) -> Self:
+        if self._wait is not None:
+            self._wait()
+        _active.timers.append((self, self._clock()))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if self._wait is not None:
+                self._wait()
+        finally:
+            ended = self._clock()
+            _, began = _active.timers.pop()
+            self.seconds.append(ended - began)
+            around = _active.timers[-1][0] if _active.timers else self
+            if around is not self and not any(child is self for child in around.children):
+                around.children.append(self)
+
+    def __call__(self, function: Function) -> Function:
+        """Time each call of a function."""
+
+        @functools.wraps(function)
+        def timed(*args: Any, **options: Any) -> Any:
+            with self:
+                return function(*args, **options)
+
+        made: Any = timed
+        return made  # type: ignore[no-any-return]
+
+    @property
+    def count(self) -> int:
+        """How many runs have ended."""
+        return len(self.seconds)
+
+    @property
+    def total_s(self) -> float:
+        """The sum of their times in seconds; a run inside another of the same timer counts in both."""
+        return sum(self.seconds)
+
+    @property
+    def latency_ms(self) -> dict[str, float | None]:
+        """Mean, p50, p90, p99 and max of their times in milliseconds."""
+        return latency_ms(self.seconds)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines("", ()))
+
+    def _lines(self, indent: str, above: tuple[Timer, ...]) -> list[str]:
+        found = self.latency_ms
+        name = f"{indent}{self.name or 'timer'}"
+        if found["mean"] is None:
+            lines = [f"{name}: not run"]
+        else:
+            counted = "1 run" if self.count == 1 else f"{self.count} runs"
+            times = ", ".join(f"{key} {found[key]:.3f} ms" for key in ("mean", "p50", "p99"))
+            lines = [f"{name}: {counted}, {times}, total {self.total_s:.3f} s"]
+        around = (*above, self)
+        for child in self.children:
+            if not any(child is one for one in around):
+                lines += child._lines(indent + "  ", around)
+        return lines
+
+
+def _waiting_for(device: str | None) -> Callable[[], object] | None:
+    """Give what waits for all work of a device."""
+    if device is None:
+        return None
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or (number and not number.isdecimal()) or device.endswith(":"):
+        raise ValueError(f"a device to wait for is 'cuda' or 'cuda:N', got {device!r}")
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError:
+        runtime = library("cuda.bindings.runtime", "gpu", "waiting for a CUDA device")
+        return functools.partial(_synchronize, runtime, int(number) if number else None)
+    return functools.partial(torch.cuda.synchronize, device)
+
+
+def _synchronize(runtime: Any, ordinal: int | None) -> None:
+    """Wait for a device by cuda-python; the current device of this thread stays what it was."""
+    before = _checked(runtime.cudaGetDevice())
+    if ordinal is not None and ordinal != before:
+        _checked(runtime.cudaSetDevice(ordinal))
+    try:
+        _checked(runtime.cudaDeviceSynchronize())
+    finally:
+        if ordinal is not None and ordinal != before:
+            _checked(runtime.cudaSetDevice(before))
+
+
+def _checked(answer: tuple[Any, ...]) -> Any:
+    error, *values = answer
+    if int(error) != 0:
+        raise RuntimeError(f"CUDA gave {error!r}")
+    return values[0] if values else None

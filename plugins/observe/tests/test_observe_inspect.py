@@ -1,0 +1,224 @@
+"""``Timer``, ``inspect``, ``gpus`` and their commands, with fake clocks and a fake NVML."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import headrace_observe
+from headrace.errors import MissingDependencyError
+from headrace_cli.app import app
+from headrace_observe import Timer, gpus, inspect
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_timers_sum_up_and_stand_inside_each_other():
+    clock = Clock()
+    whole, part = Timer("whole", clock=clock), Timer("part", clock=clock)
+
+    @part
+    def work(seconds):
+        """Take a while."""
+        clock.now += seconds
+        return seconds
+
+    for seconds in (1, 3):
+        with whole:
+            clock.now += 0.5
+            assert work(seconds) == seconds
+    assert work.__doc__ == "Take a while."
+    assert (whole.seconds, part.seconds) == ([1.5, 3.5], [1, 3])
+    assert (whole.count, whole.total_s, part.latency_ms["p50"]) == (2, 5.0, 1000.0)
+    assert whole.children == [part]
+    assert str(whole).splitlines() == [
+        "whole: 2 runs, mean 2500.000 ms, p50 1500.000 ms, p99 3500.000 ms, total 5.000 s",
+        "  part: 2 runs, mean 2000.000 ms, p50 1000.000 ms, p99 3000.000 ms, total 4.000 s",
+    ]
+
+
+def test_a_timer_may_stand_inside_itself_and_an_error_passes():
+    clock = Clock()
+    timer = Timer("t", clock=clock)
+
+    @timer
+    def fall(depth):
+        clock.now += 1
+        if depth:
+            fall(depth - 1)
+        else:
+            raise KeyError("bottom")
+
+    with pytest.raises(KeyError):
+        fall(2)
+    assert timer.seconds == [1, 2, 3]
+    assert timer.children == []
+    assert str(Timer("never")) == "never: not run"
+
+
+def test_the_device_is_waited_for_before_each_reading_of_the_clock():
+    clock, pending = Clock(), [0.0]
+
+    def wait():
+        clock.now += pending.pop() if pending else 0.0
+
+    timer = Timer(clock=clock, wait=wait)
+    pending[:] = [7.0]  # from before: none of its business
+    with timer:
+        pending.append(2.0)  # launched, and not yet done
+    assert timer.seconds == [2.0]
+
+
+def test_a_cuda_timer_waits_by_torch(monkeypatch):
+    waited = []
+    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(synchronize=waited.append))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with Timer(device="cuda:1"):
+        pass
+    assert waited == ["cuda:1", "cuda:1"]
+    for wrong in ("cpu", "cuda:", "cuda:x"):
+        with pytest.raises(ValueError, match="'cuda' or 'cuda:N'"):
+            Timer(device=wrong)
+
+
+def test_a_cuda_timer_without_torch_waits_by_cuda_python(monkeypatch):
+    calls = []
+    runtime = types.SimpleNamespace(
+        cudaGetDevice=lambda: (0, 0),
+        cudaSetDevice=lambda n: calls.append(n) or (0,),
+        cudaDeviceSynchronize=lambda: calls.append("wait") or (0,),
+    )
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", runtime)
+    with Timer(device="cuda:1"):
+        pass
+    assert calls == [1, "wait", 0, 1, "wait", 0]
+
+
+def test_a_backend_is_inspected_by_batch_size():
+    ticks = itertools.count()
+    image = np.zeros((480, 640, 3), np.uint8)
+    found = inspect(
+        "ResizeMat(64,32)", [image], repeat=5, warm_up=2, clock=lambda: next(ticks) / 1000
+    )
+    assert found["expression"] == "ResizeMat(64,32)"
+    assert found["reads"] == {"data": "uint8 [480, 640, 3]"}
+    assert found["writes"] == {"result": "uint8 [64, 32, 3]"}
+    assert [batch["size"] for batch in found["batches"]] == [1, 2, 4, 8, 16, 32]
+    for batch in found["batches"]:
+        assert (batch["ok"], batch["failed"]) == (5 * batch["size"], {})
+        assert batch["latency_ms"]["p50"] == batch["latency_ms"]["max"] == 1.0
+        assert batch["per_item_ms"] == pytest.approx(1 / batch["size"], abs=1e-5)
+    assert "no queue" in found["clock"]
+    assert set(found["memory"]["host_bytes"]) == {"before", "built", "run"}
+
+
+def test_what_fails_is_counted_and_sizes_outside_are_refused():
+    found = inspect("DecodeMat", [{"data": b"no picture"}], repeat=3, warm_up=0, sizes=[1])
+    assert found["batches"][0]["failed"] == {"input": 3}
+    assert found["writes"] == {}
+    with pytest.raises(ValueError, match=r"batches hold 1 to 2 requests here, got \[4\]"):
+        inspect({"backend": "Identity", "max": 2}, [1], sizes=[4])
+    with pytest.raises(ValueError, match="no items"):
+        inspect("Identity", [])
+
+
+def test_the_command_inspects_an_expression_and_a_file(tmp_path):
+    args = ["--data", "uint8:8x8x3", "--repeat", "2", "--warm-up", "0", "--sizes", "1,2"]
+    done = CliRunner().invoke(app, ["inspect", "Identity", *args, "--json"])
+    assert done.exit_code == 0, done.output
+    assert [batch["size"] for batch in json.loads(done.stdout)["batches"]] == [1, 2]
+    file = tmp_path / "one.toml"
+    file.write_text('backend = "ResizeMat"\nresize_h = 4\nresize_w = 4\nmax = 2\n')
+    done = CliRunner().invoke(app, ["inspect", str(file), *args])
+    assert done.exit_code == 0, done.output
+    assert "writes result: uint8 [4, 4, 3]" in done.stdout
+    assert "The clock: the call of the built instance" in done.stdout
+    file.write_text('[a]\nbackend = "Identity"\nnext = "b"\n[b]\nbackend = "Identity"\n')
+    done = CliRunner().invoke(app, ["inspect", str(file), *args])
+    assert (done.exit_code, "has a, b" in done.stderr) == (2, True)
+
+
+class NVMLError(Exception):
+    pass
+
+
+def fake_nvml():
+    def unknown(handle):
+        raise NVMLError
+
+    return types.SimpleNamespace(
+        NVMLError=NVMLError,
+        NVML_TEMPERATURE_GPU=0,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=lambda handle: b"NVIDIA X",
+        nvmlDeviceGetUUID=lambda handle: "GPU-1",
+        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(used=2**30, total=2**34),
+        nvmlDeviceGetUtilizationRates=lambda handle: types.SimpleNamespace(gpu=40),
+        nvmlDeviceGetTemperature=lambda handle, kind: unknown(handle),
+        nvmlDeviceGetComputeRunningProcesses=lambda handle: [
+            types.SimpleNamespace(pid=7, usedGpuMemory=2**20)
+        ],
+    )
+
+
+def test_gpus_are_listed_and_what_one_does_not_tell_is_none(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
+    (one,) = gpus()
+    assert one == {
+        "index": 0,
+        "name": "NVIDIA X",
+        "uuid": "GPU-1",
+        "memory_used_bytes": 2**30,
+        "memory_total_bytes": 2**34,
+        "utilisation_percent": 40,
+        "temperature_c": None,
+        "processes": [{"pid": 7, "memory_bytes": 2**20}],
+    }
+    done = CliRunner().invoke(app, ["gpus"])
+    assert "NVIDIA X" in done.stdout
+    assert "7 (1 MiB)" in done.stdout
+
+
+def test_without_a_gpu_the_list_is_empty(monkeypatch):
+    nvml = fake_nvml()
+
+    def no_driver():
+        raise NVMLError
+
+    nvml.nvmlInit = no_driver
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert gpus() == []
+    done = CliRunner().invoke(app, ["gpus", "--json"])
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"gpus": []})
+
+
+def test_a_driver_without_the_library_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    with pytest.raises(MissingDependencyError, match=r"headrace-observe\[gpu\]"):
+        gpus()
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert gpus() == []
+
+
+@pytest.mark.gpu
+def test_gpus_of_this_machine():
+    found = headrace_observe.gpus()
+    assert found
+    assert all(one["memory_total_bytes"] > one["memory_used_bytes"] >= 0 for one in found)
