@@ -29,6 +29,7 @@ from headrace._presence import Presence
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.instance import Instance, Limits
 from headrace._scheduling.locks import Signal
+from headrace._scheduling.queue import NodeQuota, Waits
 from headrace._scheduling.queue_full import QUEUE_FULL
 from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Runner
@@ -561,6 +562,20 @@ class Model(RuleBasedStateMachine):
                     assert any(alarm.action for _, _, alarm in self.timer.heap)
 
     @invariant()
+    def nothing_is_due_that_has_not_begun(self):
+        if not hasattr(self, "scheduler") or not all(hand.alive for hand in self.hands):
+            return
+        node = self.scheduler._node
+
+        def now():
+            return [entry.state for entry in self.made], len(self.begun), node.wake_at
+
+        before = now()
+        with node.section, node.lock:
+            self.scheduler._dispatcher.dispatch(None)
+        assert now() == before
+
+    @invariant()
     def nothing_waits_for_the_dead(self):
         if not any(hand.alive for hand in self.hands):
             # The next request, or the loss of a batch, is what finds them out.
@@ -686,7 +701,7 @@ def test_a_caller_does_not_put_an_old_instance_back_into_service():
 
 
 class InOrder(DispatchPolicy):
-    """Chooses the first that it is offered."""
+    """Chooses the one of the least index."""
 
     def choose(self, weight, free):
         return min(free, key=lambda instance: instance.index)
@@ -704,6 +719,33 @@ class RaisesOnce(Greedy):
         return super().cut(queue, instance, now)
 
 
+def several_by_hand(*ranges, batches=None, dispatches=None, **limits):
+    clock, hands = FakeClock(100.0), [Hand() for _ in ranges]
+    instances = [
+        Instance(index, told(), least=least, most=most, thread=hands[index])
+        for index, (least, most) in enumerate(ranges)
+    ]
+    scheduler = Scheduler(
+        "n",
+        instances,
+        batches or Greedy(Greedy.Options()),
+        dispatches or BestFit(),
+        Limits(**limits),
+        clock=clock,
+        timer=HandTimer(clock),
+    )
+    return scheduler, hands, clock
+
+
+def with_weights(scheduler, *weights, **more):
+    entries = [
+        Entry({"data": n}, Owner(), weight=weight, **more) for n, weight in enumerate(weights)
+    ]
+    for entry in entries:
+        scheduler.submit(entry)
+    return entries
+
+
 @pytest.mark.parametrize(
     ("cause", "least", "error"),
     [
@@ -716,28 +758,16 @@ class RaisesOnce(Greedy):
 def test_an_instance_that_was_passed_by_is_asked_again_when_the_head_has_failed(
     cause, least, error
 ):
-    clock = FakeClock(100.0)
-    hands = [Hand(), Hand()]
-    small = Instance(0, told(), least=1, most=1, thread=hands[0])
-    large = Instance(1, told(), least=least, most=8, thread=hands[1])
     policy = (RaisesOnce if cause == "raises" else Greedy)(Greedy.Options())
-    scheduler = Scheduler(
-        "n",
-        [small, large],
-        policy,
-        InOrder(),
-        Limits(queue_size=1, queue_full="wait"),
-        clock=clock,
-        timer=HandTimer(clock),
+    scheduler, hands, clock = several_by_hand(
+        (1, 1), (least, 8), batches=policy, dispatches=InOrder(), queue_size=1, queue_full="wait"
     )
-    if cause == "raises":
-        policy.raised = True
-    running = [Entry({"data": n}, Owner(), weight=weight) for n, weight in enumerate((1, 8))]
-    head = Entry({"data": 2}, Owner(), weight=2, deadline=101.0 if cause == "late" else None)
-    behind = Entry({"data": 3}, Owner())
-    for entry in [*running, head, behind]:
-        scheduler.submit(entry)
-    assert [entry.state for entry in (head, behind)] == [QUEUED, OUTSIDE]
+    small, large = scheduler.instances
+    policy.raised = True
+    with_weights(scheduler, 1, 8)
+    (head,) = with_weights(scheduler, 2, deadline=101.0 if cause == "late" else None)
+    (behind,) = with_weights(scheduler, 1)
+    assert [head.state, behind.state] == [QUEUED, OUTSIDE]
 
     hands[0].jobs.pop(0)[0]()  # the small one is free now, and the head is too much for it
     assert (head.state, small.holder) == (QUEUED, None)
@@ -751,8 +781,40 @@ def test_an_instance_that_was_passed_by_is_asked_again_when_the_head_has_failed(
     assert isinstance(head.error, error)
     assert behind.state == RUNNING
     hands[0].jobs.pop(0)[0]()
-    assert behind.request["result"] == 3
+    assert behind.request["result"] == 0
     assert behind.error is None
+
+
+def test_who_stands_behind_a_request_that_makes_way_at_another_node_moves_up():
+    scheduler, hands, _ = several_by_hand((1, 1), (2, 8))
+    with_weights(scheduler, 1, 8)
+    home = NodeQuota()
+    waits = Waits(home, entered=True)
+    first = Entry({"data": 2}, Owner(), weight=2)
+    first.waits = waits
+    scheduler.submit(first)
+    (second,) = with_weights(scheduler, 1)
+    hands[0].jobs.pop(0)[0]()
+    assert [first.state, second.state] == [QUEUED, QUEUED]
+    entry, evict = home.shed(0)
+    evict(entry, ContractError("told to"))
+    assert [first.state, second.state] == [DONE, RUNNING]
+
+
+def test_who_comes_in_when_the_head_is_late_runs_although_a_thread_wakes_up():
+    """What joins a batch of an own thread may turn out to be late, and let others move up."""
+    scheduler, hands, clock = several_by_hand((1, 1), (2, 8))
+    with_weights(scheduler, 1, 2)
+    (late,) = with_weights(scheduler, 2, deadline=101.0)
+    (behind,) = with_weights(scheduler, 1)
+    hands[0].jobs.pop(0)[0]()
+    assert [late.state, behind.state] == [QUEUED, QUEUED]
+    clock.advance(2.0)
+    backend = scheduler.instances[1].backend.child
+    seen = []
+    backend.during = lambda: seen.extend([late.state, behind.state])
+    hands[1].jobs.pop(0)[0]()
+    assert seen == [DONE, RUNNING]
 
 
 def test_room_that_another_thread_makes_while_a_request_is_left_outside_is_seen(monkeypatch):

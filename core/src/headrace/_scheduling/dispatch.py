@@ -110,6 +110,7 @@ class Dispatcher(Assignment):
         post: Callable[[Work], bool],
     ) -> None:
         super().__init__(node, workers, post)
+        node.dispatch = self.dispatch
         self._batches = batch_policy
         self._dispatches = dispatch_policy
         self._timer = timer

@@ -287,7 +287,7 @@ class Driver:
         instance.holder = instance.thread
         if node.queue.count and not instance.full:
             with node.section, node.lock:
-                self.dispatcher.top_up(work)
+                self.dispatcher.begin(work)
         errors, _ = self._safely(work)
         try:
             self._finish(work, errors)

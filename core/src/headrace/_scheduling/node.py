@@ -89,6 +89,7 @@ class Node:
         min, max: Weights that some living instance takes.
         needs_result: Whether a request that ends without a ``result`` has failed.
         lost: Whether no instance lives.
+        dispatch: That of the `Dispatcher`, which sets it.
         afterwards: What is to be called as soon as the lock is left.
         settled: Entries whose owners are to be notified: the thread that pops one does so.
         section, lock: See `Section`.
@@ -126,6 +127,7 @@ class Node:
         self.waker: Caller | None = None
         self.needs_result = True
         self.lost = False
+        self.dispatch: Callable[[None], object] = lambda _: None
         self.afterwards: deque[Callable[[], object]] = deque()
         self.settled: deque[Entry] = deque()
         self._unnotified: dict[Entry, None] = {}  # all that is settled, until its owner is notified
@@ -241,7 +243,7 @@ class Node:
         with self.section, self.lock:
             if entry.state == QUEUED:  # else it runs by now, and counts no more
                 self.settle_waiting(error, [entry])
-                self.look_if_quiet()
+                self.dispatch(None)  # those behind it move up
 
     # Notifying.
 
