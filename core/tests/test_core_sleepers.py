@@ -12,6 +12,7 @@ from headrace._scheduling import sleeper as sleeper_module
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.scheduler import Scheduler
 from headrace.errors import BackendError, ClosedError, ContractError, InputError, OverloadedError
+from headrace.policies import BestFit
 
 LATE_S = 60.0
 
@@ -370,3 +371,30 @@ def test_many_callers_get_one_answer_each_whatever_happens_to_the_next_node(clie
             pipe.reload("b", {"max": 4})
         assert [one.result(LATE_S) for one in answers] == [[3] * 60] * 6
         assert counts(pipe) == dict.fromkeys("abc", (360, 360, 0))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_runner_goes_on_with_the_greatest_priority_and_asks_a_policy_of_others(
+    gate, own, waiting
+):
+    asked = []
+
+    @headrace.register("Asked", replace=True)
+    class Asked(BestFit):
+        def choose(self, weight, free):
+            asked.append(weight)
+            return super().choose(weight, free)
+
+    with headrace.pipe(
+        {"backend": "Gate", **({"dispatch_policy": "Asked"} if own else {})}
+    ) as pipe:
+        first = pipe.submit({"data": "first"})
+        gate.wait_entered()
+        others = [pipe.submit({"data": n}, priority=n) for n in (1, 3, 2)]
+        waiting(pipe, 3)
+        gate.open()
+        assert first.result(LATE_S)["result"] == "first"
+        assert [one.result(LATE_S)["result"] for one in others] == [1, 3, 2]
+        assert gate.batches == [["first"], [3], [2], [1]]
+        assert asked == ([1, 3, 2, 1] if own else [])
+        assert pipe.stats()["nodes"]["main"]["batch_size"]["histogram"] == {"1": 4}

@@ -170,9 +170,13 @@ class Assignment:
             instance.running_weight = 0
             instance.holder = RETURNING
             self._node.give_back(instance)
-        for entry, error in zip(entries, errors, strict=True):
+        self.settle(work, errors)
+
+    def settle(self, work: Work, errors: Sequence[BaseException | None]) -> None:
+        """Give the entries of a batch their outcomes, but for those that have one."""
+        for entry, error in zip(work.entries, errors, strict=True):
             if entry.state == RUNNING:
-                self._node.settle(entry, error, instance)
+                self._node.settle(entry, error, work.instance)
 
 
 def _may_run(me: Caller | Runner, work: Work) -> bool:

@@ -11,10 +11,11 @@ from headrace._scheduling.assignment import Assignment
 from headrace._scheduling.batch import refusal
 from headrace._scheduling.entry import DONE, RUNNING
 from headrace._scheduling.threads import Caller, Runner, Work
+from headrace._scheduling.view import QueueView
 from headrace.errors import BatchRangeError, ContractError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
@@ -39,64 +40,6 @@ def _raised(error: Exception) -> str:
     return f"raised {type(error).__name__}: {error}"
 
 
-class QueueView:
-    """The queue as a policy sees it, for one decision: see `headrace.policies.Queue`.
-
-    Args:
-        node: The node that the queue belongs to.
-        ahead: Entries that stand before the queue: a batch that has not begun.
-    """
-
-    __slots__ = ("_ahead", "_count", "_node", "_rest", "_seen", "weight")
-
-    def __init__(self, node: Node, ahead: Sequence[Entry] = ()) -> None:
-        queue = node.queue
-        self._node = node
-        self._ahead = ahead
-        self._count = queue.count + len(ahead)
-        self._rest: Iterator[Entry] | None = None
-        self._seen: list[Entry] = list(ahead)
-        self.weight = queue.weight + sum([entry.weight for entry in ahead])
-
-    @property
-    def running(self) -> int:
-        """How many instances run a batch, but for one that is ahead."""
-        busy = [one for one in self._node.instances if one.holder is not None]
-        return len(busy) - (1 if self._ahead else 0)
-
-    @property
-    def free(self) -> int:
-        """How many instances are free, with the one that is offered."""
-        return len(self._node.free) + (1 if self._ahead else 0)
-
-    @property
-    def oldest(self) -> float:
-        """When the oldest arrived, whatever its priority."""
-        queue = self._node.queue
-        times = [entry.arrival for entry in self._ahead]
-        return min([*times, queue.oldest()] if queue.count else times)
-
-    @property
-    def open(self) -> bool:
-        """Whether more may come."""
-        return self._node.refusing is None and not self._node.full
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int, /) -> Entry:
-        if index < 0:
-            index += self._count
-        if not 0 <= index < self._count:
-            raise IndexError("queue index out of range")
-        if index >= len(self._seen):
-            if self._rest is None:
-                self._rest = iter(self._node.queue)
-            while index >= len(self._seen):
-                self._seen.append(next(self._rest))
-        return self._seen[index]
-
-
 class Dispatcher(Assignment):
     """Gives what is due to free instances. Everything here runs in a `Section` of the node."""
 
@@ -115,11 +58,50 @@ class Dispatcher(Assignment):
         self._dispatches = dispatch_policy
         self._timer = timer
         self._takes_what_is_full = getattr(batch_policy.cut, "takes_what_is_full", False)
+        takes_the_only_one = getattr(dispatch_policy.choose, "takes_the_only_one", False)
+        self._has_usual_policies = self._takes_what_is_full and takes_the_only_one
 
     def use(self, other: Dispatcher) -> None:
         """Decide with the policies of another dispatcher from now on."""
         self._batches, self._dispatches = other._batches, other._dispatches
         self._takes_what_is_full = other._takes_what_is_full
+        self._has_usual_policies = other._has_usual_policies
+
+    def go_on(
+        self, work: Work, errors: Sequence[BaseException | None], me: Caller | Runner | None
+    ) -> Work | None:
+        """Settle a batch that has ended, and dispatch; give back the batch that ``me`` runs next.
+
+        Where one request is a batch and no other instance is free, the usual policies have nothing to
+        decide: a runner takes the oldest as it is, on the instance that it holds.
+        """
+        node, instance = self._node, work.instance
+        if (
+            self._has_usual_policies
+            and isinstance(me, Runner)
+            and instance.holder is me
+            and instance.entries is work.entries
+            and instance.max == instance.min == 1
+            and instance.retired is None
+            and node.retire is None
+            and instance.living
+            and not node.limits.batch_sizes
+            and not node.has_idle
+        ):
+            self.settle(work, errors)
+            queue = node.queue
+            if queue.count and queue.count == queue.weight:
+                now = node.clock()
+                entries = queue.head(1)
+                deadline = entries[0].deadline
+                if deadline is None or deadline > now:
+                    self._begin(instance, entries, 1, now)
+                    self.press()
+                    if node.outside:
+                        node.let_in()
+                    return Work(instance, entries)
+        self.release(work, errors)
+        return self.dispatch(me)
 
     def dispatch(self, me: Caller | Runner | None) -> Work | None:
         """Let in who waits where there is room, and claim instances for all batches that are due.
@@ -281,17 +263,21 @@ class Dispatcher(Assignment):
 
     def _claim(self, instance: Instance, entries: list[Entry], weight: int, now: float) -> Work:
         node = self._node
-        instance.entries = entries
-        instance.running_weight = weight
         instance.holder = entries  # until a thread is found for them
         node.free.remove(instance)
+        self._begin(instance, entries, weight, now)
+        return Work(instance, entries)
+
+    def _begin(self, instance: Instance, entries: list[Entry], weight: int, now: float) -> None:
+        """Let entries be the batch of an instance, and count it."""
+        instance.entries = entries
+        instance.running_weight = weight
         self._take_along(entries)
         instance.queued += 1
         instance.sizes[len(entries)] = instance.sizes.get(len(entries), 0) + 1
         if not instance.queued & instance.mask:
             for entry in entries:
                 instance.waited.add((now - entry.arrival) * 1000)
-        return Work(instance, entries)
 
     def _take_along(self, entries: Sequence[Entry]) -> None:
         """Take entries out of the queue, into a batch."""

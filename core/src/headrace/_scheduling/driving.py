@@ -53,9 +53,8 @@ class Driver:
             errors, interrupt = self._safely(work)
             stops = interrupt is not None and any(entry.owner is me for entry in work.entries)
             with node.section, node.lock:
-                self.dispatcher.release(work, errors)
+                work = self.dispatcher.go_on(work, errors, None if stops else me)
                 del errors  # see `Entry.take_error`
-                work = self.dispatcher.dispatch(None if stops else me)
             if stops and interrupt is not None:
                 raise interrupt
 

@@ -110,6 +110,7 @@ class Cut:
 
 
 _Cut = TypeVar("_Cut", bound="Callable[..., Cut]")
+_Choose = TypeVar("_Choose", bound="Callable[..., InstanceView | None]")
 
 
 def takes_what_is_full(cut: _Cut) -> _Cut:
@@ -119,6 +120,12 @@ def takes_what_is_full(cut: _Cut) -> _Cut:
     """
     cut.takes_what_is_full = True  # type: ignore[attr-defined]
     return cut
+
+
+def takes_the_only_one(choose: _Choose) -> _Choose:
+    """Mark a `choose` that gives the free instance where there is one alone, so that nobody needs to ask."""
+    choose.takes_the_only_one = True  # type: ignore[attr-defined]
+    return choose
 
 
 class BatchPolicy:

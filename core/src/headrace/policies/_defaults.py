@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, field_validator
 
 from headrace._options import Options as _Options
-from headrace.policies._contract import BatchPolicy, Cut, DispatchPolicy, takes_what_is_full
+from headrace.policies._contract import (
+    BatchPolicy,
+    Cut,
+    DispatchPolicy,
+    takes_the_only_one,
+    takes_what_is_full,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,6 +136,7 @@ class BestFit(DispatchPolicy):
     the smallest ``min``.
     """
 
+    @takes_the_only_one
     def choose(self, weight: int, free: Sequence[InstanceView]) -> InstanceView | None:
         """Choose as the class says; see `DispatchPolicy.choose`."""
         if len(free) == 1:
