@@ -1,6 +1,8 @@
 """The common batch, one sample per request: what is copied, and that every request gets its own row."""
 
 import ctypes
+import functools
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +18,7 @@ from headrace_trt.gathering import Gathering
 from headrace_trt.memory import DevicePool
 from headrace_trt.runner import Runner, RunSettings
 from headrace_trt.signature import read_signature
+from headrace_trt.spans import SpannedRunner, Spans
 
 pytest.importorskip("onnxruntime")
 WEIGHTS = np.random.default_rng(0).standard_normal((64, 2)).astype(np.float32)
@@ -26,13 +29,17 @@ EXPECTED = ROWS @ WEIGHTS
 class Machine:
     """A runner on a device of host memory, used as the words use it."""
 
-    def __init__(self, model, **settings):
+    def __init__(self, model, told=None, **settings):
         self.cuda = FakeCuda()
         profile = {"x": ((1, 64), (4, 64), (8, 64))}
         fake = FakeEngine(self.cuda, model, [profile])
         engine = Engine(FakeLibrary(), None, fake, label="it", ordinal=0)
         self.stream = self.cuda.stream_create()
-        self.runner = Runner(
+        make = Runner
+        if told is not None:
+            spans = Spans(self.cuda, self.stream, lambda *one: told.append(one), "cuda:0")
+            make = functools.partial(SpannedRunner, spans=spans)
+        self.runner = make(
             engine, self.cuda, self.stream, profile=0, signature=read_signature(engine),
             keys={"x": "data"}, settings=RunSettings(**settings),
         )  # fmt: skip
@@ -179,3 +186,20 @@ def test_several_pieces_are_one_call_of_the_driver(monkeypatch, error):
     one = ([1, 0, 0, 0, 0, 0, 0, 0], 0, 1, 77)
     assert calls == ([one] if error else [one, one])
     assert len(single) == (9 if error else 1)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+@pytest.mark.parametrize("settings", [{}, {"output_device": "cuda"}, {"cuda_graph": True}])
+def test_a_run_reports_its_three_parts_once(model, gathered, settings):
+    told = []
+    machine = Machine(model, told, **settings)
+    machine.runner.warm_up()
+    assert told == []
+    for count in (4, 2):
+        found, _ = machine.run(list(ROWS[:count]), gathered=gathered)
+        assert np.allclose(found, EXPECTED[:count], atol=1e-5)
+        assert [name for name, *_ in told] == ["copy in", "computation", "copy out"]
+        assert {track for *_, track in told} == {"cuda:0"}
+        for (_, _, ended, _), (_, started, _, _) in itertools.pairwise(told):
+            assert started == ended
+        told.clear()

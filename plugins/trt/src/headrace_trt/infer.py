@@ -20,7 +20,7 @@ from headrace_trt.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headrace.keys import Request
     from headrace_trt.gathering import Gathering
@@ -95,9 +95,15 @@ class TensorrtInferTensor(headrace.Backend):
             fields = RunSettings.__dataclass_fields__
             settings = RunSettings(**{name: getattr(options, name) for name in fields})
             stream = stream_of(context, cuda, ordinal)
+            make: Callable[..., Runner] = Runner
+            if context.span is not None:
+                from headrace_trt.spans import SpannedRunner, Spans
+
+                spans = Spans(cuda, stream, context.span, f"cuda:{ordinal}")
+                make = functools.partial(SpannedRunner, spans=spans)
 
             def run_with(profile: int, signature: Signature) -> Runner:
-                return Runner(
+                return make(
                     engine,
                     cuda,
                     stream,
