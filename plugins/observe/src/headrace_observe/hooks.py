@@ -10,6 +10,7 @@ COMMANDS: dict[str, str] = {
     "bench": "headrace_observe.commands.bench:bench",
     "gpus": "headrace_observe.commands.gpus:gpus",
     "inspect": "headrace_observe.commands.inspect:inspect",
+    "report": "headrace_observe.commands.report:report",
     "top": "headrace_observe.commands.top:top",
     "tune": "headrace_observe.commands.tune:tune",
     "trace": "headrace_observe.commands.trace:trace",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Panel", "as_svg", "check_plot", "load_panels", "plot"]
+__all__ = ["Panel", "as_svg", "check_plot", "frontier_panel", "load_panels", "plot"]
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 
@@ -122,3 +122,21 @@ def load_panels(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[Panel]:
         if throughput.lines:
             panels += [throughput, latency]
     return panels
+
+
+def frontier_panel(document: dict[str, Any]) -> Panel:
+    """Give throughput over p99 of every trial, and the frontier as a line.
+
+    Args:
+        document: What ``headrace tune --json`` prints.
+    """
+    panel = Panel("p99, ms", "requests per second")
+    for trial in document["trials"]:
+        point = trial["point"]
+        if point is None or point["latency_ms"]["p99"] is None:
+            continue
+        place = (point["latency_ms"]["p99"], point["throughput_rps"])
+        panel.dots.setdefault("tried", []).append(place)
+        if trial["frontier"]:
+            panel.lines.setdefault("frontier", []).append(place)
+    return panel

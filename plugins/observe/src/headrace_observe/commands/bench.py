@@ -163,8 +163,11 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
                 made = headrace.pipe(source, allow_import=not no_import, progress=bars)
             opened.callback(made.close, drain=False, timeout=CLOSE_S)
             pipelines[name] = made
+        explained = {name: headrace.explain(made.config) for name, made in pipelines.items()}
         whole = _in_turn(pipelines, samples, loads, plan, points)
     document = _document(names, points, interrupted=not whole)
+    for one in document["configurations"]:
+        one["explain"] = explained[one["config"]]
     if plot_path is not None and (panels := load_panels(_rows(document))):
         plot(plot_path, panels, "headrace bench")
     if json:

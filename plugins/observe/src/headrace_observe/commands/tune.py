@@ -27,7 +27,7 @@ from headrace_observe.files import write_whole
 from headrace_observe.goals import read_goal
 from headrace_observe.layered import layered
 from headrace_observe.measurement import Plan, Point
-from headrace_observe.plots import Panel, check_plot, plot
+from headrace_observe.plots import check_plot, frontier_panel, plot
 from headrace_observe.rows import HEADINGS, row
 from headrace_observe.search import SEARCHES, search
 from headrace_observe.space import as_layer, space_of
@@ -149,11 +149,14 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     reached = best is not None and tried.reached(best)
     if best is not None and reached:
         _write(output, config, changed(best.values), best, goal)
+    document = {
+        **tried.to_dict(how=found, interrupted=interrupted),
+        "config": config,
+        "explain": headrace.explain(loaded),
+    }
     if plot_path is not None:
-        plot(plot_path, [_panel(tried)], f"headrace tune: {goal}")
-    _print(
-        tried, {**tried.to_dict(how=found, interrupted=interrupted), "config": config}, json=json
-    )
+        plot(plot_path, [frontier_panel(document)], f"headrace tune: {goal}")
+    _print(tried, document, json=json)
     if best is None or not reached:
         print_message(tried.how_close())
     elif not json:
@@ -206,18 +209,6 @@ def _write(output: str, config: str, table: dict[str, Any], best: Trial, goal: s
         f"{figures['throughput']:.1f} requests per second, p99 {figures['p99']} ms"
     )
     write_whole(output, lambda part: part.write_text(as_toml(table, comment), encoding="utf-8"))
-
-
-def _panel(tried: Trials) -> Panel:
-    def places(trials: list[Any]) -> list[tuple[float, float]]:
-        figures = [trial.figures for trial in trials]
-        return [(f["p99"], f["throughput"]) for f in figures if f and f["p99"] is not None]
-
-    panel = Panel("p99, ms", "requests per second")
-    if found := places(tried.done):
-        panel.dots["tried"] = found
-        panel.lines["frontier"] = places(tried.frontier())
-    return panel
 
 
 def _print(tried: Trials, document: dict[str, Any], *, json: bool) -> None:

@@ -1,0 +1,40 @@
+"""``headrace report``: one HTML page from the JSON of other commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace_cli.console import OK, print_message
+from headrace_cli.graph import FORMATS
+from headrace_observe.commands.shared import read_json, writable
+from headrace_observe.files import write_whole
+from headrace_observe.reporting import as_page
+
+__all__ = ["report"]
+
+
+def report(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE...", help="JSON of headrace bench, simulate, tune or trace."),
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="The page.")
+    ] = "report.html",
+) -> int:
+    """Make one HTML page, readable offline: graph, figures, frontier, histograms, environment.
+
+    Pictures need matplotlib, the extra `headrace-observe[plot]`.
+
+    \b
+    Examples:
+      headrace bench line.toml photos/ --json > bench.json
+      headrace report bench.json trace.json -o report.html
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    writable(output, "--output")
+    page = as_page([(path, read_json(path)) for path in files], FORMATS["svg"])
+    write_whole(output, lambda part: part.write_text(page, encoding="utf-8"))
+    print_message(f"the report is in {output}")
+    return OK
