@@ -494,3 +494,20 @@ def test_a_process_killed_while_nothing_runs_is_started_again():
         _wait_until_gone(process)
         assert pipe({"data": 1}) == {"data": 1, "result": 1}
         assert pipe.stats()["nodes"]["main"]["failed"] == {}
+
+
+def test_explain_shows_the_processes_and_how_often_they_load_a_file(file, tmp_path):
+    (tmp_path / "loads.py").write_text(
+        "import headrace\n"
+        "class Loads(headrace.Backend):\n"
+        "    class Options(headrace.Options):\n"
+        "        model: headrace.FilePath\n"
+        "    def forward(self, batch):\n"
+        "        pass\n"
+        "headrace.register('Loads', Loads)\n"
+    )
+    config = {"import": [str(tmp_path / "loads.py")], "backend": "S[Identity,Process[Loads]]"}
+    found = headrace.explain({**config, "model": file, "instance_num": 8})["nodes"]["main"]
+    assert found["processes"] == {"count": 8, "loads": {file: 8}}
+    found = headrace.explain({"backend": "Identity"})["nodes"]["main"]
+    assert "processes" not in found

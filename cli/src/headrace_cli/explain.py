@@ -98,6 +98,7 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
         for key, entry in node["keys"].items():
             if entry["origin"] != "default" and key != "backend":
                 branch.add(_option(key, entry))
+        _add_processes(branch, node)
         _add(branch, node["tree"])
     for probe in found.get("probes", []):
         tree.add(_text(("probe ", "bold cyan"), probe))
@@ -108,6 +109,15 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
         for line in rest:
             shown_warning.add(_text(line.strip()))
     return tree
+
+
+def _add_processes(branch: Tree, node: dict[str, Any]) -> None:
+    """Hang what a node starts beside this process under its branch."""
+    found = node.get("processes")
+    if found is not None:
+        branch.add(_text((f"processes = {found['count']}", "magenta")))
+        for file, times in found["loads"].items():
+            branch.add(_text((f"{file} is loaded once per process, {times} times", "magenta")))
 
 
 def _bare(found: dict[str, Any]) -> Tree:

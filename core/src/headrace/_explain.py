@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -13,6 +14,7 @@ from headrace._pipeline_config import PipelineConfig
 from headrace._plan import plan_expression
 from headrace._plan.ranges import narrowed
 from headrace._plan.warnings import warnings_about
+from headrace._plan.word import planned_word
 from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
@@ -45,7 +47,9 @@ def explain(
         ``definition`` or ``default``. ``range`` is what the classes tell; ``init`` may narrow it.
         ``asks_for`` lists the distributions, ``{"distribution", "version", "backends"}``. With
         probes there is ``probes``, their texts as written. ``door_to`` is the node whose instances a
-        second door shares, else None. ``warnings`` lists what is allowed but hardly meant, each as
+        second door shares, else None. A node with backends in processes of their own has ``processes``:
+        ``{"count", "loads"}``, how many there are, and how often each file that an option names is loaded
+        in them. ``warnings`` lists what is allowed but hardly meant, each as
         `headrace.errors.Problem.to_dict` gives it.
 
         For an expression: ``{"headrace", "expression", "range", "asks_for", "tree"}``.
@@ -130,4 +134,16 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
             for key, origin in node.origins.items()
         },
         "tree": describe_element(root),
+        **_processes(root, max(1, door.instance_num)),
     }
+
+
+def _processes(root: Element, instances: int) -> dict[str, Any]:
+    """Tell how many processes a node starts, and how often they load each file: once per process."""
+    roots = [one for one in root.walk() if planned_word(one.cls)._own_process]
+    loads: dict[str, int] = {}
+    for inside in (one for process in roots for one in process.children[0].walk()):
+        for value in vars(inside.options).values() if inside.options is not None else ():
+            if isinstance(value, Path) and value.exists():
+                loads[str(value)] = loads.get(str(value), 0) + instances
+    return {"processes": {"count": len(roots) * instances, "loads": loads}} if roots else {}

@@ -47,6 +47,7 @@ class PlannedWord(Backend):
         _wiring: Whether it only puts others together, and runs nothing when it is called.
         _joins: Whether one directly in another one, without prefix, is the same as its children.
         _threaded: Whether all that stands inside runs in a thread of its own already.
+        _own_process: Whether all that stands inside lives in a process of its own.
         _gathers: Whether calls of it wait in the queue of a node.
         _walks: Whether calls of it walk through the graph of nodes.
         _reaches_out: Whether it uses something of the pipeline that no other process has.
@@ -60,6 +61,7 @@ class PlannedWord(Backend):
     _wiring: ClassVar[bool] = False
     _joins: ClassVar[bool] = False
     _threaded: ClassVar[bool] = False
+    _own_process: ClassVar[bool] = False
     _gathers: ClassVar[bool] = False
     _walks: ClassVar[bool] = False
     _reaches_out: ClassVar[bool] = False

@@ -103,6 +103,7 @@ class Process(Word):
 
     takes = 1
     _threaded = True
+    _own_process = True
 
     @classmethod
     def _check(cls, use: Use) -> bool:
