@@ -144,6 +144,17 @@ def test_main_thread_runs(tmp_path):
     assert {"idle 0 ms", "busy 1.0 ms", "list 0 ms", "submit 0 ms"} <= set(figures["cases"])
 
 
+@pytest.mark.parametrize("options", [(), ("--jpeg",)])
+def test_queued_measures_both_shapes_beside_threads_by_hand(tmp_path, options):
+    if options:
+        pytest.importorskip("headrace_cv")
+    arguments = ("--clients", "4", "--instances", "2", *options)
+    _, figures = run("benchmarks.scheduling.queued", tmp_path, *arguments)
+    assert figures["ratio"]["one, by hand"] == figures["ratio"]["two, by hand"] == 1.0
+    assert set(figures["switches"]) == set(figures["ratio"]) == set(figures["loads"])
+    assert all(load["rps"] > 0 for loads in figures["loads"].values() for load in loads)
+
+
 def test_many_nodes_runs(tmp_path):
     _, figures = run("benchmarks.scheduling.many_nodes", tmp_path)
     assert set(figures["cases"]) == {"submit", "queue"}
