@@ -167,34 +167,27 @@ def _flat(data: list[Any]) -> Iterator[Any]:
 
 def _numbers(name: str, datatype: str, data: list[Any]) -> NDArray[Any]:
     target = DATATYPES[datatype]
+    exact: NDArray[Any] | None = None
     try:
-        raw = np.array(data)
+        raw: NDArray[Any] = np.array(data)
         if raw.dtype.kind in "fO" and target.kind in "iu" and raw.size:
-            exact = np.array(data, object)  # integers of 64 bits, which numpy may hold as floats
-            if all(type(value) is int for value in exact.flat):
-                raw = exact
+            objects = np.array(data, object)  # integers of 64 bits, which numpy may hold as floats
+            if all(type(value) is int for value in objects.flat):
+                raw = exact = objects
     except (ValueError, TypeError, OverflowError):
         raise InputError(f"input {name!r}: the lists in data are of different lengths") from None
     kinds = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}[target.kind]
-    if (
-        raw.size
-        and raw.dtype.kind not in kinds
-        and not (raw.dtype == object and target.kind in "iu")
-    ):
+    if raw.size and raw is not exact and raw.dtype.kind not in kinds:
         raise InputError(f"input {name!r}: data holds values that are no {datatype}")
     if target.kind in "iu" and raw.size:
         info: Any = np.iinfo(target.type)
-        if raw.min() < info.min or raw.max() > info.max or _any_other(raw):
+        if raw.min() < info.min or raw.max() > info.max:
             raise InputError(f"input {name!r}: data holds values outside of {datatype}")
     with np.errstate(over="ignore"):
         array: NDArray[Any] = raw.astype(target)
     if target.kind == "f" and raw.size and not np.isfinite(array).all():
         raise InputError(f"input {name!r}: data holds values outside of {datatype}")
     return array
-
-
-def _any_other(raw: NDArray[Any]) -> bool:
-    return raw.dtype == object and not all(type(value) is int for value in raw.flat)
 
 
 def joined_elements(array: NDArray[Any]) -> bytes:
