@@ -1,0 +1,54 @@
+"""The part of docs/operating.md about measuring is followed, each command for as short as it can be."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from headrace_cli.app import app
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+PART = re.search(r"## Measure.*?(?=## Watch)", PAGE, re.DOTALL)[0]
+SHORT = {
+    "bench": ["--seconds", "0.05", "--warm-up", "0"],
+    "inspect": ["--sizes", "1,2"],
+    "simulate": ["--requests", "200"],
+    "tune": ["--seconds", "0.05", "--warm-up", "0", "--trials", "2", "--clients", "2"],
+    "report": [],
+}
+
+
+def test_the_part_about_measuring_is_followed(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    (configuration,) = re.findall(r"```toml\n(.*?)```", PART, re.DOTALL)
+    (tmp_path / "resize.toml").write_text(configuration)
+    (tmp_path / "photos").mkdir()
+    for k in range(3):
+        picture = np.full((90, 120, 3), 40 * k, np.uint8)
+        cv2.imwrite(str(tmp_path / "photos" / f"{k}.jpg"), picture)
+    lines = "".join(re.findall(r"```console\n(.*?)```", PART, re.DOTALL)).splitlines()
+    followed = []
+    for line in lines:
+        # On a machine ten times slower the goal is reached, too.
+        words = shlex.split(line.removeprefix("$ ").replace("50ms", "1000s"))
+        into = words[words.index(">") + 1] if ">" in words else None
+        args = words[1 : words.index(">")] if into else words[1:]
+        done = CliRunner().invoke(app, [*args, *SHORT[args[0]]])
+        assert done.exit_code == 0, f"{line}\n{done.output}"
+        if into:
+            (tmp_path / into).write_text(done.stdout)
+        followed.append(args[0])
+    assert followed == ["bench", "bench", "inspect", "simulate", "tune", "bench", "report"]
+    assert json.loads((tmp_path / "times.json").read_text())["nodes"]["resize"]["1"]["ms"]
+    assert "extends = " in (tmp_path / "tuned.toml").read_text()
+    assert (tmp_path / "report.html").read_text().rstrip().endswith("</html>")
+    assert (tmp_path / "frontier.html").exists()
