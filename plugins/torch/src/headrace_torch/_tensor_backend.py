@@ -64,7 +64,24 @@ class OnPlace(headrace.Backend):
 
 
 class TensorBackend(OnPlace, ABC):
-    """A backend that computes with torch: without gradients, with errors that say what to do."""
+    """A backend that computes with torch: without gradients, with errors that say what to do.
+
+    Attributes:
+        span_name: What its time on the device is called where a probe listens.
+    """
+
+    span_name: ClassVar[str] = "computation"
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Take the place of the instance; let its time on the device be reported if somebody listens."""
+        super().init(options, context)
+        if context.span is not None:
+            from headrace_torch.device_spans import spans_of
+
+            spans = spans_of(context, self._place)
+            if spans is not None:
+                marked: Any = spans.around(self.run, context.span, self.span_name)
+                self.run = marked  # type: ignore[method-assign]
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run a batch on the instance's device, without gradients."""

@@ -44,6 +44,7 @@ class GpuTensor(TensorBackend):
         Own.
     """
 
+    span_name = "copy in"
     default_device = "cuda:0"
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
@@ -93,6 +94,8 @@ class CpuTensor(TensorBackend):
     Source:
         Own.
     """
+
+    span_name = "copy out"
 
     class Options(headrace.Options):
         """The kind of the result."""

@@ -1,0 +1,102 @@
+"""How long elements keep a CUDA device busy, for who listens: events that are read after the batch."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace import InitContext
+    from headrace_torch.place import Place
+
+__all__ = ["DeviceSpans", "spans_of"]
+
+
+class DeviceSpans:
+    """The spans of one instance on one stream.
+
+    The first event of a batch is taken for the moment of its recording, and all others are placed by what
+    the device says of their distance. So what was queued while the device was busy stands where it ran.
+
+    Args:
+        stream: The stream.
+        track: What the device is called.
+        event: Makes an event that keeps time.
+        clock: Seconds, as ``time.monotonic()``.
+    """
+
+    def __init__(
+        self,
+        stream: Any,
+        track: str,
+        event: Callable[[], Any] = lambda: torch.cuda.Event(enable_timing=True),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream
+        self._track = track
+        self._event = event
+        self._clock = clock
+        self._base: tuple[Any, float] | None = None
+        self._marks: list[tuple[Callable[..., object], str, Any, Any]] = []
+
+    def around(
+        self, run: Callable[..., Any], span: Callable[[str, float, float, str], object], name: str
+    ) -> Callable[..., Any]:
+        """Give ``run`` with a mark before and after what it queues.
+
+        Args:
+            run: What queues work on the stream.
+            span: Told of it at the end of the batch: see ``context.span``.
+            name: What it is called.
+        """
+
+        def marked(*args: Any) -> Any:
+            at = self._clock()
+            first = self._recorded()
+            if self._base is None:
+                self._base = first, at
+            try:
+                return run(*args)
+            finally:
+                self._marks.append((span, name, first, self._recorded()))
+
+        return marked
+
+    def _recorded(self) -> Any:
+        event = self._event()
+        event.record(self._stream)
+        return event
+
+    def report(self) -> None:
+        """Report what has happened; the batch has been waited for, and nothing else is."""
+        base, self._base = self._base, None
+        marks, self._marks = self._marks, []
+        if base is None:
+            return
+        zero, at = base
+        for span, name, first, last in marks:
+            if last.query():
+                began, ended = (zero.elapsed_time(one) / 1000 for one in (first, last))
+                span(name, at + began, at + ended, self._track)
+
+
+def spans_of(context: InitContext, place: Place) -> DeviceSpans | None:
+    """Give the spans of the instance that is being built; None without a CUDA device or a listener.
+
+    They are reported at the end of the batch, after its place has waited.
+    """
+    if context.span is None or place.stream is None:
+        return None
+
+    def make() -> DeviceSpans:
+        made = DeviceSpans(place.stream, str(place.device))
+        context.at_batch_end(made.report)
+        return made
+
+    key = ("headrace_torch.spans", str(place.device))
+    found: DeviceSpans = context.instance.get_or_create(key, make)
+    return found
