@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -511,3 +512,69 @@ def test_explain_shows_the_processes_and_how_often_they_load_a_file(file, tmp_pa
     assert found["processes"] == {"count": 8, "loads": {file: 8}}
     found = headrace.explain({"backend": "Identity"})["nodes"]["main"]
     assert "processes" not in found
+
+
+START = """
+import os, sys, time
+import headrace
+
+@headrace.register("Starts")
+class Starts(headrace.Backend):
+    class Options(headrace.Options):
+        how: str
+    def init(self, options, context):
+        print(f"started {os.getpid()}", flush=True)
+        if options.how == "fails":
+            raise headrace.errors.SetupError("no device is left")
+        if options.how == "exits":
+            sys.exit(3)
+        if options.how == "dies":
+            os._exit(4)
+        if options.how == "hangs":
+            time.sleep(1000)
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = 1
+"""
+
+
+@pytest.fixture
+def starts(tmp_path):
+    path = tmp_path / "starts.py"
+    path.write_text(START, encoding="utf-8")
+    return {"import": [str(path)], "backend": "Process[Starts]"}
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [("fails", "no device is left"), ("exits", "ended with status 3"), ("dies", "status 4")],
+)
+def test_a_start_that_fails_says_how(starts, capfd, how, told):
+    with pytest.raises(SetupError, match=told):
+        headrace.pipe({**starts, "how": how})
+    number = capfd.readouterr().out.split()[1]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(number), 0)
+
+
+def test_what_is_printed_at_the_start_disturbs_nothing(starts, capfd):
+    with headrace.pipe({**starts, "how": "prints"}) as pipe:
+        assert pipe({"data": 0})["result"] == 1
+    assert capfd.readouterr().out.startswith("started")
+
+
+def test_a_start_that_hangs_is_left_by_ctrl_c_and_leaves_nothing(starts, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(f"import headrace\nheadrace.pipe({ {**starts, 'how': 'hangs'}!r})\n")
+    done = subprocess.Popen(
+        [sys.executable, program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    with done:
+        number = int(done.stdout.readline().split()[1])
+        os.killpg(done.pid, signal.SIGINT)  # as a terminal does: the process inside gets it, too
+        assert done.wait(60) != 0
+        _wait_until_gone(number)
