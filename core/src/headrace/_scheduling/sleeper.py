@@ -166,23 +166,29 @@ class Sleeper(Blocked):
                 return
             usual = (
                 node.refusing is None
-                and not node.lost
                 and (entry.waits is not None or not (node.outside or node.full))
                 and (node.max is None or entry.weight <= node.max)
+                and not (node.lost or self.withdrawn)
             )
-            if self.withdrawn:
-                node.entered += 1
-                node.settle(entry, interrupted(node, running=False))
-            elif usual:
+            if usual:
                 node.entered += 1
                 node.push(entry)
+            elif self.withdrawn:
+                node.entered += 1
+                node.settle(entry, interrupted(node, running=False))
             else:
                 enter(node, [entry], scheduler._make_room, internal=internal)
             if not usual or node.has_idle:
                 scheduler._dispatcher.dispatch(None)
+        # It is noted as waiting, and in the queue, before it looks for others that wait.
+        if may_be_cycle(node):
+            self._refuse_cycle(node, entry)
+
+    def _refuse_cycle(self, node: Node, entry: Entry) -> None:
+        """Fail the entry if the caller would wait for itself."""
+        with node.section, node.lock:
             if (
-                may_be_cycle(node)
-                and entry.state in (QUEUED, OUTSIDE)
+                entry.state in (QUEUED, OUTSIDE)
                 and not node.has_idle
                 and (held_here(node, self.ident) or cycle_of(self, self.ident) is not None)
             ):
