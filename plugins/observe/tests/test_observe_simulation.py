@@ -246,3 +246,24 @@ def test_the_command_foretells_and_says_what_it_covers(tmp_path):
     assert "The clock: virtual" in done.stdout
     done = CliRunner().invoke(app, args)
     assert (done.exit_code, "--clients, --rate or --arrivals" in done.stderr) == (2, True)
+
+
+def test_an_interrupt_leaves_the_loads_that_were_finished_and_130(tmp_path, monkeypatch):
+    from headrace_observe.commands import simulate as command
+
+    real, calls = command.simulation_of, itertools.count()
+
+    def interrupted(*args):
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(command, "simulation_of", interrupted)
+    file = tmp_path / "times.json"
+    file.write_text('{"main": {"1": 2.0}}')
+    args = ["simulate", "Identity", "--times", str(file), "--requests", "100", "--clients", "1,2"]
+    done = CliRunner().invoke(app, [*args, "--json"])
+    assert done.exit_code == 130
+    found = json.loads(done.stdout)
+    assert found["interrupted"]
+    assert len(found["configurations"][0]["points"]) == 1

@@ -236,3 +236,24 @@ def test_a_configuration_that_cannot_be_built_is_a_row(tmp_path, monkeypatch):
     found = json.loads(done.stdout)
     assert "ConfigError" in found["trials"][0]["error"]
     assert found["trials"][1]["point"]["ok"] > 0
+
+
+def test_an_interrupt_leaves_the_best_until_then_and_130(tmp_path, monkeypatch):
+    from headrace_observe.commands import tune as command
+
+    monkeypatch.chdir(tmp_path)
+    real, calls = command._measured, itertools.count()
+
+    def interrupted(*args, **options):
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return real(*args, **options)
+
+    monkeypatch.setattr(command, "_measured", interrupted)
+    args = ["--range", "max=1,2", "--trials", "2", "--json"]
+    done = run("tune", "Identity", "--goal", "max throughput", *QUICK, *args)
+    assert done.exit_code == 130
+    found = json.loads(done.stdout)
+    assert found["interrupted"]
+    assert [trial["values"] for trial in found["trials"]] == [{"main.max": 1}]
+    assert headrace.PipelineConfig.load("tuned.toml").to_dict()["max"] == 1
