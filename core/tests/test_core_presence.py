@@ -1,0 +1,79 @@
+"""Instances that are away for a while, or lost while nothing runs; and requests that are lent."""
+
+from __future__ import annotations
+
+from concurrent.futures import TimeoutError as NotYetError
+
+import pytest
+
+import headrace
+from headrace._scheduling.entry import RUNNING, Entry, claimed
+from headrace.errors import InstanceLostError
+
+
+@pytest.fixture
+def pipe(shortcut):
+    with headrace.pipe({"backend": "S[Identity,Identity]", "instance_num": 2}) as pipe:
+        yield pipe
+
+
+def instances_of(pipe):
+    return pipe._engine._schedulers[0].instances
+
+
+def set_away(instance, away):
+    change = instance.lost.away.add if away else instance.lost.away.discard
+    change("a part of it")
+    instance.lost.changed()
+
+
+def batches(pipe):
+    return [one["batches"] for one in pipe.stats()["nodes"]["main"]["instances"]]
+
+
+def test_while_an_instance_is_away_the_others_serve(pipe):
+    set_away(instances_of(pipe)[0], True)
+    for number in range(10):
+        assert pipe({"data": number})["result"] == number
+    assert batches(pipe) == [0, 10]
+    assert pipe.ready
+    set_away(instances_of(pipe)[0], False)
+    for number in range(10):
+        pipe({"data": number})
+    assert batches(pipe)[0] > 0
+
+
+def test_while_all_are_away_requests_wait(pipe):
+    for instance in instances_of(pipe):
+        set_away(instance, True)
+    futures = pipe.submit([{"data": 1}, {"data": 2}])
+    with pytest.raises(NotYetError):
+        futures[0].result(timeout=0.01)
+    assert pipe.stats()["nodes"]["main"]["waiting"] == 2
+    set_away(instances_of(pipe)[1], False)
+    assert [one.result()["result"] for one in futures] == [1, 2]
+
+
+def test_an_instance_lost_while_it_is_away_fails_what_only_it_could_serve(pipe):
+    for instance in instances_of(pipe):
+        set_away(instance, True)
+    future = pipe.submit({"data": 1})
+    for instance in instances_of(pipe):
+        instance.lost.set()
+        instance.lost.changed()
+    with pytest.raises(InstanceLostError):
+        future.result()
+    assert not pipe.ready
+    pipe.reload("main", {})
+    assert pipe({"data": 3})["result"] == 3
+
+
+def test_a_request_that_is_lent_is_taken_by_its_owner_or_by_its_backend():
+    entry = Entry({"data": 1}, state=RUNNING)
+    assert not entry.take_back()  # a backend runs on the request itself
+    entry.lent = [None]
+    assert entry.take_back()  # the owner first
+    assert not claimed(entry.lent)
+    entry.lent = [None]
+    assert claimed(entry.lent)  # the backend first: it writes its answer
+    assert not entry.take_back()
