@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from benchmarks.jpeg_sides import WIDTHS, make_network, make_pictures, session_of, tensor_of
 from benchmarks.load import (
     Load,
@@ -264,7 +265,7 @@ def main() -> None:
     content = os.urandom(SMALL_BYTES)
     for size in (SMALL_BYTES, LARGE_BYTES):
         large = (content * 10)[:size]
-        array = bytearray(large)  # it comes back, too: bytes that were not changed would not
+        array = np.frombuffer(large, np.uint8)  # it comes back, too: the same bytes would not
         sides = {
             "a bare pipe": partial(bare_pipe, large, seconds),
             "Process[Identity]": partial(

@@ -108,9 +108,11 @@ class Channel:
             TimeoutError: There was none within ``timeout_s`` seconds.
             UnreadableError: It cannot be made again here; `pickle` says why.
         """
-        self._socket.settimeout(timeout_s)
+        if timeout_s is not None:
+            self._socket.settimeout(timeout_s)
         got = self._more(b"", _HEAD.size)
-        self._socket.settimeout(None)
+        if timeout_s is not None:
+            self._socket.settimeout(None)
         length, count, inline = _HEAD.unpack_from(got)
         start = _HEAD.size + count * _SIZE.size
         got = self._more(got, start + length * inline)
