@@ -4,17 +4,18 @@ The backend sleeps, so that instances do not slow each other down, as is assumed
 measured by the probe ``BatchTimes`` in a first run; every cell is then run and simulated. Printed are the
 ratios of simulation to run; aimed at are 5 % for throughput and mean batch, 10 % for p50, 25 % for p99.
 
-    python benchmarks/observe_simulate.py [--seconds 2]
+    python -m benchmarks.observe_simulate [--seconds 2] [--json FILE]
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks.load import arguments, environment, print_environment, save
 
 import headrace
 from headrace.policies import ConditionPolicy, Count, Idle, Waited
@@ -57,19 +58,21 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def loads() -> list[LoadSpec]:
-    made = [LoadSpec(clients=n) for n in (1, 2, 4, 10, 20, 40)]
-    for rate in (100.0, 600.0, 1500.0, 2500.0):
+def loads(*, quick: bool) -> list[LoadSpec]:
+    made = [LoadSpec(clients=n) for n in ((2,) if quick else (1, 2, 4, 10, 20, 40))]
+    for rate in (300.0,) if quick else (100.0, 600.0, 1500.0, 2500.0):
         about = {"kind": "open", "rate": rate}
         made.append(LoadSpec(about=about, arrivals=lambda rate=rate: poisson(rate, 1)))
     return made
 
 
-def real(config: dict[str, Any], seconds: float, times: Path) -> list[Point]:
+def real(config: dict[str, Any], specs: list[LoadSpec], seconds: float, times: Path) -> list[Point]:
     points: list[Point] = []
     probe = f'observe:BatchTimes(path="{times}")'
     with headrace.pipe({**config, "global": {"probes": [probe]}}) as pipe:
-        measure_loads(pipe, [{"data": 1}], loads(), Plan(0.5, seconds=seconds), points.append)
+        measure_loads(
+            pipe, [{"data": 1}], specs, Plan(0.25 * seconds, seconds=seconds), points.append
+        )
     return points
 
 
@@ -87,27 +90,34 @@ def mean_batch(point: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    seconds = parser.parse_args().seconds
+    parser = arguments(__doc__)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each real run")
+    given = parser.parse_args()
+    about = environment(["headrace", "headrace-observe"])
+    print_environment(about)
     headrace.register("Sleeper", Sleeper)
     headrace.register("Patient", Patient)
+    seconds = 0.2 if given.quick else given.seconds
+    specs = loads(quick=given.quick)
+    cells: list[dict[str, Any]] = []
     print(f"{'load':34}{'req/s':>9}{'ratio':>8}{'batch':>8}{'p50':>8}{'p99':>8}")
     for name, config in CONFIGURATIONS.items():
         with tempfile.TemporaryDirectory() as folder:
             times = Path(folder) / "times.json"
-            runs = real(config, seconds, times)
-            for spec, point in zip(loads(), runs, strict=True):
+            runs = real(config, specs, seconds, times)
+            for spec, point in zip(specs, runs, strict=True):
                 was, is_ = point.to_dict(), simulated(config, spec, times).to_dict()
                 label = " ".join(str(value) for value in was["load"].values())
-                ratios = [
-                    is_["throughput_rps"] / was["throughput_rps"],
-                    mean_batch(is_) / mean_batch(was),
-                    is_["latency_ms"]["p50"] / was["latency_ms"]["p50"],
-                    is_["latency_ms"]["p99"] / was["latency_ms"]["p99"],
-                ]
-                figures = "".join(f"{ratio:8.3f}" for ratio in ratios)
+                ratio = {
+                    "throughput": is_["throughput_rps"] / was["throughput_rps"],
+                    "batch": mean_batch(is_) / mean_batch(was),
+                    "p50": is_["latency_ms"]["p50"] / was["latency_ms"]["p50"],
+                    "p99": is_["latency_ms"]["p99"] / was["latency_ms"]["p99"],
+                }
+                cells.append({"config": name, "load": was["load"], "ratio": ratio})
+                figures = "".join(f"{value:8.3f}" for value in ratio.values())
                 print(f"{name + ', ' + label:34}{was['throughput_rps']:9.1f}{figures}")
+    save(given.json, about, {"cells": cells})
 
 
 if __name__ == "__main__":

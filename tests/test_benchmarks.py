@@ -51,6 +51,12 @@ def test_observe_trace_measures_samples_beside_no_probe(tmp_path):
     assert figures["long"]["errors"] == 0
 
 
+def test_observe_simulate_compares_every_load_with_a_real_run(tmp_path):
+    _, figures = run("benchmarks.observe_simulate", tmp_path)
+    assert len(figures["cells"]) == 3 * 2
+    assert all(value > 0 for cell in figures["cells"] for value in cell["ratio"].values())
+
+
 def test_cv_words_measures_every_word_beside_opencv(tmp_path):
     pytest.importorskip("cv2")
     text, figures = run("benchmarks.cv_words", tmp_path)
