@@ -203,11 +203,11 @@ def test_the_example_of_the_hook_for_probes_writes_what_it_says(site, tmp_path):
         "[headrace.plugins]\nh = hrt_x_hooks\n",
         {
             "hrt_x_hooks": "from headrace.hookspecs import hookimpl\n"
-            + hook.replace("headrace_x.trace", "hrt_trace"),
+            + hook.replace("headrace_x.diary", "hrt_trace"),
             "hrt_trace": trace,
         },
     )
-    config = {"backend": "Identity", "probes": [f'Trace(path="{tmp_path}/trace.txt")']}
+    config = {"backend": "Identity", "probes": [f'Diary(path="{tmp_path}/trace.txt")']}
     with headrace.pipe(config) as pipe:
         pipe({"data": 1})
     (line,) = (tmp_path / "trace.txt").read_text().splitlines()

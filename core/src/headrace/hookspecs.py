@@ -178,13 +178,13 @@ def headrace_probes() -> dict[str, str]:
 
         @hookimpl
         def headrace_probes():
-            return {"Trace": "headrace_x.trace:Trace"}
+            return {"Diary": "headrace_x.diary:Diary"}
 
-    and in ``headrace_x/trace.py``::
+    and in ``headrace_x/diary.py``::
 
         import headrace
 
-        class Trace:
+        class Diary:
             class Options(headrace.Options):
                 path: headrace.OutputPath
 
@@ -198,9 +198,9 @@ def headrace_probes() -> dict[str, str]:
             def close(self):
                 self._file.close()
 
-    A pipeline switches it on by ``[global] probes = ["Trace(path=trace.txt)"]``; the fields of its
+    A pipeline switches it on by ``[global] probes = ["Diary(path=diary.txt)"]``; the fields of its
     ``Options`` may also be keys of ``[global]``. One object is made per entry and pipeline, when the
-    pipeline is built: ``Trace(options)``, or ``Trace()`` when the class has no ``Options``. Its
+    pipeline is built: ``Diary(options)``, or ``Diary()`` when the class has no ``Options``. Its
     module is imported when the configuration is checked; heavy imports belong in ``__init__``. A
     pipeline without probes spends nothing on them.
     """
