@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import gc
 import opcode
 import sys
 
@@ -40,7 +41,12 @@ class Interrupts:
         self._paused = False
 
     def run(self, function):
-        """Give what the function gives, or the exception that it raises."""
+        """Give what the function gives, or the exception that it raises.
+
+        The garbage collector does not run meanwhile: when it does is chance, and with threads that are
+        traced it may crash CPython 3.11 (python/cpython#101975).
+        """
+        gc.disable()
         sys.settrace(self._trace)
         try:
             return function()
@@ -48,6 +54,7 @@ class Interrupts:
             return error
         finally:
             sys.settrace(None)
+            gc.enable()
 
     def pause(self, function):
         """Call a function without interrupting it."""
