@@ -515,7 +515,7 @@ def test_explain_shows_the_processes_and_how_often_they_load_a_file(file, tmp_pa
 
 
 START = """
-import os, sys, time
+import os, sys, threading
 import headrace
 
 @headrace.register("Starts")
@@ -531,7 +531,7 @@ class Starts(headrace.Backend):
         if options.how == "dies":
             os._exit(4)
         if options.how == "hangs":
-            time.sleep(1000)
+            threading.Event().wait()
     def forward(self, batch):
         for request in batch:
             request["result"] = 1

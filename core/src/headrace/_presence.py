@@ -1,4 +1,4 @@
-"""Whether an instance can serve: for now, or no more."""
+"""Whether an instance can serve: it is there, away and coming back, or lost."""
 
 from __future__ import annotations
 

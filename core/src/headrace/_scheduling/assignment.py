@@ -58,7 +58,7 @@ class Assignment:
     # Leaving what waits to others.
 
     def _leaves(self, me: Caller, instance: Instance) -> bool:
-        """Tell whether a caller leaves a free instance for now, because others are about to look."""
+        """Tell whether a caller leaves a free instance to others, who are about to look."""
         return self._nudges(me, instance) or self._joins(me, instance)
 
     def _nudges(self, leader: Caller, instance: Instance) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -33,7 +34,7 @@ class _KeyOptions(_Options):
     key: str = Field(description="The key of the request that decides.")
 
 
-class Branches(Word):
+class Branches(Word, ABC):
     """Base of the containers with a branch for yes and perhaps one for no."""
 
     _reentrant = True
@@ -64,9 +65,9 @@ class Branches(Word):
         self._no = caller_of(children[1], pad=self._pad) if len(children) > 1 else None
         self._silent: dict[int, Backend] = {}
 
+    @abstractmethod
     def says_yes(self, request: Request) -> bool:
         """Decide for one item."""
-        raise NotImplementedError
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Send each item its way; without a branch for no the others pass."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Loop", "Restart"]
 
 
-class Again(Word):
+class Again(Word, ABC):
     """Base of the containers that run their child again for the items that are not done."""
 
     takes = 1
@@ -34,9 +35,9 @@ class Again(Word):
         self.min, self.max = child.min, child.max
         self._call = caller_of(child, pad=self._pad)
 
+    @abstractmethod
     def is_done(self, request: Request) -> bool:
         """Tell whether an item that has run is done; one that is not is made ready to run again."""
-        raise NotImplementedError
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the child until all items are done or have failed."""
