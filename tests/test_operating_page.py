@@ -74,7 +74,8 @@ def test_the_page_is_followed(tmp_path):
     assert process.returncode == 0, said
     logged = [json.loads(line) for line in said.splitlines()]
     assert any(f":{port}/metrics" in one["message"] for one in logged)
-    assert json.loads((tmp_path / "now.json").read_text())["traceEvents"]
+    traced = json.loads((tmp_path / "now.json").read_text())["traceEvents"]
+    assert [one["name"] for one in traced if one["ph"] == "X"].count("request") == 6
     (alarms,) = blocks("yaml")
     known = {s.name for family in text_string_to_metric_families(text) for s in family.samples}
     assert set(re.findall(r"headrace_\w+", alarms)) <= known

@@ -231,6 +231,13 @@ def test_a_sample_has_whole_batches(tmp_path, monkeypatch):
     assert all(request["args"]["batch"] is not None for request in of(events, "request"))
 
 
+def test_a_trace_of_nothing_is_valid_json(tmp_path):
+    path = tmp_path / "t.json"
+    with traced(path, {"backend": "Identity"}):
+        pass
+    assert [event["ph"] for event in json.loads(path.read_text())["traceEvents"]] == ["M"]
+
+
 def test_requests_that_overlap_have_tracks_of_their_own():
     maker = EventMaker(10.0, {1: "one"})
     batch = BatchHeard(1, "n", 0, 1, 10.5, 10.8, 2, 2, 0, [])

@@ -171,10 +171,10 @@ class EventMaker:
         return [Event(start, 0, start, tail), Event(begun, 0, start, head)]
 
     def head(self, about: dict[str, object]) -> list[str]:
-        """Give the first lines of the file: what it is about, and the names of all tracks."""
+        """Give the beginning of the file: what it is about, and the names of all tracks (one at least)."""
         text = json.dumps({**about, "pid": os.getpid()})
-        lines = [f'{{"displayTimeUnit":"ms","otherData":{text},"traceEvents":[']
-        lines += [_named("process", _THREADS, 0, "threads")]
+        opening = f'{{"displayTimeUnit":"ms","otherData":{text},"traceEvents":[\n'
+        lines = [opening + _named("process", _THREADS, 0, "threads")]
         lines += [_named("thread", _THREADS, track, name) for track, name in self._threads.values()]
         if self._devices:
             lines.append(_named("process", _DEVICES, 0, "devices"))
@@ -215,7 +215,7 @@ def _slice(
 
 def _named(what: str, process: int, track: int, name: str) -> str:
     args = json.dumps({"name": name})
-    return f'{{"ph":"M","name":"{what}_name","pid":{process},"tid":{track},"ts":0,"args":{args}}},'
+    return f'{{"ph":"M","name":"{what}_name","pid":{process},"tid":{track},"ts":0,"args":{args}}}'
 
 
 def _us(ns: int) -> str:

@@ -113,7 +113,8 @@ class TraceStore:
         """Write the file.
 
         Args:
-            head: The first lines of the file, each event with its comma.
+            head: The first events of the file, one at least, without commas; before the first of
+                them stands what begins the file.
             tail: What stands after the last event.
 
         Raises:
@@ -121,7 +122,7 @@ class TraceStore:
         """
         try:
             self._close_segment()
-            size = sum(len(line) + 1 for line in head) + len(tail) + 1
+            size = sum(len(line) + 2 for line in head) + len(tail) + 1
             self._shrink(self._max_bytes - size)
             write_whole(self._path, lambda part: self._write(part, head, tail))
         finally:
@@ -134,16 +135,14 @@ class TraceStore:
     def _write(self, part: Path, head: Sequence[str], tail: str) -> None:
         with ExitStack() as stack:
             file = stack.enter_context(part.open("w", encoding="ascii"))
-            file.writelines(f"{line}\n" for line in head)
+            file.write(",\n".join(head))
             readers = [
                 _events(stack.enter_context(segment.path.open(encoding="ascii")))
                 for segment in self._segments
             ]
-            before = ""
             for event in heapq.merge(*readers):
                 if event.since_ns >= self.horizon_ns:
-                    file.write(before + event.text)
-                    before = ",\n"
+                    file.write(",\n" + event.text)
             file.write("\n" + tail + "\n")
 
 
