@@ -710,6 +710,19 @@ def test_a_files_name_says_nothing_and_nothing_is_logged_about_it(bench, files, 
     assert built["dtype"] == "float32"  # that of the weights, where none was asked for
 
 
+def test_the_outputs_are_told_once_the_warm_up_has_seen_them(files):
+    def built(**options):
+        config = {"backend": "TorchModule", "device": "cpu", **options}
+        with headrace.pipe(config) as pipe:
+            return pipe.describe()["nodes"]["main"]["tree"]["built"]
+
+    told = {"output": {"dtype": "float32", "shape": [None, 2]}}
+    assert built(model=str(files / "program.bin"))["outputs"] == told
+    asked = built(module=f"{HERE}Net", args={"out": 2}, shape="3", dtype="float16")
+    assert asked["outputs"] == {"output": {"dtype": "float16", "shape": [None, 2]}}
+    assert built(module=f"{HERE}Net", args={"out": 2})["outputs"] is None
+
+
 def test_an_output_that_is_not_there_is_told_at_the_start_where_the_shape_is_known(bench):
     config = {
         "backend": "TorchModule",

@@ -98,6 +98,7 @@ class TorchModule(TensorBackend):
             "compile": options.compile_mode,
             "warm_up_peak_bytes": None,
             "cuda_graphs": [],
+            "outputs": None,  # until the warm-up has run the model
             "threads": torch.get_num_threads(),
         }
 
@@ -289,7 +290,10 @@ class TorchModule(TensorBackend):
         return results
 
     def describe(self) -> dict[str, Any]:
-        """Give torch, device, precision, what was loaded and how, and its inputs."""
+        """Give torch, device, precision, what was loaded and how, its inputs and outputs.
+
+        ``outputs`` is None where the warm-up could not run the model: shapes of inputs are untold.
+        """
         inputs: Mapping[str, Any] = {
             port.name: {"key": self._keys[port.name], **port.describe()}
             for port in self._signature.inputs

@@ -11,6 +11,7 @@ from headrace.errors import BackendError, SetupError
 from headrace_torch.graphs import sizes_to_capture
 from headrace_torch.loading import first_line
 from headrace_torch.memory import is_out_of_memory, without_frames
+from headrace_torch.signature import Port
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,8 +45,8 @@ def warm(
         graphs: Capture a graph per size, on CUDA.
 
     Returns:
-        For ``describe()``: the most memory that was in use, in bytes (CUDA only), and the sizes
-        that were captured.
+        For ``describe()``: the most memory that was in use, in bytes (CUDA only), the sizes that
+        were captured, and the outputs as the model gave them. Nothing where nothing was run.
 
     Raises:
         SetupError: The model fails on inputs of a dtype that it tells, memory runs out, or it
@@ -76,9 +77,10 @@ def warm(
     if place.stream is not None:
         torch.cuda.reset_peak_memory_stats(place.device)
     place.use()
+    given: dict[str, torch.Tensor] = {}
     try:
         for rows in sorted(chosen, reverse=True):
-            runner.run(example(rows), rows)
+            given = runner.run(example(rows), rows)
         if captured and runner.graphs is not None:
             runner.graphs.capture(runner.call, example, chosen)
         place.wait()
@@ -91,7 +93,11 @@ def warm(
         _log.info("no warm-up: the model fails on zeros of a guessed dtype: %s", first_line(error))
     peak = None if place.stream is None else torch.cuda.max_memory_allocated(place.device)
     done = runner.graphs.sizes if runner.graphs is not None else ()
-    return {"warm_up_peak_bytes": peak, "cuda_graphs": list(done)}
+    outputs = {
+        name: Port(name, (signature.rows, *one.shape[1:]), one.dtype).describe()
+        for name, one in given.items()
+    }
+    return {"warm_up_peak_bytes": peak, "cuda_graphs": list(done), "outputs": outputs or None}
 
 
 def _setup_error(error: Exception) -> SetupError:
