@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from headrace._context import ProgressFactory
     from headrace.keys import Request
 
-__all__ = ["Backend", "InitContext"]
-
 
 class Backend(Checked):
     """Something that computes ``result`` from ``data`` for a list of requests.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from headrace.keys import Request
     from headrace.policies import BatchPolicy, DispatchPolicy
 
-__all__ = ["BuiltExpression", "Element", "build", "policies", "resolve"]
-
 
 @dataclass(frozen=True, eq=False)
 class Element:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from headrace._portable import error_text, forget_earlier, without_locals
 from headrace._weights import RANGE_HINT, range_problem, weight_of, wrong_weight
@@ -20,7 +20,6 @@ from headrace.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import TypeAlias
 
     from headrace._presence import Presence
     from headrace.keys import Request
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     Outcomes: TypeAlias = "list[Exception | None] | None"
     """What a batch gives: None when all went well, else one exception or None per item."""
 
-__all__ = ["Checked"]
 
 Located = TypeVar("Located", RequestError, SetupError)
 

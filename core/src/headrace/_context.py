@@ -5,15 +5,13 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import TypeAlias
 
     ProgressFactory: TypeAlias = Callable[[int | None, str], AbstractContextManager["Progress"]]
 
-__all__ = ["Progress", "Shared", "no_progress", "showing_progress", "shown_progress"]
 
 T = TypeVar("T")
 

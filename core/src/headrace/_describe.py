@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._plan import Element, NodePlan
 
-__all__ = ["describe_element", "owns_thread", "plain"]
-
 
 def plain(value: Any) -> Any:
     """Give a value as JSON can hold it."""

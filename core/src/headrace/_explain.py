@@ -11,7 +11,7 @@ from headrace._config.problems import Problems
 from headrace._describe import describe_element, owns_thread, plain
 from headrace._expression import Call, parse
 from headrace._pipeline_config import PipelineConfig
-from headrace._plan import plan_expression
+from headrace._plan import Element, NodePlan, PipelinePlan, plan_expression
 from headrace._plan.ranges import narrowed
 from headrace._plan.warnings import warnings_about
 from headrace._plan.word import planned_word
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
-    from headrace._plan import Element, NodePlan, PipelinePlan
     from headrace._plan.element import ProbePlan
-
-__all__ = ["explain"]
 
 
 def explain(

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace.errors import ContractError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace._checked import Outcomes
     from headrace.keys import Request
-
-__all__ = ["FunctionBackend", "is_async", "of_function"]
 
 
 class FunctionBackend(Backend):

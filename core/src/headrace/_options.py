@@ -19,8 +19,6 @@ from pydantic import (
     field_validator,
 )
 
-__all__ = ["FilePath", "Options", "OutputPath"]
-
 
 class TextWithBase(str):
     """A text out of a table that several files wrote: it keeps the folder of its own file.

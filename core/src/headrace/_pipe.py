@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from headrace._context import ProgressFactory
 
-__all__ = ["pipe"]
-
 
 def pipe(
     source: str | os.PathLike[str] | Mapping[str, Any] | PipelineConfig,

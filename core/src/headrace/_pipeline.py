@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from headrace._pipeline_config import PipelineConfig
     from headrace.keys import Request
 
-__all__ = ["Pipeline"]
-
 
 def _check_seconds(timeout: float) -> None:
     """Refuse what is no number of seconds."""

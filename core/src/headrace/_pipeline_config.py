@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +12,13 @@ from headrace._config.nesting import with_room
 from headrace._config.nodekeys import GLOBAL_KEYS, NODE_KEYS, NODE_ONLY, key_schemas
 from headrace._config.problems import Problems, key_place
 from headrace._config.shape import Shape, read_shape
-from headrace._plan import plan_pipeline
+from headrace._plan import PipelinePlan, plan_pipeline
 from headrace._problem import nearest
 from headrace._registry import refused, run_imports
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
-
-    from headrace._plan import PipelinePlan
-
-__all__ = ["PipelineConfig"]
 
 
 class PipelineConfig:

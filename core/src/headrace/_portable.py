@@ -6,23 +6,12 @@ import builtins
 import pickle
 import sys
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator
-    from types import CodeType
 
-__all__ = [
-    "error_text",
-    "forget_earlier",
-    "portable",
-    "rebuild",
-    "shown",
-    "twin_of",
-    "without_inner_frames",
-    "without_locals",
-]
 
 _MOST_SHOWN = 200
 

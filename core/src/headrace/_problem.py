@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Problem", "nearest"]
-
 
 @dataclass(frozen=True)
 class Problem:

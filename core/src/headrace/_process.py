@@ -12,8 +12,6 @@ from typing import Any, Protocol
 
 from headrace._scheduling import locks, process_threads
 
-__all__ = ["EXIT_S", "Closable", "close_at_exit", "usable_cpus"]
-
 EXIT_S = 5.0
 """How long the end of the interpreter waits for batches that run."""
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from headrace.errors import RequestNotFoundError
 
-__all__ = ["KVStorage"]
-
 
 class _Values:
     __slots__ = ("items", "lock")

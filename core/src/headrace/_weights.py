@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.errors import BackendError, InputError
+from headrace.errors import BackendError, InputError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.errors import RequestError
     from headrace.keys import Request
 
-__all__ = ["RANGE_HINT", "range_problem", "weight_of", "wrong_weight"]
 
 RANGE_HINT = "min is an int of at least 1, max is None or an int of at least min."
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.probing import Probes
     from headrace._scheduling.scheduler import Scheduler
 
-__all__ = ["LOOK_S", "At", "BuildSettings", "Commons", "logger_of"]
 
 LOOK_S = 0.25
 """How often a thread that waits while something is built, or closed again, looks for an interrupt."""

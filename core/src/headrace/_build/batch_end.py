@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     Forward = Callable[[list[Request]], Outcomes]
 
-__all__ = ["BatchEnd"]
-
 
 class BatchEnd:
     """What is called at the end of each batch that one thread runs as a whole.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from headrace._build.at import At, BuildSettings, Commons
 from headrace._build.batch_end import BatchEnd
 from headrace._build.elements import ElementBuilder, reached_by_name
 from headrace._build.instances import FRONT_WIDTH, instances_of
-from headrace._build.measuring import Measuring, element_statistics
+from headrace._build.measuring import ElementTimes, Measuring, element_statistics
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import Parts
 from headrace._build.word import building_word
@@ -18,7 +18,7 @@ from headrace._config.nesting import with_room
 from headrace._context import Shared
 from headrace._describe import describe_element
 from headrace._engine.blueprint import BuiltNode
-from headrace._plan.element import roots_of
+from headrace._plan.element import Element, NodePlan, PipelinePlan, roots_of
 from headrace._plan.needs import needed_keys
 from headrace._process import usable_cpus
 from headrace._scheduling.instance import Instance
@@ -26,17 +26,13 @@ from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import TypeAlias
 
     from headrace._backend import Backend
-    from headrace._build.measuring import ElementTimes
-    from headrace._plan.element import Element, NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
 
     Schedule: TypeAlias = Callable[[Sequence[Instance]], Scheduler]
     """Puts the queue of a node before its instances."""
 
-__all__ = ["Builder", "ComposedNode"]
 
 T = TypeVar("T")
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from headrace._plan.element import NodePlan, PipelinePlan, ProbePlan
     from headrace._scheduling.scheduler import Scheduler
 
-__all__ = ["compose"]
-
 
 def compose(config: PipelineConfig) -> Blueprint:
     """Give what a pipeline of this configuration starts from; nothing is built yet."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace._backend import InitContext
-from headrace._build.at import LOOK_S, At, logger_of
+from headrace._backend import Backend, InitContext
+from headrace._build.at import LOOK_S, At, BuildSettings, Commons, logger_of
 from headrace._build.batch_end import BatchEnd
 from headrace._build.instances import device_of
 from headrace._build.node_call import FrontCall, NodeCall
@@ -23,12 +23,8 @@ from headrace.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._backend import Backend
-    from headrace._build.at import BuildSettings, Commons
     from headrace._build.parts import Parts
     from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
-
-__all__ = ["ElementBuilder", "reached_by_name"]
 
 
 class ElementBuilder:

@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from headrace._config.nodekeys import NodeKeys
     from headrace._plan.element import NodePlan, PolicyPlan
 
-__all__ = [
-    "FRONT_WIDTH",
-    "PolicyFactory",
-    "device_of",
-    "front_limits",
-    "instances_of",
-    "limits_of",
-]
 
 FRONT_WIDTH = 256
 """How many requests may be inside a front of the pipeline's own at a time."""

@@ -6,17 +6,15 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._plan.element import takes_dependency
+from headrace._plan.element import Element, takes_dependency
 from headrace._scheduling.instance import FAST_S, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import Backend
-    from headrace._plan.element import Element
     from headrace._scheduling.probing import Probes
 
-__all__ = ["ElementTimes", "Measuring", "element_statistics", "paths_of"]
 
 _SAMPLED = 15
 """Mask of the counter of runs: an element as fast as `FAST_S` has one run in 16 timed."""

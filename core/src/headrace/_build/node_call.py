@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace._backend import Backend
-from headrace._graph.entries import elements_of, entry_at
+from headrace._graph.entries import Elements, elements_of, entry_at
 from headrace._scheduling.queue import HANDED
 from headrace._scheduling.threads import entries_running_here
 from headrace.errors import ClosedError, ContractError, InputError, NoResultError
@@ -14,13 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace._checked import Outcomes
-    from headrace._graph.entries import Elements
     from headrace._graph.links import Each
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
-
-__all__ = ["FrontCall", "NodeCall"]
 
 
 class _Item(NamedTuple):

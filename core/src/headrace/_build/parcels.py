@@ -15,18 +15,6 @@ from headrace._registry.backends import as_backend
 if TYPE_CHECKING:
     from headrace.keys import Request
 
-__all__ = [
-    "CLOSE_S",
-    "Changes",
-    "apart",
-    "apply",
-    "changes",
-    "packed",
-    "source_of",
-    "together",
-    "unpacked",
-    "without_copies",
-]
 
 CLOSE_S = 10.0
 """Seconds that what is in the process has to close itself, before the process is killed."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from headrace._backend import Backend
 from headrace._scheduling.calls import OwnThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
 
     from headrace._context import Shared
 
     Part: TypeAlias = "Backend | Shared | OwnThread | Parts"
 
-__all__ = ["Parts"]
 
 _log = logging.getLogger("headrace.build")
 

@@ -6,21 +6,18 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend
+from headrace._backend import Backend, InitContext
 from headrace.errors import ContractError, InstanceLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from headrace._backend import InitContext
     from headrace._checked import Outcomes
     from headrace._scheduling.calls import OwnThread
     from headrace.keys import Request
 
     Forward = Callable[..., Outcomes]
-
-__all__ = ["Bound", "Ended", "Guarded", "InThread", "NotCallable", "Passage", "Standing"]
 
 
 class Standing(Backend):

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from headrace._plan.element import Element, NodePlan, PipelinePlan
     from headrace.errors import SetupError
 
-__all__ = ["Building", "Word", "building_word"]
-
 
 class Building(Protocol):
     """What the builder does for words.

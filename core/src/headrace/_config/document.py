@@ -23,7 +23,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Document", "Table", "Written", "plain_copy", "read_document", "with_base"]
 
 _SCOPED = re.compile(r"\s*([\w.:-]+::[\w-]+)\s*=")
 _MANY_DIGITS = re.compile(rf"[0-9](?:_?[0-9]){{{MAX_DIGITS},}}")

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from headrace.errors import Problem
 
-__all__ = ["with_lines"]
 
 _PART = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""
 _NAME = rf"({_PART}(?:\s*\.\s*{_PART})*)"

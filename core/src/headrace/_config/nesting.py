@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from headrace.errors import ConfigError, Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["MAX_DEPTH", "too_deep", "with_room"]
 
 MAX_DEPTH = 100
 """Greatest nesting of anything but ``S`` directly in ``S``."""

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from headrace._options import Options
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-__all__ = [
-    "EXPRESSION_KEYS",
-    "GLOBAL_KEYS",
-    "KEYS_ELSEWHERE",
-    "LINK_KEYS",
-    "NODE_KEYS",
-    "NODE_ONLY",
-    "GlobalKeys",
-    "NodeKeys",
-    "key_schemas",
-]
 
 
 class NodeKeys(Options):

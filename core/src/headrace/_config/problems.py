@@ -15,7 +15,6 @@ from headrace.errors import ConfigError, Problem, SetupError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["SUGGESTED", "UNBUILDABLE", "Problems", "key_place"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 SUGGESTED = 100

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace._config.document import Document, Table, Written, with_base
 from headrace._config.nodekeys import GLOBAL_KEYS
-from headrace._config.problems import key_place
+from headrace._config.problems import Problems, key_place
 from headrace._problem import nearest
-
-if TYPE_CHECKING:
-    from headrace._config.problems import Problems
-
-__all__ = ["MAIN", "Shape", "misspelt_table", "read_shape"]
 
 MAIN = "main"
 """The name of the only node of a configuration without tables."""

@@ -35,7 +35,7 @@ import copyreg
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._expression.scanner import Scanner
+from headrace._expression.scanner import Open, Scanner
 from headrace._expression.templates import (
     MissingError,
     Placeholder,
@@ -43,17 +43,13 @@ from headrace._expression.templates import (
     Values,
     whole_placeholder,
 )
-from headrace._expression.tree import EMPTY, Args, Call
+from headrace._expression.tree import EMPTY, Args, Call, Span, Value
 from headrace._expression.words import KEY, NumberError, read_word, shorten
 from headrace.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from headrace._expression.scanner import Open
-    from headrace._expression.tree import Span, Value
-
-__all__ = ["parse", "read_expression"]
 
 _Rule: TypeAlias = "Generator[_Rule, Any, Any]"
 

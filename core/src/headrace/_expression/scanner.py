@@ -27,8 +27,6 @@ from headrace._expression.words import (
 )
 from headrace.errors import ConfigError, Problem
 
-__all__ = ["Open", "Scanner"]
-
 _BLANKS = re.compile(r"[ \t\n\r]*")
 _WIDE_WORD = re.compile(rf"{WORD_CHARACTER[:-1]}${{}}]+")
 _INSIDE = {'"': re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL), "'": re.compile(r"[^']*")}

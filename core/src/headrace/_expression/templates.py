@@ -21,19 +21,6 @@ from headrace.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "MissingError",
-    "Piece",
-    "Placeholder",
-    "Template",
-    "TemplateError",
-    "Values",
-    "quoted_template",
-    "split_bare",
-    "split_quoted",
-    "substitute_text",
-    "whole_placeholder",
-]
 
 _ESCAPES = r'(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))'
 _NAME = r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)"

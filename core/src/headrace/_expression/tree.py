@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["EMPTY", "Args", "Call", "Span", "Value"]
 
 Span: TypeAlias = tuple[int, int]
 Value: TypeAlias = "int | float | bool | str | tuple[Value, ...] | Call | None"

@@ -12,24 +12,6 @@ import math
 import re
 import unicodedata
 
-__all__ = [
-    "KEY",
-    "MAX_DIGITS",
-    "NAME",
-    "PLAIN_NAME",
-    "WORD",
-    "WORD_CHARACTER",
-    "NumberError",
-    "check_leaf",
-    "describe",
-    "escape",
-    "first_hidden",
-    "has_surrogate",
-    "read_word",
-    "shorten",
-    "spell",
-]
-
 MAX_DIGITS = 640
 """Most digits of a number: what every interpreter converts, whatever limit it was given."""
 

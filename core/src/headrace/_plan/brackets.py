@@ -6,17 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.nesting import MAX_DEPTH
 from headrace._expression import Call
-from headrace._plan.element import takes_dependency
-from headrace._plan.scope import Bracket
+from headrace._plan.element import Element, takes_dependency
+from headrace._plan.scope import Bracket, Scope
 from headrace._plan.word import core_word, planned_word
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
-    from headrace._plan.element import Element
     from headrace._plan.planning import Planning
-    from headrace._plan.scope import Scope
-
-__all__ = ["check_arity", "check_prefixes", "joined", "too_deep"]
 
 
 # How many.

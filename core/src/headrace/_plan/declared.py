@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
 
-__all__ = ["OPTIONAL", "Needs", "keys_named"]
 
 OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
 """Keys that are there, or that a backend does without."""

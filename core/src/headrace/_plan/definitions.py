@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.nesting import MAX_DEPTH
-from headrace._config.problems import key_place
-from headrace._expression import read_expression
+from headrace._config.problems import Problems, key_place
+from headrace._expression import Call, read_expression
 from headrace._expression.words import PLAIN_NAME
 from headrace._plan.scope import Layer
 from headrace._registry import registry
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from headrace._config.document import Written
-    from headrace._config.problems import Problems
-    from headrace._expression import Call
 
-__all__ = ["MAX_ELEMENTS", "Definition", "Definitions", "Files"]
 
 Files = tuple[tuple[str, dict[str, type[Any]]], ...]
 """The files that a configuration imports, and what each has registered."""

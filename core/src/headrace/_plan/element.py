@@ -17,23 +17,6 @@ if TYPE_CHECKING:
     from headrace._registry import BackendSpec
     from headrace.errors import Problem
 
-__all__ = [
-    "Element",
-    "Named",
-    "NodePlan",
-    "PipelinePlan",
-    "Place",
-    "PolicyPlan",
-    "Prefix",
-    "ProbePlan",
-    "Range",
-    "WrittenLinks",
-    "doors",
-    "elements_run",
-    "nodes_named",
-    "roots_of",
-    "takes_dependency",
-]
 
 Range = tuple[int, "int | None"]
 """Least and greatest weight, both included; None for unbounded."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from headrace._config.nodekeys import LINK_KEYS
-from headrace._graph.links import Each
+from headrace._graph.links import Each, Pairs
 from headrace._plan.element import WrittenLinks
 from headrace._plan.parameters import written_key
 from headrace._problem import nearest
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
     from headrace._config.document import Written
     from headrace._config.problems import Problems
-    from headrace._graph.links import Pairs
 
-__all__ = ["check_links", "predecessors", "read_links"]
 
 _PART = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*\[([^\[\]]*)\]\s*(,|$)")
 _PAIR = re.compile(r"\s*([^:,\s]+)\s*:\s*([^:,\s]+)\s*")

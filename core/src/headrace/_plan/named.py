@@ -13,7 +13,7 @@ from headrace._plan.element import PolicyPlan, ProbePlan
 from headrace._plan.options import OptionsReader
 from headrace._plan.scope import Layer, Scope
 from headrace._problem import nearest
-from headrace._registry.hooks import unusable_hooks
+from headrace._registry.hooks import Offer, unusable_hooks
 from headrace._registry.named import BATCH_POLICY, DISPATCH_POLICY, PROBE, find_named, names_of
 from headrace.errors import PluginError
 
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
     from headrace._config.document import Written
     from headrace._plan.planning import Planning
-    from headrace._registry.hooks import Offer
     from headrace._registry.named import Kind
-
-__all__ = ["plan_policies", "plan_probes"]
 
 
 class _Named(NamedTuple):

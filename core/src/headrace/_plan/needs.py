@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from headrace._backend import Backend
 from headrace._graph.links import KEPT
-from headrace._plan.declared import OPTIONAL, keys_named
-from headrace._plan.element import elements_run, roots_of
+from headrace._plan.declared import OPTIONAL, Needs, keys_named
+from headrace._plan.element import Element, NodePlan, WrittenLinks, elements_run, roots_of
 from headrace._plan.links import predecessors
 from headrace._plan.word import PlannedWord, planned_word
 from headrace.keys import DATA, RESULT
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace._config.problems import Problems
-    from headrace._plan.declared import Needs
-    from headrace._plan.element import Element, NodePlan, WrittenLinks
 
-__all__ = ["check_keys_read", "needed_keys"]
 
 _Ended = tuple["set[str] | None", "WrittenLinks | None"]
 """The keys that a node may end with beside what a caller brings, None when that is unknown; and the

@@ -12,7 +12,7 @@ from headrace._expression import read_expression
 from headrace._plan.element import Element, Named, NodePlan
 from headrace._plan.named import plan_policies
 from headrace._plan.options import check_keys
-from headrace._plan.parameters import Parameters
+from headrace._plan.parameters import Found, Parameters
 from headrace._plan.ranges import narrowed
 from headrace._plan.scope import Layer, Scope
 from headrace._plan.word import called, check_used, core_word, give_threads, planned_word
@@ -20,10 +20,8 @@ from headrace._registry.hooks import node_entrypoint
 from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
-    from headrace._plan.parameters import Found
     from headrace._plan.resolver import Resolver
 
-__all__ = ["DEFAULT_NODE", "NodePlanner"]
 
 DEFAULT_NODE = (
     "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from headrace._config.nodekeys import EXPRESSION_KEYS, KEYS_ELSEWHERE, NODE_KEYS
-from headrace._config.problems import shown_value
+from headrace._config.problems import Problems, shown_value
 from headrace._options import Options
-from headrace._plan.parameters import argument, written_key
-from headrace._plan.scope import plain_value
+from headrace._plan.parameters import Found, Parameters, argument, written_key
+from headrace._plan.scope import Scope, plain_value
 from headrace._portable import error_text
 from headrace._problem import nearest
 from headrace.errors import ConfigError
@@ -22,12 +22,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from headrace._config.document import Written
-    from headrace._config.problems import Problems
     from headrace._expression import Call
-    from headrace._plan.parameters import Found, Parameters
-    from headrace._plan.scope import Scope
 
-__all__ = ["OptionsReader", "check_keys"]
 
 K = TypeVar("K", bound="Options")
 

@@ -16,9 +16,9 @@ from headrace._config.nodekeys import (
     NODE_KEYS,
     NODE_ONLY,
 )
-from headrace._config.problems import key_place
+from headrace._config.problems import Problems, key_place
 from headrace._config.shape import misspelt_table
-from headrace._expression import substitute_text
+from headrace._expression import Call, substitute_text
 from headrace._options import TextWithBase
 from headrace._plan.scope import Layer
 from headrace.errors import ConfigError
@@ -26,17 +26,6 @@ from headrace.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from headrace._config.problems import Problems
-    from headrace._expression import Call
-
-__all__ = [
-    "Found",
-    "Parameters",
-    "argument",
-    "report_overruled",
-    "report_unknown_globals",
-    "written_key",
-]
 
 _OWN = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS))
 """Keys that configure nodes and the pipeline; they are never options."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from headrace._config.nodekeys import GlobalKeys, NodeKeys
 from headrace._config.problems import Problems
 from headrace._config.shape import Shape
-from headrace._expression import read_expression
-from headrace._plan.element import PipelinePlan
+from headrace._expression import Call, read_expression
+from headrace._plan.element import Element, Named, PipelinePlan, ProbePlan
 from headrace._plan.links import check_links, read_links
 from headrace._plan.named import plan_probes
 from headrace._plan.needs import check_keys_read
@@ -29,11 +29,7 @@ from headrace._plan.word import core_word, give_threads
 from headrace.errors import ConfigError, SetupError
 
 if TYPE_CHECKING:
-    from headrace._expression import Call
     from headrace._plan.definitions import Files
-    from headrace._plan.element import Element, Named, ProbePlan
-
-__all__ = ["plan_expression", "plan_pipeline"]
 
 
 class Planner(Resolver):

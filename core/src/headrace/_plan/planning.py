@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from headrace._plan.definitions import Definitions
-from headrace._plan.element import Named
+from headrace._plan.definitions import Definitions, Files
+from headrace._plan.element import Element, Named, NodePlan, Place
 
 if TYPE_CHECKING:
     from headrace._config.document import Written
@@ -14,12 +14,8 @@ if TYPE_CHECKING:
     from headrace._config.problems import Problems
     from headrace._config.shape import Shape
     from headrace._expression import Call
-    from headrace._plan.definitions import Files
-    from headrace._plan.element import Element, NodePlan, Place
     from headrace._plan.parameters import Parameters
     from headrace._plan.scope import Bracket, Scope
-
-__all__ = ["Planning"]
 
 
 class Planning(ABC):

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace._plan.element import Range
 from headrace._weights import range_problem
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
 
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
-    from headrace._plan.element import Element
-
-__all__ = [
-    "Range",
-    "Ranged",
-    "branches",
-    "depending_range",
-    "inside",
-    "narrowed",
-    "of_built",
-    "ranged",
-    "sequence",
-    "states_range",
-    "static_range",
-]
+    from headrace._plan.element import Element, Range
 
 
 def static_range(element: Element) -> Range:

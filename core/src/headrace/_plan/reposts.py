@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from headrace._config.problems import Problems
     from headrace._plan.element import Element, NodePlan, Place, WrittenLinks
 
-__all__ = ["check_front", "check_reposts", "with_calls"]
 
 Ways = dict[str, set[str]]
 """Per node, itself and all that come after it."""

@@ -5,25 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._expression import Call
+from headrace._expression import Args, Call
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._config.document import Written
-    from headrace._expression import Args
     from headrace._plan.element import Named, Prefix
 
-__all__ = [
-    "Bracket",
-    "Graft",
-    "Layer",
-    "Phases",
-    "Scope",
-    "ScopedArgs",
-    "bracket_of",
-    "plain_value",
-    "prefix_values",
-]
 
 Phases = tuple[tuple["Call", ...], ...]
 """What stands in a bracket, by phase."""

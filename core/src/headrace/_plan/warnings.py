@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from headrace._plan.element import Element, NodePlan, PipelinePlan
     from headrace.errors import Problem
 
-__all__ = ["warnings_about"]
 
 _CORE = "headrace"
 

@@ -11,8 +11,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace._backend import Backend
-from headrace._plan.declared import OPTIONAL, keys_named
-from headrace._plan.scope import Bracket, prefix_values
+from headrace._plan.declared import OPTIONAL, Needs, keys_named
+from headrace._plan.scope import Bracket, Scope, prefix_values
 from headrace._registry.catalogue import CORE_BACKENDS
 from headrace._registry.loading import load
 from headrace.keys import DATA
@@ -21,22 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headrace._expression import Call
-    from headrace._plan.declared import Needs
     from headrace._plan.element import Element, Named
     from headrace._plan.planning import Planning
-    from headrace._plan.scope import Scope
-
-__all__ = [
-    "PlannedWord",
-    "Use",
-    "called",
-    "check_used",
-    "core_word",
-    "give_threads",
-    "needs_thread",
-    "planned_word",
-    "why_not_callable",
-]
 
 
 class PlannedWord(Backend):

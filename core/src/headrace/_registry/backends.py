@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
 
-__all__ = ["BackendSpec", "as_backend", "is_policy", "of_callable"]
 
 _METHODS = ("forward", "forward_with_dep", "init", "warm_up", "close", "describe")
 

@@ -5,15 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-__all__ = [
-    "CORE_BACKENDS",
-    "CORE_BATCH_POLICIES",
-    "CORE_DISPATCH_POLICIES",
-    "CORE_POLICIES",
-    "KNOWN_ELSEWHERE",
-    "how_to_install",
-]
-
 _ALL = re.compile(r"^__all__ = \[(.*?)\]", re.MULTILINE | re.DOTALL)
 
 

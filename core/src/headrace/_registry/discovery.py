@@ -32,14 +32,6 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-__all__ = [
-    "PluginRecord",
-    "discover",
-    "is_core",
-    "normalised_plugin",
-    "requirement_here",
-    "unknown_plugins",
-]
 
 BACKENDS = "headrace.backends"
 HOOKS = "headrace.plugins"

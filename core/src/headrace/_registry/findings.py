@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._problem import nearest
 from headrace._registry.catalogue import CORE_BACKENDS, CORE_POLICIES, KNOWN_ELSEWHERE
-from headrace._registry.discovery import normalised_plugin, unknown_plugins
+from headrace._registry.discovery import PluginRecord, normalised_plugin, unknown_plugins
 from headrace._registry.hooks import HOOK_KINDS, call_hook, given
 from headrace._registry.lacking import Lookup, missing_requirements
 from headrace._registry.registry import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from headrace._registry.discovery import PluginRecord
-
-__all__ = ["Finding", "findings"]
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,6 @@ if TYPE_CHECKING:
 
     from headrace._registry.discovery import PluginRecord
 
-__all__ = [
-    "HOOK_KINDS",
-    "PROBE_METHODS",
-    "Offer",
-    "call_hook",
-    "definitions",
-    "find_offer",
-    "given",
-    "node_entrypoint",
-    "offers",
-    "unusable_hooks",
-]
 
 HOOK_KINDS = {
     "headrace_definitions": "definition",

@@ -26,7 +26,6 @@ from headrace.errors import PluginLoadError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["refused", "run_imports"]
 
 _YES = ("1", "true", "yes", "on")
 _NO = ("0", "false", "no", "off", "")

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-__all__ = ["Lookup", "missing_requirements"]
 
 _FOLDER = re.compile(r"[^-]+-([^-]+)\.dist-info")
 _IMPORT = re.compile(r"^(?:import|from)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)

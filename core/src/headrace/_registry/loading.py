@@ -8,8 +8,6 @@ from typing import Any
 
 from headrace.errors import MissingDependencyError, PluginLoadError
 
-__all__ = ["found", "library_missing", "load", "plain_path"]
-
 _POINT = re.compile(r"\s*([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[[^\[\]]*\]\s*)?")
 
 

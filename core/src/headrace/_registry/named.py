@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._registry.backends import is_policy
 from headrace._registry.catalogue import CORE_POLICIES
-from headrace._registry.hooks import PROBE_METHODS, find_offer, offers
+from headrace._registry.hooks import PROBE_METHODS, Offer, find_offer, offers
 from headrace._registry.loading import found, load
 from headrace._registry.registry import registry
 from headrace.policies import BatchPolicy, DispatchPolicy
@@ -14,11 +14,7 @@ from headrace.policies import BatchPolicy, DispatchPolicy
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace._registry.hooks import Offer
-
     Files = Iterable[tuple[str, dict[str, type[Any]]]]
-
-__all__ = ["BATCH_POLICY", "DISPATCH_POLICY", "PROBE", "Kind", "find_named", "names_of"]
 
 
 class Kind(NamedTuple):

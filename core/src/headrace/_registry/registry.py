@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 
-__all__ = ["Registry", "register", "registry"]
-
 _lock = threading.RLock()
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")

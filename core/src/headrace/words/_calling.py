@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace.keys import Request
 
-__all__ = ["Caller", "caller_of"]
-
 
 class Caller:
     """Calls one child: item by item where its max is 1, filled up or refused below its min."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._build.word import Word
+from headrace._build.word import Building, Word
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._build.at import At
-    from headrace._build.word import Building
     from headrace._plan.element import Element
 
 __all__ = ["BackgroundThread"]

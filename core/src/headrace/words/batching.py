@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._build.standing import NotCallable
-from headrace._build.word import Word
+from headrace._build.word import Building, Word
 from headrace.errors import ContractError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._build.at import At
-    from headrace._build.word import Building
     from headrace._plan.element import Element
     from headrace._plan.word import Use
     from headrace.keys import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.word import Word
-from headrace._plan.element import elements_run
+from headrace._plan.element import Range, elements_run
 from headrace._weights import weight_of
 from headrace.errors import ClosedError, InputError, InstanceLostError, NoResultError, RequestError
 from headrace.words._calling import caller_of
@@ -13,7 +13,7 @@ from headrace.words._calling import caller_of
 if TYPE_CHECKING:
     from headrace._backend import Backend, InitContext
     from headrace._checked import Outcomes
-    from headrace._plan.ranges import Range, Ranged
+    from headrace._plan.ranges import Ranged
     from headrace._plan.word import Use
     from headrace.keys import Request
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.word import Word
+from headrace._build.word import Building, Word
 from headrace._config.problems import UNBUILDABLE, Problems
 from headrace._options import Options as _Options
 from headrace._plan.scope import prefix_values
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend, InitContext
     from headrace._build.at import At
-    from headrace._build.word import Building
     from headrace._checked import Outcomes
     from headrace._expression import Call
     from headrace._plan.declared import Needs
-    from headrace._plan.element import Element
-    from headrace._plan.ranges import Range, Ranged
+    from headrace._plan.element import Element, Range
+    from headrace._plan.ranges import Ranged
     from headrace._plan.word import Use
     from headrace.keys import Request
 

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from headrace._build.word import Word
 from headrace._options import Options as _Options
-from headrace._plan.ranges import branches, of_built
-from headrace.keys import DATA
+from headrace._plan.ranges import Ranged, branches, of_built
+from headrace.keys import DATA, Request
 from headrace.words._calling import Caller, caller_of
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from headrace._backend import Backend, InitContext
     from headrace._checked import Outcomes
     from headrace._plan.declared import Needs
-    from headrace._plan.element import Element
-    from headrace._plan.ranges import Range, Ranged
-    from headrace.keys import Request
+    from headrace._plan.element import Element, Range
 
 __all__ = ["HasKey", "NotHasKey", "Random"]
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._build.word import Word
+from headrace._build.word import Building, Word
 from headrace._problem import nearest
 from headrace.errors import ClosedError, ContractError, HeadraceError
-from headrace.keys import REPOST
+from headrace.keys import REPOST, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._build.at import At
-    from headrace._build.word import Building
     from headrace._plan.element import Element
     from headrace._plan.word import Use
-    from headrace.keys import Request
 
 __all__ = ["DagDispatcher", "Repost"]
 

@@ -6,18 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from headrace._build.standing import NotCallable
-from headrace._build.word import Word
+from headrace._build.word import Building, Word
 from headrace._context import Shared
-from headrace._plan.element import Named
-from headrace._plan.word import check_used, planned_word
+from headrace._plan.element import Element, Named, Range
+from headrace._plan.word import Use, check_used, planned_word
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._build.at import At
-    from headrace._build.word import Building
-    from headrace._plan.element import Element
-    from headrace._plan.ranges import Range, Ranged
-    from headrace._plan.word import Use
+    from headrace._plan.ranges import Ranged
 
 __all__ = ["DI", "Aspect", "IoC", "With"]
 

@@ -10,12 +10,11 @@ from pydantic import Field
 from headrace._build.word import Word
 from headrace._options import Options as _Options
 from headrace.errors import LimitError, NoResultError
-from headrace.keys import REPOST
+from headrace.keys import REPOST, Request
 from headrace.words._calling import caller_of
 
 if TYPE_CHECKING:
     from headrace._backend import InitContext
-    from headrace.keys import Request
 
 __all__ = ["Loop", "Restart"]
 

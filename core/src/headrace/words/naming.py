@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._build.word import Word
-from headrace._plan.word import called, planned_word
+from headrace._plan.word import Use, called, planned_word
 from headrace._problem import nearest
 from headrace.words.reflect import parameter
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from headrace._plan.element import Element
     from headrace._plan.planning import Planning
     from headrace._plan.scope import Scope
-    from headrace._plan.word import Use
 
 __all__ = ["Forward", "InstanceFromParam", "Proxy"]
 

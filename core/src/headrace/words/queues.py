@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from headrace._build.word import Word
+from headrace._build.word import Building, Word
 from headrace._options import Options as _Options
 from headrace._scheduling.batch import Filler
-from headrace._scheduling.named_queues import DEFAULT_MAX
+from headrace._scheduling.named_queues import DEFAULT_MAX, NamedQueue, Queues
 from headrace._scheduling.threads import entries_running_here
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import InitContext
     from headrace._build.at import At, Commons
-    from headrace._build.word import Building
     from headrace._plan.element import Element
-    from headrace._scheduling.named_queues import NamedQueue, Queues
     from headrace.keys import Request
 
 __all__ = ["Observer", "Queue", "Recv", "Send"]

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace._config.nodekeys import NODE_KEYS
-from headrace._plan.scope import Bracket
-from headrace._plan.word import needs_thread
+from headrace._plan.scope import Bracket, Layer, Scope
+from headrace._plan.word import Use, needs_thread
 from headrace._problem import nearest
 from headrace.words.ioc import Wiring
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from headrace._expression import Call
     from headrace._plan.element import Element
     from headrace._plan.planning import Planning
-    from headrace._plan.scope import Layer, Scope
-    from headrace._plan.word import Use
 
 __all__ = ["Reflect"]
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from headrace._build.at import At
 from headrace._build.standing import NotCallable
 from headrace._options import Options as _Options
-from headrace._plan.element import Named
+from headrace._plan.element import Element, Named, Range
 from headrace.errors import SetupError
 from headrace.words.ioc import Wiring
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._build.word import Building
     from headrace._expression import Call
-    from headrace._plan.element import Element
-    from headrace._plan.ranges import Range, Ranged
+    from headrace._plan.ranges import Ranged
     from headrace._plan.word import Use
 
 __all__ = ["InstancesRegister", "List", "Register"]

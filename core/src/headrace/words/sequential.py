@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.word import Word
-from headrace._plan.ranges import of_built, sequence
+from headrace._plan.ranges import Ranged, of_built, sequence
 from headrace.errors import NoResultError
-from headrace.keys import DATA, REPOST
+from headrace.keys import DATA, REPOST, Request
 from headrace.words._calling import caller_of
 
 if TYPE_CHECKING:
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from headrace._checked import Outcomes
     from headrace._expression import Call
     from headrace._plan.declared import Needs
-    from headrace._plan.element import Element
-    from headrace._plan.ranges import Range, Ranged
-    from headrace.keys import Request
+    from headrace._plan.element import Element, Range
 
 __all__ = ["S", "Sequential"]
 
