@@ -42,6 +42,13 @@ SLOW = frozenset(
 """Modules whose tests ``./dev test --quick`` leaves out, besides single tests marked ``slow``."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let tests that have a long form run in it."""
+    parser.addoption(
+        "--stress", action="store_true", help="run stress tests in full: minutes, and 14 GiB"
+    )
+
+
 @pytest.hookimpl(tryfirst=True)  # the option -m chooses in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of slow modules."""
