@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._backend import Backend
 from headrace._graph.entries import Elements, elements_of, entry_at
@@ -62,6 +62,10 @@ class NodeCall(Backend):
     def is_plain(self) -> bool:
         """Whether calling it is nothing else than calling its scheduler."""
         return self.timeout_ms is None and not self.levels
+
+    def describe(self) -> dict[str, Any]:
+        """Say which node it calls: any number of threads may do so at a time."""
+        return {"calls_node": self.scheduler.name}
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Hand the items to the node and wait for them; deadline and priority are kept."""

@@ -44,6 +44,7 @@ class Passage(Standing):
     def __init__(self, child: Backend) -> None:
         super().__init__(child)
         self.forward = child.forward  # type: ignore[method-assign]
+        self.describe = child.describe  # type: ignore[method-assign]
 
 
 class Guarded(Standing):

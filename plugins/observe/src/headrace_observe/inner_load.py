@@ -1,0 +1,151 @@
+"""A closed loop on a part of an expression: what the word `Benchmark` runs."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter, deque
+from typing import TYPE_CHECKING
+
+from headrace.errors import code_of
+from headrace_observe.load import ClosedLoop
+from headrace_observe.measurement import Point
+from headrace_observe.notes import Notes, gathered
+from headrace_observe.usage import meter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    from headrace import Backend
+    from headrace.keys import Request
+
+    Turn: TypeAlias = tuple[float, int]
+    """When a client has its last answer, and the index of the sample that it sends next."""
+
+__all__ = ["BACKEND_CLOCK", "NODE_CLOCK", "of_backend", "of_node"]
+
+BACKEND_CLOCK = (
+    "from the moment a client has its last answer to the end of the batch that its next request ran in; "
+    "one thread runs all batches, up to the range of the backend, without a queue or a hand-over"
+)
+NODE_CLOCK = "from the call of the node to its return, in the client's thread"
+
+
+class _Outcomes:
+    """Which samples have failed, and never succeeded."""
+
+    def __init__(self) -> None:
+        self._succeeded: set[int] = set()
+        self._first: dict[int, Exception] = {}
+
+    def add(self, sample: int, error: Exception | None) -> None:
+        if error is None:
+            self._succeeded.add(sample)
+        else:
+            self._first.setdefault(sample, error)
+
+    def errors(self) -> dict[int, Exception]:
+        return {k: error for k, error in self._first.items() if k not in self._succeeded}
+
+
+def of_backend(
+    backend: Backend,
+    samples: Sequence[Request],
+    clients: int,
+    total: int,
+    node: str,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[Point, dict[int, Exception]]:
+    """Run requests of several clients through a backend, in the calling thread.
+
+    Args:
+        backend: What is measured. A batch below its ``min`` is filled up with copies of its last
+            request, which are not counted.
+        samples: The requests, in turn; each is copied.
+        clients: How many send their next request when they have their answer.
+        total: How many requests, in all.
+        node: The name under which batch sizes stand in the figures.
+        clock: Seconds.
+
+    Returns:
+        The figures, and the first error of each sample, by its index, of which no request succeeded.
+    """
+    notes, sizes, outcomes = Notes(), Counter[int](), _Outcomes()
+    used, began = meter(), clock()
+    to_send = itertools.islice(itertools.cycle(range(len(samples))), total)
+    waiting = deque((began, k) for k in itertools.islice(to_send, clients))
+    while waiting:
+        turns, batch = _cut(waiting, samples, backend)
+        found = backend(batch) or [None] * len(batch)
+        ended = clock()
+        sizes[len(turns)] += 1
+        for (arrived, sample), error in zip(turns, found, strict=False):
+            outcomes.add(sample, error)
+            if error is None:
+                notes.ok(ended, ended - arrived)
+            else:
+                notes.failed(ended, code_of(error))
+        waiting.extend((ended, k) for k in itertools.islice(to_send, len(turns)))
+    # The end of the last request must lie inside: a window ends before its own end.
+    window = gathered([notes], began, clock() + 1e-9)
+    about = {"kind": "closed", "clients": clients}
+    point = Point(about, BACKEND_CLOCK, window, nodes={node: sizes}, usage=used())
+    return point, outcomes.errors()
+
+
+def _cut(
+    waiting: deque[Turn], samples: Sequence[Request], backend: Backend
+) -> tuple[list[Turn], list[Request]]:
+    """Take the turns of a batch, the oldest first, and make the batch, within the range."""
+    turns: list[Turn] = []
+    batch: list[Request] = []
+    weight = 0
+    while waiting:
+        sample = samples[waiting[0][1]]
+        more = weight + sample.get("request_size", 1)
+        if batch and backend.max is not None and (backend.max == 1 or more > backend.max):
+            break
+        turns.append(waiting.popleft())
+        batch.append(dict(sample))
+        weight = more
+    while weight < backend.min:
+        batch.append(dict(batch[-1]))
+        weight += batch[-1].get("request_size", 1)
+    return turns, batch
+
+
+def of_node(
+    backend: Backend,
+    samples: Sequence[Request],
+    clients: int,
+    total: int,
+    node: str,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[Point, dict[int, Exception]]:
+    """Let threads call a node; see `of_backend`."""
+    outcomes = _Outcomes()
+    numbered = [{**sample, _NUMBER: k} for k, sample in enumerate(samples)]
+
+    def call(request: Request) -> None:
+        sample = request.pop(_NUMBER)
+        (error,) = backend([request]) or [None]
+        outcomes.add(sample, error)
+        if error is not None:
+            raise error
+
+    used, began = meter(), clock()
+    load = ClosedLoop(call, numbered, clients, total=total, clock=clock)
+    load.start()
+    try:
+        load.join()
+    finally:
+        load.stop()
+    window = gathered(load.notes, began, clock() + 1e-9)
+    return Point(load.about, NODE_CLOCK, window, usage=used()), outcomes.errors()
+
+
+_NUMBER = "headrace_observe.sample"
+"""Where a request carries the index of its sample, until it is sent."""

@@ -1,0 +1,89 @@
+"""The word `Benchmark`: measure a part of an expression, ``With[Benchmark(clients=10,total=1000),X]``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+import headrace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace import Backend, InitContext
+    from headrace.keys import Request
+
+__all__ = ["Benchmark"]
+
+
+class Benchmark(headrace.Backend):
+    """Measure what is inside: ``With[Benchmark(clients=10,total=1000,warm_up=20),X]``.
+
+    The requests of the batch are the samples. ``warm_up`` and then ``total`` requests, copies of
+    the samples in turn, go through X in a closed loop: each of ``clients`` clients sends its next
+    request when it has its answer.
+
+    X is run by one thread at a time, as everywhere: up to its ``max`` of the requests that wait run
+    as one batch, the oldest first, and the clients are no threads. Only where X is ``Forward[node]``
+    is each client a thread that calls the node, so that its queue, policies and instances are
+    measured.
+
+    The figures are those of one load of ``headrace bench --json``, without its histogram of
+    latencies: ``throughput_rps``, ``latency_ms`` (``mean``, ``p50``, ``p90``, ``p99``, ``max``),
+    ``ok``, ``failed`` by code, ``seconds``, ``batch_size``, ``cpu``, ``gpu``, and ``clock``, which
+    says what the latencies cover. A request that fails is a figure, and a sample of which every
+    request fails has no figures but its error.
+
+    Reads:
+        data: What X reads; other keys of the samples are sent along.
+
+    Writes:
+        result: The figures of all samples together, a dict that JSON can hold.
+
+    Batch:
+        1 or more samples, or the range of X.
+
+    Raises:
+        BackendError: What X gave for a sample of which no request succeeded.
+
+    Source:
+        The word of torchpipe; clients without threads are own.
+    """
+
+    class Options(headrace.Options):
+        """How much is sent."""
+
+        clients: int = Field(10, ge=1, le=10_000, description="How many send at a time.")
+        total: int = Field(1000, ge=1, description="Requests that are measured, of all clients.")
+        warm_up: int = Field(20, ge=0, description="Requests before them that are not measured.")
+
+    takes = 1
+    rerun = False  # a second run would take as long again
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Take the loop that suits X."""
+        from headrace_observe.inner_load import of_backend, of_node
+
+        self.chosen = options
+        self.node_name = context.node_name
+        (child,) = context.children
+        self.run_load = of_node if "calls_node" in child.describe() else of_backend
+
+    def forward_with_dep(
+        self, batch: Sequence[Request], dependency: Backend
+    ) -> list[Exception | None] | None:
+        """Run the samples through the dependency, and give the figures as ``result``."""
+        chosen = self.chosen
+        samples = [{k: v for k, v in one.items() if k != "result"} for one in batch]
+        if chosen.warm_up:
+            self.run_load(dependency, samples, chosen.clients, chosen.warm_up, self.node_name)
+        point, errors = self.run_load(
+            dependency, samples, chosen.clients, chosen.total, self.node_name
+        )
+        for index, request in enumerate(batch):
+            if index not in errors:
+                figures = point.to_dict()
+                del figures["latency_histogram"]
+                request["result"] = figures
+        return [errors.get(index) for index in range(len(batch))] if errors else None
