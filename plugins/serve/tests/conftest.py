@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -123,6 +122,17 @@ def certificates(tmp_path_factory):
     return folder
 
 
+SERVE = (
+    "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "sys.argv[:1] = ['headrace', 'serve']; runpy.run_module('headrace', run_name='__main__')"
+)
+"""``headrace serve`` that takes SIGINT, which a shell's background jobs ignore.
+
+A ``preexec_fn`` would do it, too, but then the child is forked, and gRPC, if a test before has used
+it, writes to the child's stderr.
+"""
+
+
 @pytest.fixture
 def start():
     """Start ``headrace serve`` and give the process and the address that it says."""
@@ -130,11 +140,7 @@ def start():
 
     def run(*args, cwd):
         process = subprocess.Popen(
-            [sys.executable, "-m", "headrace", "serve", *args],
-            cwd=cwd,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            [sys.executable, "-c", SERVE, *args], cwd=cwd, stderr=subprocess.PIPE, text=True
         )
         processes.append(process)
         line = process.stderr.readline()

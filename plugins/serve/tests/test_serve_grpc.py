@@ -144,7 +144,7 @@ def status_of(call):
 def test_each_outcome_has_its_status(client):
     c = client({"m": {"backend": "ServePicky", "max": 4}})
     for name, sent, status, text in [
-        ("nope", b"a", "NOT_FOUND", "no model 'nope'"),
+        ("nope", b"a", "NOT_FOUND", "unknown model: 'nope'"),
         ("m", b"bad", "INVALID_ARGUMENT", "item 0: this is bad"),
         ("m", b"break", "INTERNAL", "code 'backend'"),
     ]:

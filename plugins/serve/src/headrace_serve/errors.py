@@ -63,7 +63,10 @@ class ServeError(HeadraceError):
 
 
 class UnknownModelError(ServeError):
-    """No model of this name, or no such version of it, is served."""
+    """No model of this name, or no such version of it, is served.
+
+    The text begins as Triton's does, which clients look for.
+    """
 
     code = "unknown_model"
 
@@ -72,11 +75,11 @@ class UnknownModelError(ServeError):
         self.version = version
         known = sorted(served)
         if version:
-            what = f"model {name!r} has no version {version!r}; it has {', '.join(known)}"
+            what = f"Request for unknown model: {name!r} has no version {version!r}; it has {', '.join(known)}"
         else:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"served are: {', '.join(known)}"
-            what = f"there is no model {name!r}; {hint}"
+            what = f"Request for unknown model: {name!r} is not found; {hint}"
         super().__init__(what)
 
 
@@ -191,5 +194,5 @@ def unknown_parameter(name: str, where: str, known: Iterable[str]) -> InputError
     """Give the error for a parameter that nobody reads."""
     return InputError(
         f"{where} has a parameter {name!r}, which this server does not have",
-        hint=f"It has: {', '.join(sorted(known))}.",
+        hint=f"It has: {', '.join(sorted(known)) or 'none'}.",
     )

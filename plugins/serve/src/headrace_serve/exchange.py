@@ -45,7 +45,11 @@ class Reply:
 
     Attributes:
         status, parts, content_type, headers: What is sent; the parts one behind the other.
+        compressible: Whether it may be compressed. Triton's client for asyncio says that it takes
+            gzip and reads it of inferences alone, so that nothing else is.
     """
+
+    compressible = False
 
     def __init__(
         self,
@@ -58,6 +62,15 @@ class Reply:
         self.parts = parts
         self.content_type = content_type
         self.headers = headers or {}
+
+    @classmethod
+    def of_inference(
+        cls, parts: Sequence[bytes | memoryview], content_type: str, **headers: str
+    ) -> Reply:
+        """Give the answer of an inference."""
+        made = cls(200, parts, content_type, headers)
+        made.compressible = True
+        return made
 
     @classmethod
     def json(cls, value: Any, status: int = 200) -> Reply:
@@ -207,7 +220,9 @@ class Exchange:
         headers = {"content-type": reply.content_type, **reply.headers}
         self.line.status = str(reply.status)
         encoding = (
-            _encoding(self.headers.get("accept-encoding", "")) if length >= _WORTH_BYTES else ""
+            _encoding(self.headers.get("accept-encoding", ""))
+            if reply.compressible and length >= _WORTH_BYTES
+            else ""
         )
         if encoding:
             whole = b"".join(parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from headrace_serve.errors import UnsupportedError, unknown_parameter
 from headrace_serve.grpc_messages import message
 from headrace_serve.messages import Answer, Asked, Tensor
 from headrace_serve.rest_tensors import UNSUPPORTED_PARAMETERS, read_shape, tensor_view
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["RESPONSE", "Received", "as_streamed", "read_message", "read_request", "write_response"]
 
@@ -34,6 +37,7 @@ _CONTENTS: Final = {
 _LARGE_BYTES: Final = 64 << 10
 """From here on the copies that protobuf makes of raw tensors cost more than reading around them."""
 
+_SIZE: Final = "binary_data_size"
 _RAW_INPUT: Final = 7 << 3 | 2
 _RAW_OUTPUT: Final = bytes([6 << 3 | 2])
 _STREAMED: Final = bytes([2 << 3 | 2])
@@ -140,16 +144,32 @@ def _value(name: str, parameter: Any) -> Any:
     return getattr(parameter, which)
 
 
-def _refuse_parameters(where: str, parameters: Any) -> None:
+def _refuse_parameters(where: str, parameters: Any, known: Sequence[str] = ()) -> None:
     for key in parameters:
         if key in UNSUPPORTED_PARAMETERS:
             raise UnsupportedError(f"{where}: {key} is not supported")
-        raise unknown_parameter(key, where, [])
+        raise unknown_parameter(key, where, known)
+
+
+def _check_input_parameters(name: str, parameters: Any, raw: Any) -> None:
+    """Refuse parameters, but for the size of the raw bytes, which kserve's client sends along."""
+    others = {key: one for key, one in parameters.items() if key != _SIZE}
+    _refuse_parameters(f"input {name!r}", others, [_SIZE])
+    size = _value(_SIZE, parameters[_SIZE])
+    if raw is None or size != len(raw):
+        raise InputError(
+            f"{_SIZE} of input {name!r}",
+            expected="no such parameter"
+            if raw is None
+            else f"{len(raw)}, the bytes that were sent",
+            got=repr(size)[:40],
+        )
 
 
 def _tensor(one: Any, raw: bytes | None) -> Tensor:
     name, datatype = one.name, one.datatype
-    _refuse_parameters(f"input {name!r}", one.parameters)
+    if one.parameters:
+        _check_input_parameters(name, one.parameters, raw)
     if datatype not in DATATYPES:
         raise InputError(
             f"datatype of input {name!r}", expected=", ".join(DATATYPES), got=repr(datatype)[:40]

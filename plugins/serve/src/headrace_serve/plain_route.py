@@ -70,10 +70,10 @@ def _reply(answer: Answer, accepted: str) -> Reply:
         if not isinstance(only, (bytes, str)):
             raise InputError(f"accept: the result is no {accepted[:80]!r}", expected=JSON)
         raw = only.encode() if isinstance(only, str) else only
-        return Reply(200, [raw], accepted.partition(",")[0].partition(";")[0].strip())
+        return Reply.of_inference([raw], accepted.partition(",")[0].partition(";")[0].strip())
     texts = {name: _json_value(name, value) for name, value in values.items()}
     parts = [orjson.dumps(name) + b":" + text for name, text in texts.items()]
-    return Reply(200, [b"{" + b",".join(parts) + b"}"])
+    return Reply.of_inference([b"{" + b",".join(parts) + b"}"], JSON)
 
 
 def _value(tensor: Tensor) -> Any:

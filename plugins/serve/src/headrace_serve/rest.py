@@ -165,16 +165,16 @@ async def _infer(exchange: Exchange) -> Reply:
     model = exchange.model = _find(exchange, service)
     body = await exchange.body()
     model = _find(exchange, service)  # another pipeline may be in its place by now
-    asked, wanted = read_body(body, exchange.headers.get(HEADER_LENGTH))
+    asked, wanted = read_body(body, exchange.headers.get(HEADER_LENGTH), model.name)
     exchange.identifier = asked.id
     if "traceparent" in exchange.headers:
         asked.parameters.setdefault("traceparent", exchange.headers["traceparent"])
     answer = await exchange.while_connected(service.infer(model, asked))
     parts, length = write_body(answer, wanted)
     if length is None:
-        return Reply(200, parts)
+        return Reply.of_inference(parts, "application/json")
     headers = {HEADER_LENGTH: str(length)}
-    return Reply(200, parts, "application/octet-stream", headers)
+    return Reply.of_inference(parts, "application/octet-stream", **headers)
 
 
 def _find(exchange: Exchange, service: Service) -> Any:
@@ -195,11 +195,12 @@ async def _docs(exchange: Exchange) -> Reply:
 
 
 async def _live(_: Exchange) -> Reply:
-    return Reply(200, [b""])
+    return Reply.json({"live": True})
 
 
 async def _ready(exchange: Exchange) -> Reply:
-    return Reply(200 if exchange.service.ready else 503, [b""])
+    ready = exchange.service.ready
+    return Reply.json({"ready": ready}, 200 if ready else 503)
 
 
 async def _model(exchange: Exchange) -> Any:
@@ -211,7 +212,8 @@ async def _model(exchange: Exchange) -> Any:
 
 async def _model_ready(exchange: Exchange) -> Reply:
     model = await _model(exchange)
-    return Reply(200 if model.pipe.ready and not exchange.service.draining else 503, [b""])
+    ready = model.pipe.ready and not exchange.service.draining
+    return Reply.json({"name": model.name, "ready": ready}, 200 if ready else 503)
 
 
 async def _metadata(exchange: Exchange) -> Reply:

@@ -34,7 +34,7 @@ __all__ = [
 HEADER_LENGTH = "inference-header-content-length"
 """The header that tells where the JSON ends and binary data begins."""
 
-_KEYS = ("id", "parameters", "inputs", "outputs")
+_KEYS = ("id", "model_name", "parameters", "inputs", "outputs")
 UNSUPPORTED_PARAMETERS = (
     "shared_memory_region",
     "shared_memory_offset",
@@ -59,12 +59,13 @@ class Wanted:
         return self.binary.get(name, self.binary.get(None, False))
 
 
-def read_body(body: bytes, header_length: str | None) -> tuple[Asked, Wanted]:
+def read_body(body: bytes, header_length: str | None, model_name: str) -> tuple[Asked, Wanted]:
     """Read the body of a request.
 
     Args:
         body: All of it, decompressed.
         header_length: The value of `HEADER_LENGTH`, or None.
+        model_name: The model that the path names; kserve's client says it in the body again.
 
     Raises:
         InputError: It is malformed, or asks for what is not there.
@@ -84,6 +85,12 @@ def read_body(body: bytes, header_length: str | None) -> tuple[Asked, Wanted]:
     except orjson.JSONDecodeError as error:
         raise InputError(f"the body is no JSON: {error}") from None
     _object("the request", document, _KEYS)
+    if document.get("model_name", model_name) != model_name:
+        raise InputError(
+            "model_name",
+            expected=f"{model_name!r}, as in the path",
+            got=repr(document["model_name"])[:40],
+        )
     parameters = _parameters("the request", document)
     reader = _Reader(view[length:])
     inputs = [reader.tensor(one) for one in _list("inputs", document, required=True)]

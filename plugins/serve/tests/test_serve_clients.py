@@ -1,0 +1,295 @@
+"""Clients that others wrote, unchanged: all versions of Triton's, kserve's, curl."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace_serve import Server
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+try:
+    import served_examples
+    import triton_calls
+finally:
+    sys.path.remove(str(HERE))
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server(served_examples.models(), port=0, grpc_port=0) as made:
+        yield made
+
+
+@pytest.fixture
+def addresses(server):
+    return f"127.0.0.1:{server.port}", f"127.0.0.1:{server.grpc_port}"
+
+
+@pytest.mark.parametrize("call", triton_calls.SYNC, ids=lambda call: call.__name__)
+def test_tritonclient(addresses, call):
+    call(*addresses)
+
+
+@pytest.mark.parametrize("call", triton_calls.AIO, ids=lambda call: call.__name__)
+def test_tritonclient_of_asyncio(addresses, call):
+    asyncio.run(call(*addresses))
+
+
+OLDEST = ("tritonclient[all]==2.3.0", "numpy<1.24", "protobuf<3.21", "setuptools<70")
+"""The oldest that installs, with what it was written for."""
+
+
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="its numpy has no wheel there")
+def test_the_oldest_tritonclient(addresses, tmp_path):
+    venv.create(tmp_path, with_pip=True)
+    python = tmp_path / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", *OLDEST], check=True)
+    done = subprocess.run(
+        [python, HERE / "triton_calls.py", *addresses], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("order", [("ours", "foreign"), ("foreign", "ours")])
+def test_the_messages_live_beside_others_of_the_same_names(order, tmp_path):
+    """``foreign`` is what kserve and mlserver are: other messages of the same names in the default pool.
+
+    With tritonclient itself `test_the_messages_live_beside_those_of_other_packages` does it, with
+    kserve and mlserver `benchmarks/serve/other_clients.py`.
+    """
+    (tmp_path / "foreign.py").write_text(
+        "from google.protobuf import descriptor_pb2, descriptor_pool\n"
+        "made = descriptor_pb2.FileDescriptorProto(name='grpc_service.proto', syntax='proto3',"
+        " package='inference')\n"
+        "made.message_type.add(name='ModelInferRequest')\n"
+        "made.message_type[0].field.add(name='model_name', number=9, type=5, label=1)\n"
+        "pool = descriptor_pool.Default()\n"
+        "pool.Add(made)\n"
+        "found = pool.FindMessageTypeByName('inference.ModelInferRequest')\n"
+        "assert [field.number for field in found.fields] == [9]\n"
+    )
+    names = {"ours": "headrace_serve.grpc_service"}
+    code = "\n".join(
+        [
+            *(f"import {names.get(name, name)}" for name in order),
+            "from headrace_serve.grpc_messages import message",
+            "made = message('inference.ModelInferRequest')(model_name='m')",
+            "assert made.SerializeToString() == bytes([10, 1, 109])",
+        ]
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+class TestWhatKserveSends:
+    """Bodies as `kserve` 0.21 makes them; `benchmarks/serve/other_clients.py` runs the client itself."""
+
+    def test_rest(self, server):
+        import httpx
+
+        def post(model, body, **headers):
+            return httpx.post(
+                f"{server.url}/v2/models/{model}/infer", content=body, headers=headers
+            )
+
+        assert httpx.get(f"{server.url}/v2/health/live").json() == {"live": True}
+        assert httpx.get(f"{server.url}/v2/health/ready").json() == {"ready": True}
+        assert httpx.get(f"{server.url}/v2/models/simple/ready").is_success
+        tensor = {"name": "x", "shape": [2], "datatype": "FP32"}
+        body = {"id": "i", "model_name": "same_fp32", "inputs": [{**tensor, "data": [1.0, 2.0]}]}
+        answer = post("same_fp32", json.dumps(body)).json()
+        assert answer["outputs"][0]["data"] == [1.0, 2.0]
+        assert answer["model_name"] == "same_fp32"
+        raw = np.array([1, 2], "<f4").tobytes()
+        given = {**tensor, "parameters": {"binary_data_size": len(raw)}}
+        asked = [{"name": "y", "parameters": {"binary_data": True}}]
+        head = json.dumps({**body, "inputs": [given], "outputs": asked}).encode()
+        answer = post(
+            "same_fp32",
+            head + raw,
+            **{
+                "inference-header-content-length": str(len(head)),
+                "content-type": "application/octet-stream",
+            },
+        )
+        length = int(answer.headers["inference-header-content-length"])
+        assert answer.content[length:] == raw
+        wrong = post("same_fp32", json.dumps({**body, "model_name": "simple"}))
+        assert wrong.status_code == 400
+        assert "model_name" in wrong.json()["error"]
+
+    def test_grpc(self, server):
+        import grpc
+        from grpc import StatusCode
+
+        from headrace_serve.grpc_messages import message
+
+        raw = np.array([1, 2], "<f4").tobytes()
+        made = message("inference.ModelInferRequest")(model_name="same_fp32", id="i")
+        made.raw_input_contents.append(raw)
+        tensor = made.inputs.add(name="x", datatype="FP32", shape=[2])
+        tensor.parameters["binary_data_size"].int64_param = len(raw)
+        answered = message("inference.ModelInferResponse")
+        with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+            infer = channel.unary_unary(
+                "/inference.GRPCInferenceService/ModelInfer",
+                lambda m: m.SerializeToString(),
+                answered.FromString,
+            )
+            assert infer(made).raw_output_contents[0] == raw
+            tensor.parameters["binary_data_size"].int64_param = 7
+            with pytest.raises(grpc.RpcError) as caught:
+                infer(made)
+            assert caught.value.code() == StatusCode.INVALID_ARGUMENT
+            assert "binary_data_size" in caught.value.details()
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+class TestCurl:
+    """curl as people type it."""
+
+    @staticmethod
+    def curl(*words):
+        return subprocess.run(
+            ["curl", "-sS", "--max-time", "60", *words], capture_output=True, check=True
+        ).stdout
+
+    BODY = json.dumps(
+        {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [[1, 2]]}]}
+    )
+
+    def body(self, n):
+        tensor = {"name": "x", "shape": [n], "datatype": "INT32", "data": list(range(n))}
+        return json.dumps({"inputs": [tensor]}).encode()
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            (),
+            ("--http1.0",),
+            ("-H", "Transfer-Encoding: chunked"),
+            ("-H", "Expect: 100-continue"),
+            ("-H", "Content-Type: application/json"),
+            ("-H", "Connection: close"),
+            ("--compressed",),
+            ("-H", "Accept-Encoding: br, gzip;q=0.5", "--compressed"),
+        ],
+    )
+    def test_infer(self, server, tmp_path, words):
+        (tmp_path / "body").write_bytes(self.body(3000))
+        url = f"{server.url}/v2/models/same_int32/infer"
+        got = self.curl(*words, "--data-binary", f"@{tmp_path}/body", url)
+        assert json.loads(got)["outputs"][0]["data"] == list(range(3000))
+
+    def test_a_large_file_waits_for_100_continue(self, server, tmp_path):
+        (tmp_path / "body").write_bytes(self.body(400_000))  # curl asks first from 1 MB on
+        got = self.curl(
+            "-v", "--data-binary", f"@{tmp_path}/body", f"{server.url}/v2/models/same_int32/infer"
+        )
+        assert json.loads(got)["outputs"][0]["shape"] == [400_000]
+
+    def test_gzip_that_the_user_made(self, server, tmp_path):
+        import gzip
+
+        (tmp_path / "body").write_bytes(gzip.compress(self.body(10)))
+        got = self.curl(
+            "-H", "Content-Encoding: gzip", "--data-binary", f"@{tmp_path}/body",
+            f"{server.url}/v2/models/same_int32/infer",
+        )  # fmt: skip
+        assert json.loads(got)["outputs"][0]["data"] == list(range(10))
+
+    def test_several_requests_on_one_connection_and_a_wrong_one_between(self, server, tmp_path):
+        (tmp_path / "body").write_bytes(self.body(2))
+        url = f"{server.url}/v2/models/same_int32/infer"
+        said = self.curl(
+            "-w", "%{http_code} %{num_connects}\n", "-o", str(tmp_path / "out"),
+            "--data-binary", f"@{tmp_path}/body", url, "--next",
+            "-sS", "-w", "%{http_code} %{num_connects}\n", "-o", str(tmp_path / "out"),
+            "-d", "no json", url, "--next",
+            "-sS", "-w", "%{http_code} %{num_connects}\n", "-o", str(tmp_path / "out"),
+            "--data-binary", f"@{tmp_path}/body", url,
+        )  # fmt: skip
+        assert said.decode().splitlines() == ["200 1", "400 0", "200 0"]
+
+    def test_head_and_options_and_wrong_methods(self, server):
+        codes = [
+            self.curl("-X", method, "-o", "/dev/null", "-w", "%{http_code}", f"{server.url}{path}")
+            for method, path in (("GET", "/v2"), ("DELETE", "/v2"), ("GET", "/nothing"))
+        ]
+        assert codes[0] == b"200"
+        assert codes[1] in (b"404", b"405")
+        assert codes[2] == b"404"
+
+
+class TestWhatPerfAnalyzerAsks:
+    """The calls of perf_analyzer in their order; its wheel needs glibc 2.38 and a GPU's libraries."""
+
+    def test_rest(self, server):
+        import httpx
+
+        with httpx.Client(base_url=server.url) as client:
+            extensions = client.get("/v2").json()["extensions"]
+            assert {"statistics", "binary_tensor_data", "model_configuration"} <= set(extensions)
+            told = client.get("/v2/models/simple/versions/1").json()
+            config = client.get("/v2/models/simple/versions/1/config").json()
+            assert config["max_batch_size"] == 8
+            assert "ensemble_scheduling" not in config
+            assert "sequence_batching" not in config
+            assert [one["dims"] for one in config["input"]] == [
+                one["shape"][1:] for one in told["inputs"]
+            ]
+            before = self.count(client)
+            raw = np.ones((1, 16), "<i4").tobytes()
+            inputs = [
+                {**one, "shape": [1, 16], "parameters": {"binary_data_size": len(raw)}}
+                for one in told["inputs"]
+            ]
+            head = json.dumps(
+                {
+                    "id": "0",
+                    "parameters": {"binary_data_output": True},
+                    "inputs": inputs,
+                }
+            ).encode()
+            for _ in range(5):
+                answer = client.post(
+                    "/v2/models/simple/versions/1/infer",
+                    content=head + raw + raw,
+                    headers={"Inference-Header-Content-Length": str(len(head))},
+                )
+                length = int(answer.headers["Inference-Header-Content-Length"])
+                got = np.frombuffer(answer.content[length : length + 64], "<i4")
+                assert got.tolist() == [2] * 16
+            assert self.count(client) == before + 5
+
+    @staticmethod
+    def count(client):
+        (stats,) = client.get("/v2/models/simple/versions/1/stats").json()["model_stats"]
+        for part in ("success", "queue", "compute_input", "compute_infer", "compute_output"):
+            assert {"count", "ns"} == set(stats["inference_stats"][part])
+        assert stats["execution_count"] >= 0
+        return stats["inference_stats"]["success"]["count"]
+
+    def test_grpc(self, addresses):
+        import tritonclient.grpc as triton
+
+        with triton.InferenceServerClient(addresses[1]) as client:
+            config = client.get_model_config("simple", "1").config
+            assert config.WhichOneof("scheduling_choice") is None
+            assert not config.model_transaction_policy.decoupled
+            before = client.get_inference_statistics("simple", "1").model_stats[0]
+            triton_calls.check_pair(client.infer("simple", triton_calls.pair(triton)))
+            after = client.get_inference_statistics("simple", "1").model_stats[0]
+            assert after.inference_count == before.inference_count + 1
+            assert after.inference_stats.compute_infer.count > 0
