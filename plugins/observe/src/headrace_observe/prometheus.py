@@ -75,6 +75,17 @@ class Prometheus:
         self._thread.start()
         _log.info("metrics at http://%s:%d/metrics", options.host, self.port)
 
+    @staticmethod
+    def families(pipeline: headrace.Pipeline) -> Iterator[Any]:
+        """Give the metrics of a pipeline as families of prometheus-client, for a registry of another's.
+
+        Raises:
+            MissingDependencyError: prometheus-client is not installed.
+        """
+        return _families(
+            library("prometheus_client", "prometheus", "the probe Prometheus"), pipeline
+        )
+
     def pipeline_started(self, pipeline: headrace.Pipeline) -> None:
         """Take note of the pipeline, and not keep it."""
         self._pipeline = weakref.ref(pipeline)
@@ -143,21 +154,24 @@ class _Collector:
 
     def collect(self) -> Iterator[Any]:
         """Give the metrics."""
-        metric = self._client.Metric
         pipeline = self._look()
-        if pipeline is None:
-            return
-        stats = pipeline.stats()
-        for name, kind, text, samples in tables(stats, ready=pipeline.ready):
-            family = metric(name, text, kind)
-            suffix = "_total" if kind == "counter" else ""
-            for labels, value in samples:
-                family.add_sample(name + suffix, dict(labels), value)
-            yield family
-        yield _batch_sizes(metric, stats["nodes"])
-        family = metric("headrace", "The version of Headrace.", "info")
-        family.add_sample("headrace_info", {"version": headrace.__version__}, 1.0)
+        if pipeline is not None:
+            yield from _families(self._client, pipeline)
+
+
+def _families(client: Any, pipeline: headrace.Pipeline) -> Iterator[Any]:
+    metric = client.Metric
+    stats = pipeline.stats()
+    for name, kind, text, samples in tables(stats, ready=pipeline.ready):
+        family = metric(name, text, kind)
+        suffix = "_total" if kind == "counter" else ""
+        for labels, value in samples:
+            family.add_sample(name + suffix, dict(labels), value)
         yield family
+    yield _batch_sizes(metric, stats["nodes"])
+    family = metric("headrace", "The version of Headrace.", "info")
+    family.add_sample("headrace_info", {"version": headrace.__version__}, 1.0)
+    yield family
 
 
 def _batch_sizes(metric: Any, nodes: Mapping[str, Any]) -> Any:

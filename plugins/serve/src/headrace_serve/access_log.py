@@ -19,11 +19,12 @@ class AccessLine:
     """What is logged of one request; ``mark`` ends a part of it.
 
     Attributes:
+        route: Which route or call it is.
         model, identifier, status, code, received_bytes, sent_bytes: As far as they are known.
     """
 
     def __init__(self, route: str) -> None:
-        self._route = route
+        self.route = route
         self._ms: dict[str, float] = {}
         self._last = time.perf_counter()
         self.model = self.identifier = self.status = self.code = ""
@@ -41,7 +42,7 @@ class AccessLine:
         logger.info(
             "%s model=%s status=%s code=%s id=%r received_bytes=%d sent_bytes=%d"
             " receive_ms=%.3f pipeline_ms=%.3f send_ms=%.3f",
-            self._route,
+            self.route,
             self.model or "-",
             self.status or "-",
             self.code or "-",

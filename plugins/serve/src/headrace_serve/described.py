@@ -9,29 +9,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace_serve.models import Catalogue, Model
+    from headrace_serve.service import Service
     from headrace_serve.signature import Port
 
-__all__ = ["EXTENSIONS", "config", "index", "model_metadata", "server_metadata", "statistics"]
+__all__ = ["config", "index", "model_metadata", "server_metadata", "statistics"]
 
-EXTENSIONS = (
+_EXTENSIONS = (
     "binary_tensor_data",
     "model_configuration",
-    "model_repository",
     "statistics",
     "schedule_policy",
     "parameters",
 )
-"""The extensions of the protocol that work; of the repository the index alone."""
 
 _UNBOUNDED = (1 << 31) - 1
 
 
-def server_metadata() -> dict[str, Any]:
-    """Give name, version and extensions of the server."""
+def server_metadata(service: Service) -> dict[str, Any]:
+    """Give name, version and extensions of the server, those that are allowed among them."""
     return {
         "name": "headrace-serve",
         "version": version("headrace-serve"),
-        "extensions": list(EXTENSIONS),
+        "extensions": [*_EXTENSIONS, *service.extensions],
     }
 
 

@@ -5,6 +5,7 @@
 | malformed request, InputError, BatchRangeError | 400 | INVALID_ARGUMENT |
 | unknown model or version | 404 | NOT_FOUND |
 | body too large | 413 | RESOURCE_EXHAUSTED |
+| not received in time | 408 | DEADLINE_EXCEEDED |
 | OverloadedError | 429 | RESOURCE_EXHAUSTED |
 | closed, draining, InstanceLostError | 503 | UNAVAILABLE |
 | deadline | 504 | DEADLINE_EXCEEDED |
@@ -38,6 +39,7 @@ __all__ = [
     "BodyTooLargeError",
     "ItemError",
     "NotAllowedError",
+    "NotReceivedError",
     "Refusal",
     "ServeError",
     "UnauthenticatedError",
@@ -87,6 +89,12 @@ class BodyTooLargeError(ServeError):
     """The body of a request is larger than `Limits.max_body_bytes`, as sent or decompressed."""
 
     code = "body_too_large"
+
+
+class NotReceivedError(ServeError):
+    """A request has not arrived whole within `Limits.receive_timeout_s`."""
+
+    code = "receive_timeout"
 
 
 class UnauthenticatedError(ServeError):
@@ -149,6 +157,7 @@ _TABLE: tuple[tuple[tuple[type[BaseException], ...], int, str], ...] = (
     ((UnauthenticatedError,), 401, "UNAUTHENTICATED"),
     ((NotAllowedError,), 403, "PERMISSION_DENIED"),
     ((UnknownModelError,), 404, "NOT_FOUND"),
+    ((NotReceivedError,), 408, "DEADLINE_EXCEEDED"),
     ((BodyTooLargeError,), 413, "RESOURCE_EXHAUSTED"),
     ((OverloadedError,), 429, "RESOURCE_EXHAUSTED"),
     ((UnsupportedError,), 501, "UNIMPLEMENTED"),

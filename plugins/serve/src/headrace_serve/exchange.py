@@ -105,6 +105,7 @@ class Exchange:
     ) -> None:
         self.line = AccessLine(route)
         self.service = service
+        service.counters.begin("http")
         self.scope = scope
         self.headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         self.identifier = ""
@@ -245,12 +246,16 @@ class Exchange:
         self.line.sent_bytes = length
 
     def end(self) -> None:
-        """Give back the room of the body, and log the request."""
-        self.line.mark("send")
+        """Give back the room of the body, count the request and log it."""
+        line = self.line
+        line.mark("send")
+        line.model = "" if self.model is None else self.model.name
+        self.service.counters.end(
+            "http", line.route, line.model, line.status, line.received_bytes, line.sent_bytes
+        )
         if access_logger.isEnabledFor(logging.INFO):
-            self.line.model = "" if self.model is None else self.model.name
-            self.line.identifier = self.identifier
-            self.line.write()
+            line.identifier = self.identifier
+            line.write()
         self.service.release(self._held)
         self._held = 0
 

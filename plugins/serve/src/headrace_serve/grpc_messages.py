@@ -310,7 +310,7 @@ def _files() -> list[descriptor_pb2.FileDescriptorProto]:
     health = _file("grpc/health/v1/health.proto", "grpc.health.v1", _HEALTH)
     _enum(health, "ServingStatus", _SERVING)
     names = ("HealthCheckRequest", "HealthCheckResponse")
-    _service(health, "Health", {"Check": (*names, False, False)})
+    _service(health, "Health", {"Check": (*names, False, False), "Watch": (*names, False, True)})
     reflections = []
     for version in ("v1", "v1alpha"):
         package = f"grpc.reflection.{version}"

@@ -79,17 +79,14 @@ class Keys:
             raise ConfigError(Problem("serve", "it holds no key", file=file))
         return cls(found)
 
-    def check(self, headers: Mapping[str, str], right: Right, model: str | None) -> None:
-        """Check the key of a request, ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.
+    def find(self, headers: Mapping[str, str]) -> _Key:
+        """Give what a request's key is good for: ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.
 
         Args:
             headers: Headers, or metadata, by names in lower case.
-            right: What the request needs.
-            model: The model that it is for; None: no single one.
 
         Raises:
             UnauthenticatedError: It has no key, or an unknown one.
-            NotAllowedError: The key is not good for that.
         """
         given = headers.get("x-api-key", "")
         authorization = headers.get("authorization", "")
@@ -102,6 +99,21 @@ class Keys:
         key = self._by_hash.get(hashlib.sha256(given.encode("utf-8", "replace")).hexdigest())
         if key is None:
             raise UnauthenticatedError("the key is not known")
+        return key
+
+    def check(self, headers: Mapping[str, str], right: Right, model: str | None) -> None:
+        """Check that the key of a request is good for what it asks.
+
+        Args:
+            headers: Headers, or metadata, by names in lower case.
+            right: What the request needs.
+            model: The model that it is for; None: no single one.
+
+        Raises:
+            UnauthenticatedError: It has no key, or an unknown one.
+            NotAllowedError: The key is not good for that.
+        """
+        key = self.find(headers)
         if right not in key.rights:
             raise NotAllowedError(f"the key has no right to {right}")
         if key.models is not None and model not in key.models:

@@ -103,6 +103,10 @@ class Catalogue:
             raise UnknownModelError(name, version, versions)
         return versions[version]
 
+    def has(self, name: str) -> bool:
+        """Tell whether there is a model of this name."""
+        return name in self._models
+
     def counts(self, name: str, version: str) -> Counts | None:
         """Give the counts of a version of a model, if it is there."""
         model = self._models.get(name, {}).get(version)

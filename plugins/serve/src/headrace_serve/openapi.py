@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import html
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
-
-from headrace_serve.described import server_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +28,6 @@ _STATUSES = {
 
 def document(models: Catalogue) -> dict[str, Any]:
     """Give the document: every version of every model with its inputs and outputs."""
-    about = server_metadata()
     paths: dict[str, Any] = {
         "/v2": _get("Name, version and extensions of the server"),
         "/v2/health/live": _get("Whether the server runs"),
@@ -50,7 +48,7 @@ def document(models: Catalogue) -> dict[str, Any]:
             paths[f"/run/{model.name}"] = {"post": _run(model)}
     return {
         "openapi": "3.1.0",
-        "info": {"title": about["name"], "version": about["version"]},
+        "info": {"title": "headrace-serve", "version": version("headrace-serve")},
         "paths": paths,
         "components": {"schemas": {"Error": _error()}},
     }
@@ -180,7 +178,7 @@ def page(models: Catalogue) -> str:
         parts.append(_MODEL.format(name=model.name, version=model.version, rows=rows))
         if models.find(model.name) is model and _takes_a_file(model):
             parts.append(_FORM.format(name=model.name))
-    return _PAGE.format(version=server_metadata()["version"], models="".join(parts))
+    return _PAGE.format(version=version("headrace-serve"), models="".join(parts))
 
 
 def _rows(kind: str, ports: Iterable[Port]) -> str:

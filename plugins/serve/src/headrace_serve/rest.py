@@ -15,6 +15,7 @@ from headrace.errors import ClosedError, HeadraceError, InputError
 from headrace_serve import described, openapi
 from headrace_serve.errors import NotAllowedError, UnsupportedError, refusal
 from headrace_serve.exchange import DisconnectedError, Exchange, Reply
+from headrace_serve.metrics import Snapshot, encoded
 from headrace_serve.models import build_models
 from headrace_serve.plain_route import run
 from headrace_serve.rest_tensors import HEADER_LENGTH, read_body, write_body
@@ -82,6 +83,7 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
             route("POST", "/run/{model}", run, "infer"),
             route("GET", "/openapi.json", _openapi),
             route("GET", "/docs", _docs),
+            route("GET", "/metrics", _metrics),
             route("GET", "/v2", _server),
             route("GET", "/v2/", _server),
             route("GET", "/v2/health/live", _live, None),
@@ -181,8 +183,8 @@ def _find(exchange: Exchange, service: Service) -> Any:
     return service.find(exchange.path["model"], exchange.path.get("version", ""))
 
 
-async def _server(_: Exchange) -> Reply:
-    return Reply.json(described.server_metadata())
+async def _server(exchange: Exchange) -> Reply:
+    return Reply.json(described.server_metadata(exchange.service))
 
 
 async def _openapi(exchange: Exchange) -> Reply:
@@ -192,6 +194,13 @@ async def _openapi(exchange: Exchange) -> Reply:
 async def _docs(exchange: Exchange) -> Reply:
     text = openapi.page(exchange.service.models).encode()
     return Reply(200, [text], "text/html; charset=utf-8")
+
+
+async def _metrics(exchange: Exchange) -> Reply:
+    snapshot = Snapshot(exchange.service)
+    accepted = exchange.headers.get("accept", "")
+    kind, text = await asyncio.to_thread(encoded, snapshot, accepted)
+    return Reply(200, [text], kind)
 
 
 async def _live(_: Exchange) -> Reply:
@@ -212,7 +221,7 @@ async def _model(exchange: Exchange) -> Any:
 
 async def _model_ready(exchange: Exchange) -> Reply:
     model = await _model(exchange)
-    ready = model.pipe.ready and not exchange.service.draining
+    ready = exchange.service.is_ready(model)
     return Reply.json({"name": model.name, "ready": ready}, 200 if ready else 503)
 
 

@@ -106,6 +106,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._state = ServerState()
+        self._service.connections = lambda: len(self._state.connections)
         self._grpc: Any = None
         self._listening: asyncio.AbstractServer | None = None
         self._changing = threading.Lock()
@@ -189,10 +190,13 @@ class Server:
     async def _exchange(self, new: Catalogue, keys: Keys | None) -> None:
         self._service.models = new
         self._service.keys = keys or self._service.keys
+        self._service.changes.tell()
 
     def drain(self) -> None:
         """Say that the server is not ready, and go on serving, so that no new client is sent here."""
         self._service.leaving = True
+        if self._loop is not None and not self._closed:
+            self._loop.call_soon_threadsafe(self._service.changes.tell)
 
     def close(self, *, timeout: float = 30.0) -> None:
         """Accept nothing new, let requests end within ``timeout`` seconds, and close the models.
@@ -267,6 +271,7 @@ class Server:
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
         self._service.draining = True
+        self._service.changes.tell()
         if self._listening is not None:
             self._listening.close()
         stopping = asyncio.create_task(self._stop_grpc(timeout))

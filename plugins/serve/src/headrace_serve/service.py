@@ -7,11 +7,15 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ClosedError, OverloadedError
+from headrace.errors import ClosedError, InstanceLostError, OverloadedError
+from headrace_serve.changes import Changes
+from headrace_serve.counters import Counters
 from headrace_serve.inference import infer
 from headrace_serve.limits import Limits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace_serve.keys import Keys
     from headrace_serve.messages import Answer, Asked
     from headrace_serve.models import Catalogue, Model
@@ -32,6 +36,10 @@ class Service:
         keys: Who may send requests; None: everybody.
         leaving: Whether the server says that it is not ready, while it still serves.
         draining: Whether the server is about to end, and refuses what is new.
+        counters: What was asked and answered.
+        changes: Wakes those who watch whether server and models are ready.
+        connections: Gives the number of connections of HTTP; who listens sets it.
+        worker: The number of this process among several that share the port; None: it is the only one.
     """
 
     def __init__(
@@ -54,13 +62,26 @@ class Service:
         self.keys = keys
         self.leaving = False
         self.draining = False
+        self.counters = Counters()
+        self.changes = Changes()
+        self.connections: Callable[[], int] = int
+        self.worker: int | None = None
         self._inflight_bytes = 0
         self._rates: dict[int, tuple[float, int]] = {}
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """The extensions of the protocol that were allowed."""
+        return ()
 
     @property
     def ready(self) -> bool:
         """Whether requests are accepted and every model is ready."""
         return not (self.draining or self.leaving) and self.models.ready
+
+    def is_ready(self, model: Model) -> bool:
+        """Tell whether a model takes requests now."""
+        return model.pipe.ready and not self.draining
 
     def find(self, name: str, version: str = "") -> Model:
         """Give a model that takes requests.
@@ -104,7 +125,9 @@ class Service:
                 priority_default=self.priority_default,
                 debug_errors=self.debug_errors,
             )
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, (ClosedError, InstanceLostError)):
+                self.changes.tell()
             model.counts.note(time.perf_counter_ns() - started, ok=False)
             raise
         model.counts.note(time.perf_counter_ns() - started, ok=True)

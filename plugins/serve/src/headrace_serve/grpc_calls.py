@@ -1,0 +1,207 @@
+"""One call of gRPC: its message received in time, its key, its errors as statuses, what is noted of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from headrace.errors import ClosedError, InputError
+from headrace_serve.access_log import AccessLine
+from headrace_serve.access_log import logger as access_logger
+from headrace_serve.errors import NotReceivedError, UnknownModelError, refusal
+from headrace_serve.grpc_messages import message
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from headrace_serve.errors import Refusal
+    from headrace_serve.keys import Right
+    from headrace_serve.service import Service
+
+__all__ = ["Calls", "traceparent_of"]
+
+logger = logging.getLogger("headrace.serve")
+
+
+class Calls:
+    """Makes handlers of calls for a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def unary(
+        self,
+        name: str,
+        read: Callable[[bytes], Any],
+        answer: Callable[[Any, Any], Awaitable[bytes]],
+        right: Right | None = "describe",
+    ) -> Any:
+        """Give the handler of a call with one request and one response.
+
+        To the library it is a stream of requests, of which the first is read: so its arrival has a
+        deadline, and what cannot be read is answered with INVALID_ARGUMENT.
+
+        Args:
+            name: The name of the call.
+            read: Gives the request for its bytes.
+            answer: Gives the bytes of the response.
+            right: What the key must be good for; None: no key is needed.
+        """
+
+        async def respond(requests: AsyncIterator[bytes], context: Any) -> bytes | None:
+            line = AccessLine(name)
+            self._service.counters.begin("grpc")
+            request: Any = None
+            try:
+                self._authenticate(context, right)
+                data = await self._received(requests)
+                line.received_bytes = len(data)
+                line.mark("receive")
+                request = parsed(read, data)
+                self.check_key(context, right, request)
+                answered = await answer(request, context)
+            except asyncio.CancelledError:
+                if not self._service.draining or context.cancelled():
+                    line.status = "CANCELLED"
+                    self.end(line, request)
+                    raise
+                error: Exception = ClosedError("the server is shutting down")
+            except Exception as raised:  # noqa: BLE001 - every error is an answer
+                error = raised
+            else:
+                line.status = "OK"
+                line.sent_bytes = len(answered)
+                self.end(line, request)
+                return answered
+            await self._abort(context, error, request, line)
+            return None
+
+        return grpc.stream_unary_rpc_method_handler(respond)
+
+    async def _received(self, requests: AsyncIterator[bytes]) -> bytes:
+        """Give the one message of a call.
+
+        Raises:
+            NotReceivedError: It has not arrived in time.
+            InputError: There is none.
+        """
+        task: Any = asyncio.current_task()
+        late = False
+
+        def end() -> None:
+            nonlocal late
+            late = True
+            task.cancel()
+
+        seconds = self._service.limits.receive_timeout_s
+        timer = asyncio.get_running_loop().call_later(seconds, end)
+        try:
+            return await requests.__anext__()
+        except StopAsyncIteration:
+            raise InputError("the call has no message") from None
+        except asyncio.CancelledError:
+            if not late:
+                raise
+            if hasattr(task, "uncancel"):  # Python 3.11 counts
+                task.uncancel()
+            raise NotReceivedError(f"the request was not received within {seconds:g} s") from None
+        finally:
+            timer.cancel()
+
+    def _authenticate(self, context: Any, right: Right | None) -> None:
+        keys = self._service.keys
+        if keys is not None and right is not None:
+            keys.find(_headers(context))
+
+    def check_key(self, context: Any, right: Right | None, request: Any) -> None:
+        """Check that the key of a call is good for a request.
+
+        Raises:
+            UnauthenticatedError, NotAllowedError: It is not.
+        """
+        keys = self._service.keys
+        if keys is not None and right is not None:
+            keys.check(_headers(context), right, _model_of(request) or None)
+
+    async def _abort(self, context: Any, error: Exception, request: Any, line: AccessLine) -> None:
+        told = self.told(error, line)
+        self.end(line, request)
+        status = getattr(grpc.StatusCode, told.grpc)
+        trailing: list[tuple[str, str | bytes]] = [("code", told.code)]
+        if told.node is not None:
+            trailing.append(("node", told.node))
+        if told.retry:
+            model = None
+            with contextlib.suppress(UnknownModelError):
+                model = self._service.models.find(_model_of(request))
+            seconds = self._service.retry_after_s(model)
+            details = _retry_details(status.value[0], told.text, seconds)
+            trailing.append(("grpc-status-details-bin", details))
+        await context.abort(status, told.text, trailing_metadata=tuple(trailing))
+
+    def told(self, error: Exception, line: AccessLine) -> Refusal:
+        """Give what a client is told of an error, and note it."""
+        told = refusal(error, debug=self._service.debug_errors)
+        if told.code == "backend" and told.node is None:
+            logger.error("a call failed in the server", exc_info=error)
+        line.status, line.code = told.grpc, told.code
+        return told
+
+    def end(self, line: AccessLine, request: Any) -> None:
+        """Count a call and log it."""
+        line.mark("pipeline")
+        name = _model_of(request)
+        line.model = name if self._service.models.has(name) else ""
+        self._service.counters.end(
+            "grpc", line.route, line.model, line.status, line.received_bytes, line.sent_bytes
+        )
+        if access_logger.isEnabledFor(logging.INFO):
+            line.identifier = getattr(request, "id", "")
+            line.write()
+
+
+def parsed(read: Callable[[bytes], Any], data: bytes) -> Any:
+    """Read the bytes of a message.
+
+    Raises:
+        InputError: They are none.
+    """
+    try:
+        return read(data)
+    except DecodeError as error:
+        raise InputError(f"the message cannot be read: {error}") from None
+
+
+def traceparent_of(context: Any) -> str:
+    """Give the traceparent of a call, ``""`` without."""
+    for key, value in context.invocation_metadata() or ():
+        if key == "traceparent":
+            return str(value)
+    return ""
+
+
+def _headers(context: Any) -> dict[str, str]:
+    return {k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
+
+
+def _model_of(request: Any) -> str:
+    """Give the name of the model that a request is for, ``""`` without one."""
+    name: str = getattr(request, "model_name", "") or getattr(request, "name", "")
+    return name
+
+
+def _retry_details(code: int, text: str, seconds: int) -> bytes:
+    """Give ``google.rpc.Status`` with a ``RetryInfo``."""
+    info = message("google.rpc.RetryInfo")(retry_delay={"seconds": seconds})
+    detail = {
+        "type_url": "type.googleapis.com/google.rpc.RetryInfo",
+        "value": info.SerializeToString(),
+    }
+    made = message("google.rpc.Status")(code=code, message=text, details=[detail])
+    raw: bytes = made.SerializeToString()
+    return raw

@@ -1,0 +1,130 @@
+"""``/metrics``: the server's own numbers and those of each pipeline, in one registry of Prometheus.
+
+The numbers of a pipeline are those of the probe ``Prometheus`` of headrace-observe, where that is
+installed; its samples get the labels ``model`` and ``model_version``. The configurations need not name the probe.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import PluginError
+from headrace_serve.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from headrace_serve.counters import Counters
+    from headrace_serve.models import Model
+    from headrace_serve.service import Service
+
+__all__ = ["Snapshot", "encoded"]
+
+_PROBE = "Prometheus"
+
+
+class Snapshot:
+    """What is told at one moment, taken by the event loop and encoded by another thread.
+
+    Attributes:
+        counters, models, connections, ready, worker: Of the server, as `Service` has them.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.counters: Counters = service.counters.copy()
+        self.models: list[Model] = list(service.models)
+        self.connections = service.connections()
+        self.ready = service.ready
+        self.worker = service.worker
+
+    def collect(self) -> Iterator[Any]:
+        """Give the families of metrics, as a collector of Prometheus does."""
+        yield from self._own()
+        yield from _merged(_of_pipelines(self.models))
+
+    def _own(self) -> Iterator[Any]:
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+        fixed = {} if self.worker is None else {"worker": str(self.worker)}
+
+        def family(kind: Any, name: str, text: str, rows: Mapping[Any, float]) -> Any:
+            made = kind(f"headrace_serve_{name}", text, labels=[*labels, *fixed])
+            for values, value in rows.items():
+                made.add_metric([*values, *fixed.values()], value)
+            return made
+
+        now = self.counters
+        labels: tuple[str, ...] = ("route", "model", "status")
+        yield family(CounterMetricFamily, "requests", "Requests that were answered.", now.requests)
+        labels = ("route",)
+        for name, text, by_route in (
+            ("received_bytes", "Bytes of bodies that were received.", now.received_bytes),
+            ("sent_bytes", "Bytes of bodies that were sent.", now.sent_bytes),
+        ):
+            rows = {(route,): value for route, value in by_route.items()}
+            yield family(CounterMetricFamily, name, text, rows)
+        labels = ("protocol",)
+        text = "Requests that are being received or answered."
+        rows = {(protocol,): value for protocol, value in now.in_flight.items()}
+        yield family(GaugeMetricFamily, "in_flight_requests", text, rows)
+        labels = ()
+        text = "Open connections of HTTP."
+        yield family(GaugeMetricFamily, "connections", text, {(): self.connections})
+        text = "Whether requests are accepted and every loaded model is ready."
+        yield family(GaugeMetricFamily, "ready", text, {(): float(self.ready)})
+
+
+def encoded(snapshot: Snapshot, accept: str) -> tuple[str, bytes]:
+    """Give the type and the text of the metrics, as ``Accept`` asks (OpenMetrics, or Prometheus' text).
+
+    Raises:
+        UnsupportedError: prometheus-client is not installed.
+    """
+    try:
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.exposition import choose_encoder
+    except ImportError as error:
+        raise UnsupportedError(
+            'metrics need prometheus-client on the server: pip install "headrace-serve[metrics]"'
+        ) from error
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(snapshot)
+    encoder, kind = choose_encoder(accept)
+    return str(kind), bytes(encoder(registry))
+
+
+def _of_pipelines(models: Iterable[Model]) -> Iterator[Any]:
+    probe = _probe()
+    if probe is None:
+        return
+    for model in models:
+        for family in probe.families(model.pipe):
+            labels = {"model": model.name, "model_version": model.version}
+            samples = [one._replace(labels={**labels, **one.labels}) for one in family.samples]
+            family.samples = samples
+            yield family
+
+
+def _merged(families: Iterable[Any]) -> Iterable[Any]:
+    """Join families of one name: a name stands once in the text."""
+    found: dict[str, Any] = {}
+    for family in families:
+        known = found.setdefault(family.name, family)
+        if known is not family:
+            known.samples.extend(family.samples)
+    return found.values()
+
+
+def _probe() -> Any:
+    """Give the class of the probe, None where it is not installed or cannot be used."""
+    for plugin in headrace.plugins.installed():
+        path = plugin.hooks["probes"].get(_PROBE) if plugin.usable else None
+        if path is not None:
+            try:
+                probe = plugin.load(path)
+            except PluginError:
+                continue
+            if hasattr(probe, "families"):
+                return probe
+    return None
