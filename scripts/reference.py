@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace._registry import registry
-from headrace._registry.catalogue import CORE_BACKENDS
+from headrace._registry.discovery import CORE_BACKENDS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = DOCS / "words.md"

@@ -26,7 +26,7 @@ def test_the_page_is_what_the_code_says():
 
 def test_every_backend_of_every_distribution_is_on_the_page():
     text = CATALOGUE.PAGE.read_text(encoding="utf-8")
-    from headrace._registry.catalogue import CORE_BACKENDS
+    from headrace._registry.discovery import CORE_BACKENDS
 
     for name in CORE_BACKENDS:
         assert f"### {name}\n" in text or f"`{name}`" in text

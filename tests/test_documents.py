@@ -14,7 +14,7 @@ import pytest
 
 from headrace import errors
 from headrace._config.nodekeys import NodeKeys
-from headrace._registry.catalogue import CORE_BACKENDS
+from headrace._registry.discovery import CORE_BACKENDS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace._registry.catalogue import CORE_BACKENDS
+from headrace._registry.discovery import CORE_BACKENDS
 
 if sys.version_info >= (3, 11):
     import tomllib

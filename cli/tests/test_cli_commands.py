@@ -630,45 +630,6 @@ def test_list_opens_no_metadata_but_that_of_plugins(one_of_each, site):
     assert {name.split("_")[0] for name in names} <= {"headrace", "needs"}
 
 
-LIBRARIES = """
-'''
-import library_in_a_text
-'''
-from __future__ import annotations
-import os, hrt_seen.part
-import library_of_doctor as d
-from .sibling import x
-try:
-    import library_in_try
-except ImportError:
-    pass
-def init():
-    import library_in_init
-"""
-
-
-def test_list_finds_libraries_that_are_not_there_in_the_source(site, monkeypatch):
-    add_plugin(site, "headrace-src", backends={"A": "hrt_seen.part:A"})
-    (site / "hrt_seen").mkdir()
-    (site / "hrt_seen" / "__init__.py").write_text("")
-    (site / "hrt_seen" / "part.py").write_text(LIBRARIES)
-    add_plugin(site, "headrace-pack", backends={"B": "hrt_pack.part:B"})
-    (site / "hrt_pack").mkdir()
-    (site / "hrt_pack" / "__init__.py").write_text("import library_of_package")
-    (site / "hrt_pack" / "part.py").write_text("")
-    add_plugin(site, "headrace-bare", backends={"C": "hrt_no_such_module:C"})
-    only(monkeypatch, "src", "pack", "bare")
-    rows = {r["plugin"]: r for r in json.loads(headrace_says("plugins", "list", "--json").stdout)}
-    assert {name: rows[name]["state"] for name in ("src", "pack", "bare")} == {
-        "src": "missing_dependency",
-        "pack": "missing_dependency",
-        "bare": "ok",
-    }
-    assert "there is no 'library_of_doctor'" in rows["src"]["reason"]
-    assert rows["pack"]["remedy"] == "Install 'library_of_package', or install headrace-pack again."
-    assert not [name for name in sys.modules if name.startswith("hrt_")]
-
-
 def test_list_compares_versions_without_opening_metadata(site, monkeypatch):
     library = site / "some_library-1.5.dist-info"
     library.mkdir()

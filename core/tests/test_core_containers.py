@@ -7,7 +7,7 @@ from pydantic import Field
 
 import headrace
 from headrace._registry import registry
-from headrace._registry.catalogue import KNOWN_ELSEWHERE
+from headrace._registry.discovery import KNOWN_ELSEWHERE
 from headrace.errors import (
     BackendError,
     BatchRangeError,

@@ -196,7 +196,6 @@ def test_call_composes_what_the_configuration_names():
         ("Call(nowhere_to_be_found:f)", "'nowhere_to_be_found', which cannot be found"),
         ("Call(json.nowhere:f)", "'json.nowhere'"),
         ("Call(json.decoder.deeper:f)", "'json.decoder.deeper'"),
-        ("Call(textwrap:dedemt)", "Did you mean 'dedent'"),
         ("Call(textwrap)", "package.module:name"),
         ("Call('os:system; rm')", "package.module:name"),
         ("Call", "needs the option 'function'"),
@@ -212,6 +211,12 @@ def test_a_call_that_cannot_be_is_told_before_anything_is_built(expression, told
     assert len(caught.value.problems) == 1
 
 
+def test_a_name_that_the_module_does_not_have_is_told_with_the_nearest_one():
+    with pytest.raises(SetupError, match="textwrap has no 'dedemt'") as caught:
+        headrace.pipe({"backend": "Call(textwrap:dedemt)"})
+    assert (caught.value.backend, caught.value.hint) == ("Call", "Did you mean 'dedent'?")
+
+
 def test_a_call_is_checked_without_importing_anything(tmp_path):
     package = tmp_path / "heavy_package"
     package.mkdir()
@@ -221,9 +226,9 @@ def test_a_call_is_checked_without_importing_anything(tmp_path):
         import sys, headrace
         headrace.explain({"backend": "S[Call(heavy_package.inner:work),Call(colorsys:rgb_to_yiq)]"})
         try:
-            headrace.explain({"backend": "Call(heavy_package.inner:wrok)"})
+            headrace.explain({"backend": "Call(heavy_package.innr:work)"})
         except headrace.errors.ConfigError as error:
-            print("Did you mean 'work'?" in str(error))
+            print("'heavy_package.innr', which cannot be found" in str(error))
         print("heavy_package" in sys.modules, "colorsys" in sys.modules)
         try:
             headrace.pipe({"backend": "Call(heavy_package.inner:work)"})

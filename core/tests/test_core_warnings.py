@@ -8,7 +8,7 @@ import pytest
 
 import headrace
 from headrace._plan import warnings as warnings_module
-from headrace._registry.catalogue import KNOWN_ELSEWHERE
+from headrace._registry.discovery import KNOWN_ELSEWHERE
 from headrace.errors import ConfigError
 
 

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from headrace._portable import error_text, forget_earlier, without_locals
-from headrace._weights import RANGE_HINT, range_problem, weight_of, wrong_weight
 from headrace.errors import (
     BackendError,
     BatchRangeError,
     ClosedError,
     ContractError,
+    InputError,
     InstanceLostError,
     MissingDependencyError,
     RequestError,
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
     Outcomes: TypeAlias = "list[Exception | None] | None"
-    """What a batch gives: None when all went well, else one exception or None per item."""
-
+    "What a batch gives: None when all went well, else one exception or None per item."
 
 Located = TypeVar("Located", RequestError, SetupError)
 
@@ -255,3 +254,38 @@ def _not_yours(who: str, name: str) -> str:
 
 
 _CATCHERS = (Checked.__call__.__code__, Checked._after_failure.__code__)
+
+
+RANGE_HINT = "min is an int of at least 1, max is None or an int of at least min."
+
+
+def weight_of(batch: Sequence[Request]) -> int:
+    """Give the weight of a batch: the sum of ``request_size``, 1 where an item has none."""
+    total = 0
+    for request in batch:
+        total += request.get("request_size", 1)
+    return total
+
+
+def range_problem(least: object, most: object) -> str | None:
+    """Tell what is wrong with a batch range, None for nothing."""
+    if _is_weight(least) and (most is None or (_is_weight(most) and most >= least)):  # type: ignore[operator]
+        return None
+    return f"min={least!r}, max={most!r} is no batch range"
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def wrong_weight(request: Request) -> RequestError:
+    """Make the error of an item in a batch whose weights cannot be summed up."""
+    weight = request.get("request_size", 1)
+    if _is_weight(weight):
+        return BackendError("another item of the batch has a 'request_size' that is no int")
+    return InputError(
+        "the weight of the request is wrong",
+        key="request_size",
+        expected="an int of at least 1",
+        got=repr(weight),
+    )

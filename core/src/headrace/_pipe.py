@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace._backend import no_progress, showing_progress
 from headrace._build.compose import compose
-from headrace._context import no_progress, showing_progress
 from headrace._pipeline import Pipeline
 from headrace._pipeline_config import PipelineConfig
 from headrace._portable import without_inner_frames
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from headrace._context import ProgressFactory
+    from headrace._backend import ProgressFactory
 
 
 def pipe(

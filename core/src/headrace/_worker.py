@@ -19,19 +19,18 @@ from logging.handlers import QueueHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.at import At, BuildSettings, Commons
+from headrace._backend import Shared
 from headrace._build.batch_end import BatchEnd
 from headrace._build.channel import Channel, UnreadableError, pickled
 from headrace._build.elements import ElementBuilder
 from headrace._build.parcels import Changes, apart, changes, together, unpacked, without_copies
 from headrace._build.parts import Parts
 from headrace._build.spawn import end_with_parent
-from headrace._context import Shared
+from headrace._build.word import At, BuildSettings, Commons
 from headrace._describe import describe_element
-from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import NodePlan, PipelinePlan
-from headrace._plan.needs import needed_keys
-from headrace._plan.word import PlannedWord
+from headrace._plan.graph import needed_keys
+from headrace._plan.word import OPTIONAL, PlannedWord, keys_named
 from headrace._portable import error_text, portable
 from headrace._registry import run_imports
 from headrace.errors import ContractError, HeadraceError, InputError, SetupError

@@ -25,9 +25,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace._built import BuiltExpression, Element, build, policies, resolve
 from headrace._registry import BackendSpec, PluginRecord, normalised_plugin, registry
-from headrace._registry.catalogue import (
+from headrace._registry.backends import load
+from headrace._registry.discovery import (
     CORE_BACKENDS,
     CORE_BATCH_POLICIES,
     CORE_DISPATCH_POLICIES,
@@ -35,13 +35,19 @@ from headrace._registry.catalogue import (
 )
 from headrace._registry.findings import Finding, findings
 from headrace._registry.hooks import HOOK_KINDS, PROBE_METHODS, given
-from headrace._registry.loading import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    from headrace import Backend
+    from typing_extensions import Self
+
+    from headrace import Backend, Options, PipelineConfig
+    from headrace._plan import Element as PlannedElement
+    from headrace._plan import NodePlan
     from headrace.errors import Problem
+    from headrace.keys import Request
+    from headrace.policies import BatchPolicy, DispatchPolicy
 
 __all__ = [
     "KNOWN_BACKENDS",
@@ -185,4 +191,155 @@ def _plugin(record: PluginRecord, found: Sequence[Finding]) -> Plugin:
         remedy=remedy,
         usable=usable,
         requires=tuple(record.dependencies),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Element:
+    """One name of an expression with what it means, as the configuration was checked.
+
+    Attributes:
+        name: The backend's name.
+        cls: Its class.
+        options: Its options, validated.
+        distribution, version: Who brings it; for a registered class its module, and nothing.
+        registered: Whether code registered the class, so that metadata do not tell of it.
+        children: What stands in its bracket.
+    """
+
+    name: str
+    cls: type[Backend]
+    options: Options | None
+    distribution: str
+    version: str
+    registered: bool
+    children: tuple[Element, ...]
+
+    def walk(self) -> list[Element]:
+        """Give this element and all below it, parents first."""
+        return [self, *(below for child in self.children for below in child.walk())]
+
+
+class BuiltExpression:
+    """The instances of one expression, which are called directly; made by `build`.
+
+    Attributes:
+        instances: What a node would call, ``instance_num`` of them.
+        root: The object of the outermost name in the first instance; it may stand inside that.
+    """
+
+    def __init__(self, config: PipelineConfig) -> None:
+        from headrace._build.builder import ComposedNode
+        from headrace._build.compose import compose
+        from headrace._engine.starting import start
+
+        plan, self._blueprint = _only_node(config), compose(config)
+        (self._node,) = start(self._blueprint).nodes.values()
+        scheduled = self._node.scheduler.instances
+        self.instances: list[Backend] = [one.backend for one in scheduled]
+        self._threads = [one.thread for one in scheduled]
+        assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`
+        self.root: Backend = self._node.by_element.get(id(plan.backend)) or self.instances[0]
+
+    def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
+        """Call an instance in the thread that it belongs to; give an exception or None per request."""
+        backend, thread = self.instances[index], self._threads[index]
+        outcomes = backend(batch) if thread is None else thread.call(backend, batch)
+        return [None] * len(batch) if outcomes is None else list(outcomes)
+
+    def close(self) -> list[Exception]:
+        """Close what was built, newest first; give what ``close`` raised. A second call does nothing."""
+        self._node.scheduler.stop_runners()
+        return list(self._blueprint.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def build(source: str | Path | Mapping[str, Any] | PipelineConfig) -> BuiltExpression:
+    """Build the instances of one expression, as a pipeline of one node does.
+
+    Args:
+        source: A configuration of one node, as for `headrace.pipe`.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+        ValueError: It has several nodes.
+        SetupError: A backend could not be built; what was built is closed again.
+        PluginError: A plugin or a library is missing.
+    """
+    from headrace._pipeline_config import PipelineConfig
+
+    return BuiltExpression(PipelineConfig.load(source))
+
+
+def resolve(source: str | Path | Mapping[str, Any] | PipelineConfig) -> Element | None:
+    """Say what the expression of one node means: classes and checked options; nothing is built.
+
+    Args:
+        source: A configuration of one node, as for `headrace.pipe`.
+
+    Returns:
+        The outermost name, None where an instance is built from no expression.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+        ValueError: It has several nodes.
+    """
+    from headrace._pipeline_config import PipelineConfig
+
+    found = _only_node(PipelineConfig.load(source)).backend
+    return None if found is None else _element(found)
+
+
+def policies(
+    source: str | Path | Mapping[str, Any] | PipelineConfig,
+) -> dict[str, tuple[BatchPolicy, DispatchPolicy]]:
+    """Make the policies of each node, as a pipeline of this configuration would have them.
+
+    They are new objects, for a test or a simulation that asks them with a clock of its own; a class
+    that is named for both keys is one object.
+
+    Args:
+        source: A configuration, as for `headrace.pipe`.
+
+    Returns:
+        Per node its batch policy and its dispatch policy.
+
+    Raises:
+        ConfigError: The configuration is wrong.
+        SetupError: The class of a policy raised.
+    """
+    from headrace._build.instances import PolicyFactory
+    from headrace._pipeline_config import PipelineConfig
+
+    made: dict[str, tuple[BatchPolicy, DispatchPolicy]] = {}
+    for name, node in PipelineConfig.load(source)._plan.nodes.items():
+        batch = PolicyFactory(node.batch_policy, name)()
+        one = node.dispatch_policy.cls is node.batch_policy.cls
+        made[name] = (batch, batch if one else PolicyFactory(node.dispatch_policy, name)())
+    return made
+
+
+def _only_node(config: PipelineConfig) -> NodePlan:
+    names = config.nodes
+    if len(names) != 1:
+        raise ValueError(f"one node was expected, the configuration has {', '.join(names)}")
+    return config._plan.nodes[names[0]]
+
+
+def _element(planned: PlannedElement) -> Element:
+    spec = planned.spec
+    children = tuple(_element(child) for child in planned.children)
+    return Element(
+        name=spec.name,
+        cls=planned.cls,
+        options=planned.options,
+        distribution=spec.distribution,
+        version=spec.version,
+        registered=spec.cls is not None,
+        children=children,
     )

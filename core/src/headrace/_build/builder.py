@@ -6,20 +6,19 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from headrace._build.at import At, BuildSettings, Commons
+from headrace._backend import Backend, Shared
 from headrace._build.batch_end import BatchEnd
 from headrace._build.elements import ElementBuilder, reached_by_name
 from headrace._build.instances import FRONT_WIDTH, instances_of
 from headrace._build.measuring import ElementTimes, Measuring, element_statistics
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import Parts
-from headrace._build.word import building_word
+from headrace._build.word import At, BuildSettings, Commons, building_word
 from headrace._config.nesting import with_room
-from headrace._context import Shared
 from headrace._describe import describe_element
 from headrace._engine.blueprint import BuiltNode
 from headrace._plan.element import Element, NodePlan, PipelinePlan, roots_of
-from headrace._plan.needs import needed_keys
+from headrace._plan.graph import needed_keys
 from headrace._process import usable_cpus
 from headrace._scheduling.instance import Instance
 from headrace.errors import SetupError
@@ -27,7 +26,6 @@ from headrace.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._backend import Backend
     from headrace._scheduling.scheduler import Scheduler
 
     Schedule: TypeAlias = Callable[[Sequence[Instance]], Scheduler]

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace._backend import Backend, InitContext
-from headrace._build.at import LOOK_S, At, BuildSettings, Commons, logger_of
+from headrace._backend import Backend, InitContext, Shared, shown_progress
 from headrace._build.batch_end import BatchEnd
 from headrace._build.instances import device_of
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.standing import Bound, Guarded, InThread, NotCallable, Passage
-from headrace._build.word import Word, building_word
-from headrace._context import Shared, shown_progress
+from headrace._build.word import LOOK_S, At, BuildSettings, Commons, Word, building_word, logger_of
 from headrace._plan.element import elements_run, roots_of, takes_dependency
 from headrace._plan.ranges import inside, ranged, states_range
 from headrace._plan.word import give_threads

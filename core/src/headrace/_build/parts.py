@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TypeAlias
 
-from headrace._backend import Backend
+from headrace._backend import Backend, Shared
 from headrace._scheduling.calls import OwnThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from headrace._context import Shared
 
     Part: TypeAlias = "Backend | Shared | OwnThread | Parts"
 

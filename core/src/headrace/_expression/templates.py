@@ -271,9 +271,6 @@ class Values(NamedTuple):
 _VARIABLE = _NAME + r"(?::-(?P<default>[^{}]*))?\}"
 _WHOLE = re.compile(rf"\s*{_VARIABLE}\s*")
 _IN_TEXT = re.compile(rf"\$\$|{_VARIABLE}|\$\{{")
-_IN_NODE_TEXT = re.compile(
-    rf"\$\$|{_VARIABLE}|\$\{{|\{{\{{|\}}\}}|(?P<node>\{{node_name\}})|[{{}}]"
-)
 
 
 def whole_placeholder(text: str) -> Placeholder | None:
@@ -282,27 +279,23 @@ def whole_placeholder(text: str) -> Placeholder | None:
     return None if match is None else Placeholder(match["name"], match["default"])
 
 
-def substitute_text(text: str, environ: Mapping[str, str], node_name: str | None = None) -> str:
+def substitute_text(text: str, environ: Mapping[str, str]) -> str:
     """Put values in the place of the placeholders of a plain text of a configuration.
 
-    ``$$`` is ``$``, and a ``$`` before anything but ``{`` is itself. With ``node_name`` also
-    ``{node_name}`` is replaced, ``{{`` and ``}}`` are ``{`` and ``}``, and other braces are refused;
-    without it braces are ordinary characters.
+    ``$$`` is ``$``, a ``$`` before anything but ``{`` is itself, and braces are ordinary characters.
 
     Raises:
         ConfigError: Placeholders that are wrong or have no value; all of them.
     """
-    values = Values(node_name, environ)
+    values = Values(None, environ)
     problems: list[Problem] = []
 
     def value(match: re.Match[str]) -> str:
         found = match[0]
-        if found in ("$$", "{{", "}}"):
-            return found[0]
-        if found in ("${", "{", "}"):
-            known = "{node_name}, ${NAME} and ${NAME:-default}" if node_name else "${NAME}"
-            message = f"expected {known}, got {found!r}"
-            hint = f"Write {found[0] * 2!r} for {found[0]!r}."
+        if found == "$$":
+            return "$"
+        if found == "${":
+            message, hint = "expected ${NAME}, got '${'", "Write '$$' for '$'."
         else:
             try:
                 return values.of(Placeholder(match["name"], match["default"]))
@@ -311,8 +304,7 @@ def substitute_text(text: str, environ: Mapping[str, str], node_name: str | None
         problems.append(Problem("placeholder", message, span=match.span(), text=text, hint=hint))
         return found
 
-    pattern = _IN_TEXT if node_name is None else _IN_NODE_TEXT
-    result = pattern.sub(value, text)
+    result = _IN_TEXT.sub(value, text)
     if problems:
         raise ConfigError(problems)
     return result

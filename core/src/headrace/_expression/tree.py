@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from headrace._expression.templates import Template
-from headrace._expression.words import KEY, NAME, PLAIN_NAME, check_leaf, spell
+from headrace._expression.words import spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,35 +66,11 @@ class Args(_Node):
     spans: tuple[Span, ...] = field(default=(), kw_only=True)
     span: Span | None = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
-        for value in self.positional:
-            _check_value(value)
-        for key, value in self.named:
-            _check_value(value)
-            if not KEY.fullmatch(key):
-                raise ValueError(f"expected letters, digits and '_' as a key, got {key!r}")
-        if len({key for key, _ in self.named}) != len(self.named):
-            raise ValueError("a key stands twice")
-        if self.spans and len(self.spans) != len(self):
-            raise ValueError("spans and arguments differ in number")
-
-    @property
-    def mapping(self) -> dict[str, Value]:
-        """The named arguments as a new dict."""
-        return dict(self.named)
-
     def span_of(self, which: int | str) -> Span | None:
         """Give the place of an argument by index, positional ones first, or of a named one by key."""
         if isinstance(which, str):
             which = len(self.positional) + [key for key, _ in self.named].index(which)
         return self.spans[which] if self.spans else None
-
-    def replace(self, **changes: Any) -> Args:
-        """Give a copy with some attributes changed."""
-        for name in changes.keys() & {"positional", "named"}:
-            if len(changes[name]) != len(getattr(self, name)):
-                changes.setdefault("spans", ())
-        return dataclasses.replace(self, **changes)
 
     def __len__(self) -> int:
         return len(self.positional) + len(self.named)
@@ -130,19 +106,6 @@ class Call(_Node):
     name_span: Span | None = field(default=None, kw_only=True)
     text: str | None = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
-        if not (PLAIN_NAME.fullmatch(self.name) or NAME.fullmatch(self.name)):
-            raise ValueError(f"{self.name!r} is not a name")
-        if not isinstance(self.args, Args) or not isinstance(self.prefix, (Args, type(None))):
-            raise TypeError("args and prefix are Args")
-        if self.prefix is not None and not len(self.prefix):
-            raise ValueError("a prefix is not empty; None stands for no prefix")
-        for phase in self.phases:
-            if not phase:
-                raise ValueError("a phase is not empty; () stands for no bracket")
-            if not all(isinstance(child, Call) for child in phase):
-                raise TypeError("phases are tuples of Call")
-
     @property
     def plugin(self) -> str | None:
         """The qualifier in front of the name, ``cv`` in ``cv:ResizeMat``, or None."""
@@ -169,19 +132,6 @@ class Call(_Node):
 
     def __repr__(self) -> str:
         return f"parse({str(self)!r})"
-
-
-def _check_value(value: Value) -> None:
-    """Refuse what no argument can be; a list may be nested to any depth."""
-    todo: list[Value] = [value]
-    while todo:
-        item = todo.pop()
-        if isinstance(item, tuple):
-            todo.extend(item)
-        elif not isinstance(item, Call):
-            check_leaf(item)
-        elif item.prefix is not None:
-            raise ValueError(f"a value cannot have a prefix: {item.name!r}")
 
 
 # The canonical text: no blanks, quotes only where they are needed.

@@ -28,7 +28,6 @@ NAME = re.compile(
 _NUMBER = re.compile(r"[+-]?([0-9]+)(\.[0-9]+)?(e[+-]?[0-9]+)?")
 _CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
 _SHOWN = 40
-_TOO_BIG = 10**MAX_DIGITS
 
 _ODD = re.compile(r"[^\x20-\x7e]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -124,26 +123,3 @@ def spell(value: float | bool | str | None) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return repr(value)
-
-
-def check_leaf(value: object) -> None:
-    """Refuse a leaf that no expression can hold.
-
-    Raises:
-        TypeError: It is no int, float, bool, None or str.
-        ValueError: It is not finite, has too many digits, or cannot be encoded.
-    """
-    kind = type(value)
-    if kind is str or isinstance(value, str):
-        if has_surrogate(str(value)):
-            raise ValueError("a text with a lone surrogate cannot be encoded")
-    elif isinstance(value, float) and kind is float:
-        if not math.isfinite(value):
-            raise ValueError(f"{value!r} is not finite, an expression cannot hold it")
-    elif isinstance(value, int) and kind is int:
-        if abs(value) >= _TOO_BIG:
-            raise ValueError(f"a number has at most {MAX_DIGITS} digits")
-    elif value is not None and kind is not bool:
-        raise TypeError(
-            f"a value is an int, float, bool, None, str, tuple or Call, not {kind.__name__}"
-        )

@@ -11,9 +11,9 @@ from headrace._config.problems import Problems
 from headrace._config.shape import Shape
 from headrace._expression import Call, read_expression
 from headrace._plan.element import Element, Named, PipelinePlan, ProbePlan
+from headrace._plan.graph import check_front, check_keys_read, check_reposts, with_calls
 from headrace._plan.links import check_links, read_links
 from headrace._plan.named import plan_probes
-from headrace._plan.needs import check_keys_read
 from headrace._plan.nodes import NodePlanner
 from headrace._plan.options import check_keys
 from headrace._plan.parameters import (
@@ -22,7 +22,6 @@ from headrace._plan.parameters import (
     report_unknown_globals,
     written_key,
 )
-from headrace._plan.reposts import check_front, check_reposts, with_calls
 from headrace._plan.resolver import Resolver
 from headrace._plan.scope import Layer, Scope
 from headrace._plan.word import core_word, give_threads

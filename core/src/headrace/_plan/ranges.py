@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace._weights import range_problem
+from headrace._checked import range_problem
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.lines import with_lines
-from headrace._config.problems import Problems
+from headrace._config.problems import Problems, with_lines
 from headrace._plan.parameters import written_key
 from headrace._plan.ranges import narrowed
 from headrace._plan.word import planned_word

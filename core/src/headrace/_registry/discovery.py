@@ -1,4 +1,4 @@
-"""Finding installed plugins by their metadata alone: nothing of a plugin is imported here.
+"""Names that are known without an import: core's own, and those in the metadata of installed plugins.
 
 A plugin is a distribution with entry points in one of our groups. Its state is one of:
 
@@ -20,10 +20,11 @@ import functools
 import os
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace._registry.loading import plain_path
+from headrace._registry.backends import plain_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
 
     from packaging.requirements import Requirement
-
 
 BACKENDS = "headrace.backends"
 HOOKS = "headrace.plugins"
@@ -196,7 +196,7 @@ def _check_allowed(record: PluginRecord, allowed: str | None) -> None:
     """Apply ``HEADRACE_PLUGINS``: ``cv,ort`` allows only these, ``-torch`` denies, empty none."""
     if allowed is None:
         return
-    words = _words(allowed)
+    words = _listed(allowed)
     denied = {normalised_plugin(word[1:].strip()) for word in words if word.startswith("-")}
     only = {word for word in words if not word.startswith("-")}
     if record.plugin in denied or (not denied and not only) or (only and record.plugin not in only):
@@ -206,7 +206,7 @@ def _check_allowed(record: PluginRecord, allowed: str | None) -> None:
         record.refuse("disabled", f"HEADRACE_PLUGINS={allowed} does not allow it", remedy)
 
 
-def _words(allowed: str) -> list[str]:
+def _listed(allowed: str) -> list[str]:
     return [normalised_plugin(word.strip()) for word in allowed.split(",") if word.strip()]
 
 
@@ -215,6 +215,67 @@ def unknown_plugins(
 ) -> list[str]:
     """Give the names in ``HEADRACE_PLUGINS`` that no installed plugin has, without their ``-``."""
     allowed = (os.environ if environ is None else environ).get("HEADRACE_PLUGINS", "")
-    named = [normalised_plugin(word.removeprefix("-").strip()) or word for word in _words(allowed)]
+    named = [normalised_plugin(word.removeprefix("-").strip()) or word for word in _listed(allowed)]
     known = {record.plugin for record in records}
     return [name for name in dict.fromkeys(named) if name not in known]
+
+
+_ALL = re.compile(r"^__all__ = \[(.*?)\]", re.MULTILINE | re.DOTALL)
+
+
+def _words() -> dict[str, str]:
+    """Find the words of core without importing one: each module of `headrace.words` lists its own.
+
+    A name that stands for another one there (``Aspect = DI``) is an alias of that word.
+    """
+    found: dict[str, str] = {}
+    for file in sorted(Path(__file__).parents[1].joinpath("words").glob("[a-z]*.py")):
+        text = file.read_text(encoding="utf-8")
+        listed = _ALL.search(text)
+        for name in re.findall(r"\w+", listed[1]) if listed is not None else ():
+            alias = re.search(rf"^{name} = (\w+)$", text, re.MULTILINE)
+            found[name] = f"headrace.words.{file.stem}:{alias[1] if alias is not None else name}"
+    return found
+
+
+CORE_BACKENDS = _words()
+"""The backends of core and where each class is."""
+
+CORE_BATCH_POLICIES = {"greedy": "headrace.policies:Greedy"}
+CORE_DISPATCH_POLICIES = {"best_fit": "headrace.policies:BestFit"}
+CORE_POLICIES = {**CORE_BATCH_POLICIES, **CORE_DISPATCH_POLICIES}
+"""The policies of core and where each class is."""
+
+_BY_DISTRIBUTION = {
+    "headrace-cv": (
+        "CropMat CvtColorMat DecodeMat EncodeMat LetterBoxMat Mat2Tensor NMS PerspectiveCropMat "
+        "ResizeMat Tensor2Mat TopLeftResizeMat UnletterBox"
+    ),
+    "headrace-observe": "Benchmark",
+    "headrace-ort": "OnnxTensor",
+    "headrace-torch": (
+        "ArgMaxTensor CatTensor ContiguousTensor CpuTensor CropTensor CvtColorTensor DecodeTensor "
+        "FixTensor GpuTensor IndexSelectTensor NormalizeTensor PadTensor ResizeTensor SoftmaxTensor "
+        "SplitTensor StreamPool SyncTensor TopKTensor TorchModule"
+    ),
+    "headrace-trt": (
+        "LoadTensorrtEngine Onnx2Tensorrt TensorrtCat TensorrtInferTensor TensorrtSplit "
+        "TensorrtTensor"
+    ),
+}
+
+_FOLDERS = {
+    f"headrace-{name}": f"plugins/{name}" for name in ("cv", "observe", "ort", "torch", "trt")
+}
+
+KNOWN_ELSEWHERE = {
+    name: distribution for distribution, names in _BY_DISTRIBUTION.items() for name in names.split()
+}
+"""Names of well-known backends and the distribution to install for each."""
+
+
+def how_to_install(*distributions: str) -> str:
+    """Say how to install distributions, ours also from a clone of their repository."""
+    folders = [f"./{_FOLDERS[name]}" for name in distributions if name in _FOLDERS]
+    clone = f", or in a clone of Headrace: pip install {' '.join(folders)}" if folders else ""
+    return f"Install {'them' if len(distributions) > 1 else 'it'}: pip install {' '.join(distributions)}{clone}"

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace._problem import nearest
-from headrace._registry.catalogue import CORE_BACKENDS, CORE_POLICIES, KNOWN_ELSEWHERE
-from headrace._registry.discovery import PluginRecord, normalised_plugin, unknown_plugins
+from headrace._registry.discovery import (
+    CORE_BACKENDS,
+    CORE_POLICIES,
+    KNOWN_ELSEWHERE,
+    PluginRecord,
+    is_core,
+    normalised_plugin,
+    requirement_here,
+    unknown_plugins,
+)
 from headrace._registry.hooks import HOOK_KINDS, call_hook, given
-from headrace._registry.lacking import Lookup, missing_requirements
 from headrace._registry.registry import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from importlib.metadata import Distribution
+
+    from packaging.requirements import Requirement
 
 
 @dataclass(frozen=True)
@@ -60,9 +72,8 @@ _found: tuple[list[PluginRecord], list[Finding]] = ([], [])
 def _find(records: list[PluginRecord]) -> list[Finding]:
     for hook in HOOK_KINDS:
         call_hook(hook)  # a plugin whose hooks fail becomes broken
-    lookup = Lookup()
     return [
-        *(finding for record in records for finding in _about(record, lookup)),
+        *(finding for record in records for finding in _about(record)),
         *_clashes([record for record in records if record.state == "ok"]),
         *_unknown_plugins(records),
     ]
@@ -81,7 +92,7 @@ def _finding(
     return Finding(kind, reason or "", remedy, *whose, backend, names)
 
 
-def _about(record: PluginRecord, lookup: Lookup) -> Iterator[Finding]:
+def _about(record: PluginRecord) -> Iterator[Finding]:
     """Report what is wrong with one plugin by itself."""
     if record.state != "ok":
         yield _finding(record, record.state, record.reason, record.remedy)
@@ -89,13 +100,6 @@ def _about(record: PluginRecord, lookup: Lookup) -> Iterator[Finding]:
         return
     for reason, remedy in missing_requirements(record.dependencies):
         yield _finding(record, "missing_dependency", reason, remedy)
-    for name, path in sorted(record.backends.items()):
-        for library in lookup.lacking(path.partition(":")[0]):
-            reason = (
-                f"the backend {name!r} cannot be imported from {path!r}: there is no {library!r}"
-            )
-            remedy = f"Install {library!r}, or install {record.distribution} again."
-            yield _finding(record, "missing_dependency", reason, remedy, name)
 
 
 def _clashes(records: Sequence[PluginRecord]) -> Iterator[Finding]:
@@ -168,3 +172,64 @@ def _unknown_plugins(records: Sequence[PluginRecord]) -> Iterator[Finding]:
         elif near := nearest(name, [*known, *elsewhere]):
             remedy = f"Did you mean {near!r}?"
         yield Finding("unknown_plugin", f"no installed plugin is called {name!r}", remedy, name)
+
+
+_FOLDER = re.compile(r"[^-]+-([^-]+)\.dist-info")
+
+
+def missing_requirements(requires: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Give reason and remedy for each requirement that is not met here; nothing is imported.
+
+    The version of a library is read from the name of its ``.dist-info`` folder where that has one,
+    so that its metadata need not be opened.
+
+    Args:
+        requires: Requirements as in ``Requires-Dist``; those of core itself are left out.
+    """
+    from importlib.metadata import distributions
+
+    for wanted in filter(None, map(_library, requires)):
+        found = next(iter(distributions(name=wanted.name)), None)
+        if found is None and _can_be_imported(wanted.name):
+            continue  # another build of that library, `lib-gpu` for `lib`, has taken its place
+        wish = f"{wanted.name}{wanted.specifier}"
+        remedy = f'Install it: pip install "{str(wanted).partition(";")[0].strip()}"'
+        if found is None:
+            yield f"it requires {wish}, which is not installed", remedy
+        elif not _contains(wanted, version := _version(found)):
+            yield f"it requires {wish}, installed is {version}", remedy
+
+
+def _version(found: Distribution) -> str:
+    folder = _FOLDER.fullmatch(getattr(getattr(found, "_path", None), "name", ""))
+    return folder[1] if folder is not None else found.version
+
+
+def _contains(wanted: Requirement, installed: str) -> bool:
+    from packaging.version import InvalidVersion
+
+    try:
+        return wanted.specifier.contains(installed, prereleases=True)
+    except InvalidVersion:
+        return True  # a version from before there were rules for them cannot be compared
+
+
+def _can_be_imported(distribution: str) -> bool:
+    from packaging.utils import canonicalize_name
+
+    try:
+        found = importlib.util.find_spec(canonicalize_name(distribution).replace("-", "_"))
+    except (ImportError, ValueError):
+        return False
+    return found is not None and found.origin is not None
+
+
+def _library(text: str) -> Requirement | None:
+    """Give what a plugin requires besides core, or None for what is not for here or now."""
+    from packaging.requirements import InvalidRequirement
+
+    try:
+        wanted = requirement_here(text)
+    except InvalidRequirement:
+        return None  # what is no requirement asks for nothing that could be missing
+    return None if wanted is None or is_core(wanted) else wanted

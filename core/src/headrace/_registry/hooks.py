@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace._registry.catalogue import CORE_BACKENDS
-from headrace._registry.loading import found, library_missing
+from headrace._registry.backends import found, library_missing
+from headrace._registry.discovery import CORE_BACKENDS, PluginRecord
 from headrace._registry.registry import registry
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from headrace._registry.discovery import PluginRecord
 
 
 HOOK_KINDS = {

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import headrace
 from headrace._problem import nearest
 from headrace._registry.backends import BackendSpec, as_backend, is_policy, of_callable
-from headrace._registry.catalogue import (
+from headrace._registry.discovery import (
     CORE_BACKENDS,
     CORE_POLICIES,
     KNOWN_ELSEWHERE,
+    PluginRecord,
+    discover,
     how_to_install,
 )
-from headrace._registry.discovery import PluginRecord, discover
 from headrace.errors import PluginError, Problem
 
 if TYPE_CHECKING:

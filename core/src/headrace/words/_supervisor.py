@@ -17,10 +17,10 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.at import LOOK_S
 from headrace._build.channel import Channel
 from headrace._build.parcels import CLOSE_S
 from headrace._build.spawn import memory_file, spawn, wait_for_end
+from headrace._build.word import LOOK_S
 from headrace._portable import error_text
 from headrace.errors import InstanceLostError, SetupError
 

@@ -1,30 +1,28 @@
-"""Call: a function named in the configuration."""
+"""Identity, and Call: a function named in the configuration."""
 
 from __future__ import annotations
 
-import ast
 import importlib
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
 
+from headrace._backend import Backend, InitContext
 from headrace._build.word import Word
 from headrace._function import FunctionBackend, is_async
 from headrace._options import Options as _Options
 from headrace._problem import nearest
-from headrace.errors import SetupError
+from headrace.errors import InputError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from importlib.machinery import ModuleSpec
 
-    from headrace._backend import InitContext
     from headrace._plan.word import Use
+    from headrace.keys import Request
 
-__all__ = ["Call"]
+__all__ = ["Call", "Identity"]
 
 
 class Call(FunctionBackend, Word):
@@ -35,8 +33,8 @@ class Call(FunctionBackend, Word):
     it raises fails its request alone; where ``batched``, the whole batch.
 
     The function must not change what it is given, and several instances call it at a time. Before
-    anything is built its module is looked for, without being imported, and the name in it where the
-    source tells. Where a configuration may not import code, ``Call`` is refused.
+    anything is built its module is looked for, without being imported. Where a configuration may not
+    import code, ``Call`` is refused.
 
     Reads:
         data: Anything that the function takes as its first argument.
@@ -109,21 +107,12 @@ class Call(FunctionBackend, Word):
             hint = "Allow it with allow_import=True, without --no-import and HEADRACE_IMPORT=0."
             use.add("import_refused", message, hint=hint)
             return False
-        module, _, path = options.function.partition(":")
-        missing = _missing_module(module)
+        missing = _missing_module(options.function.partition(":")[0])
         if missing is not None:
             message = f"{name} needs the module {missing!r}, which cannot be found"
             fix = None if "." in missing else f"Install what brings {missing!r}."
             use.add("missing_dependency", message, hint=fix)
-            return False
-        names = _names_in(module)
-        first = path.partition(".")[0]
-        if names is None or first in names:
-            return True
-        suggestion = nearest(first, (one for one in names if not one.startswith("_")))
-        message = f"{name}: the module {module!r} has no {first!r}"
-        use.add("option", message, suggestion=suggestion)
-        return False
+        return missing is None
 
     def init(self, options: Any, context: InitContext) -> None:
         """Import the function."""
@@ -136,7 +125,10 @@ class Call(FunctionBackend, Word):
             try:
                 function = getattr(function, part)
             except AttributeError:
-                raise SetupError(f"{options.function!r}: {module} has no {name!r}") from None
+                near = nearest(part, (one for one in dir(function) if not one.startswith("_")))
+                hint = None if near is None else f"Did you mean {near!r}?"
+                what = f"{options.function!r}: {module} has no {name!r}"
+                raise SetupError(what, hint=hint) from None
         if not callable(function):
             raise SetupError(f"{options.function!r} is a {type(function).__name__}, not callable")
         if is_async(function):
@@ -180,33 +172,35 @@ def _spec(name: str) -> ModuleSpec | None:
     return None
 
 
-def _names_in(module: str) -> set[str] | None:
-    """Give the names that a module has; None when only its import would show them."""
-    known = sys.modules.get(module)
-    if known is not None:
-        return None if hasattr(known, "__getattr__") else set(dir(known))
-    spec = _spec(module)
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        return None
-    try:
-        tree = ast.parse(Path(spec.origin).read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return None
-    names = set(_bound(tree))
-    # What is made while it runs, and modules below a package, the text does not tell.
-    unknown = {"*", "__getattr__", "globals", "vars", "exec", "setattr"}
-    used = {one.id for one in ast.walk(tree) if isinstance(one, ast.Name)}
-    if unknown & (names | used) or spec.submodule_search_locations is not None:
-        return None
-    return names
+class Identity(Backend):
+    """Give ``data`` as ``result``, the same object.
 
+    Reads:
+        data: Anything.
+    Writes:
+        result: The same object.
+    Batch:
+        1 or more; items are independent.
 
-def _bound(tree: ast.AST) -> Iterator[str]:
-    """Give every name that some statement of a module binds, wherever it stands."""
-    for one in ast.walk(tree):
-        if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield one.name
-        elif isinstance(one, ast.alias):
-            yield (one.asname or one.name).partition(".")[0]
-        elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
-            yield one.id
+    Raises:
+        InputError: ``data`` is missing.
+    Source:
+        own
+    Example:
+        ``{"data": "abc"}`` gives ``"abc"``::
+
+            backend = "Identity"
+    """
+
+    _reentrant = True
+
+    rerun = True
+
+    def forward(self, batch: list[Request]) -> None:
+        """Set ``result`` to ``data`` in each request."""
+        try:
+            for request in batch:
+                request["result"] = request["data"]
+        except KeyError:
+            what = "the request has no 'data'"
+            raise InputError(what, key="data", expected="anything", got="nothing") from None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace._build.standing import caller_of
 from headrace._build.word import Word
+from headrace._checked import weight_of
 from headrace._plan.element import Range, elements_run
-from headrace._weights import weight_of
 from headrace.errors import ClosedError, InputError, InstanceLostError, NoResultError, RequestError
-from headrace.words._calling import caller_of
 
 if TYPE_CHECKING:
     from headrace._backend import Backend, InitContext

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.word import Building, Word
+from headrace._build.word import At, Building, Word
 from headrace._config.problems import UNBUILDABLE, Problems
 from headrace._options import Options as _Options
 from headrace._plan.scope import prefix_values
@@ -18,13 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headrace._backend import Backend, InitContext
-    from headrace._build.at import At
     from headrace._checked import Outcomes
     from headrace._expression import Call
-    from headrace._plan.declared import Needs
     from headrace._plan.element import Element, Range
     from headrace._plan.ranges import Ranged
-    from headrace._plan.word import Use
+    from headrace._plan.word import Needs, Use
     from headrace.keys import Request
 
 __all__ = ["Fallback", "ModelLoader"]

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from headrace._build.standing import Caller, caller_of
 from headrace._build.word import Word
 from headrace._options import Options as _Options
 from headrace._plan.ranges import Ranged, branches, of_built
 from headrace.keys import DATA, Request
-from headrace.words._calling import Caller, caller_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import Backend, InitContext
     from headrace._checked import Outcomes
-    from headrace._plan.declared import Needs
     from headrace._plan.element import Element, Range
+    from headrace._plan.word import Needs
 
 __all__ = ["HasKey", "NotHasKey", "Random"]
 

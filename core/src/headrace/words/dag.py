@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._build.word import Building, Word
+from headrace._build.word import At, Building, Word
 from headrace._problem import nearest
 from headrace.errors import ClosedError, ContractError, HeadraceError
 from headrace.keys import REPOST, Request
@@ -12,7 +12,6 @@ from headrace.keys import REPOST, Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._build.at import At
     from headrace._plan.element import Element
     from headrace._plan.word import Use
 

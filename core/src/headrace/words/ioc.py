@@ -1,22 +1,20 @@
-"""The words that put others together: IoC, DI (also Aspect) and With."""
+"""The words that put others together: IoC, DI (also Aspect), With and BackgroundThread."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from headrace._backend import Backend, Shared
 from headrace._build.standing import NotCallable
-from headrace._build.word import Building, Word
-from headrace._context import Shared
+from headrace._build.word import At, Building, Word
 from headrace._plan.element import Element, Named, Range
 from headrace._plan.word import Use, check_used, planned_word
 
 if TYPE_CHECKING:
-    from headrace._backend import Backend
-    from headrace._build.at import At
     from headrace._plan.ranges import Ranged
 
-__all__ = ["DI", "Aspect", "IoC", "With"]
+__all__ = ["DI", "Aspect", "BackgroundThread", "IoC", "With"]
 
 
 class Wiring(Word):
@@ -181,3 +179,36 @@ class With(DI):
     """
 
     takes = 2
+
+
+class BackgroundThread(Word):
+    """Let one thread own X: ``init``, every ``forward`` and ``close`` of X happen in it.
+
+    Around a whole instance it costs one hand-over per batch; inside an expression the calling
+    thread waits for it.
+
+    Reads:
+        What X reads.
+    Writes:
+        What X writes.
+    Batch:
+        The range of X.
+
+    Raises:
+        What X raises.
+    Source:
+        own
+    Example:
+        ``{"data": "abc"}`` gives ``"CBA"``::
+
+            backend = "S[Upper,BackgroundThread[Reverse]]"
+    """
+
+    takes = 1
+    _threaded = True
+    _needs_of = 0
+
+    @classmethod
+    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+        """Build X in the thread that will run and close it."""
+        return building.in_thread(element, element.children[0], building.element, at)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from headrace._build.standing import caller_of
 from headrace._build.word import Word
 from headrace._options import Options as _Options
 from headrace.errors import LimitError, NoResultError
 from headrace.keys import REPOST, Request
-from headrace.words._calling import caller_of
 
 if TYPE_CHECKING:
     from headrace._backend import InitContext

@@ -20,8 +20,7 @@ from headrace._build.parcels import (
 )
 from headrace._build.word import Word
 from headrace._options import Options as _Options
-from headrace._plan.declared import keys_named
-from headrace._plan.word import planned_word
+from headrace._plan.word import keys_named, planned_word
 from headrace._portable import error_text
 from headrace._presence import Presence
 from headrace._scheduling.entry import claimed
@@ -33,13 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headrace._backend import Backend, InitContext
-    from headrace._build.at import At
     from headrace._build.channel import Content
-    from headrace._build.word import Building
+    from headrace._build.word import At, Building
     from headrace._checked import Outcomes
-    from headrace._plan.declared import Needs
     from headrace._plan.element import Element
-    from headrace._plan.word import Use
+    from headrace._plan.word import Needs, Use
     from headrace._scheduling.entry import Entry
     from headrace.keys import Request
     from headrace.words._supervisor import Child

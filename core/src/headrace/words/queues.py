@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from headrace._build.word import Building, Word
+from headrace._build.word import At, Building, Commons, Word
 from headrace._options import Options as _Options
 from headrace._scheduling.batch import Filler
 from headrace._scheduling.named_queues import DEFAULT_MAX, NamedQueue, Queues
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import InitContext
-    from headrace._build.at import At, Commons
     from headrace._plan.element import Element
     from headrace.keys import Request
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace._build.standing import caller_of
 from headrace._build.word import Word
 from headrace._plan.ranges import Ranged, of_built, sequence
 from headrace.errors import NoResultError
 from headrace.keys import DATA, REPOST, Request
-from headrace.words._calling import caller_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from headrace._backend import Backend, InitContext
     from headrace._checked import Outcomes
     from headrace._expression import Call
-    from headrace._plan.declared import Needs
     from headrace._plan.element import Element, Range
+    from headrace._plan.word import Needs
 
 __all__ = ["S", "Sequential"]
 
