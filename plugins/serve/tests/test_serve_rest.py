@@ -77,7 +77,8 @@ def test_every_datatype_goes_there_and_back(client, datatype):
 
 
 def test_bf16_comes_to_the_pipeline_as_the_floats_it_holds(serving):
-    server = serving({"m": anything("BF16")})
+    outputs = {"y": {"datatype": "FP32", "shape": [-1]}}
+    server = serving({"m": {**anything("BF16"), "outputs": outputs}})
     bits = np.array([1.0, -2.5, 3.0e38], np.float32).view(np.uint32) >> 16
     raw = bits.astype("<u2").tobytes()
     head = json.dumps(

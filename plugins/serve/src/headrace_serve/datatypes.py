@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DATATYPES",
+    "as_bf16_bits",
     "as_json_values",
     "datatype_of",
     "from_bytes",
@@ -97,6 +98,14 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> N
     if datatype == "BF16":
         array = (array.astype("<u4") << 16).view("<f4")
     return array.reshape(shape)
+
+
+def as_bf16_bits(array: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Give the bits of the BF16 that is nearest to each float32, of two the even one; NaN stays NaN."""
+    bits = np.ascontiguousarray(array, "<f4").view("<u4")
+    nearest = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
+    made: NDArray[np.uint16] = np.where(np.isnan(array), bits >> 16 | 0x40, nearest).astype("<u2")
+    return made
 
 
 def _elements(name: str, elements: int, data: Any) -> NDArray[Any]:

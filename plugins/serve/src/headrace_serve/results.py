@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import ContractError
-from headrace_serve.datatypes import DATATYPES, datatype_of
+from headrace_serve.datatypes import DATATYPES, as_bf16_bits, datatype_of
 from headrace_serve.messages import Tensor
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
     alike = len({(array.dtype, array.shape) for array in known}) == 1
     if len(known) == len(values) and (not by_item or alike):
         array = _joined(known) if by_item else known[0]
+        if port.datatype == "BF16" and array.dtype == np.float32:  # as such inputs come
+            return Tensor(name, "BF16", array.shape, as_bf16_bits(array))
         datatype = datatype_of(array)
         if datatype is not None:
             return Tensor(name, datatype, array.shape, array)
