@@ -382,24 +382,30 @@ def test_the_earliest_of_the_timeouts_is_the_deadline(client, gate):
     assert caught.value.status() == "504"
 
 
-def test_priority_1_goes_before_the_default_and_that_before_3(client, gate):
-    c = client({"m": {"backend": "ServeGate"}})
-    pipe = c.server._service.models.find("m").pipe
+def test_priority_1_goes_before_the_default_and_that_before_3(serving, gate):
+    server = serving({"m": {"backend": "ServeGate"}})
+    pipe = server._service.models.find("m").pipe
     poll = threading.Event()
+    threads = []
 
     def send(text, priority):
-        given = [tensor("data", np.array([text], object), "BYTES")]
-        return c.async_infer("m", given, priority=priority)
+        given = {"name": "data", "shape": [1], "datatype": "BYTES", "data": [text]}
+        body = {"inputs": [given], "parameters": {"priority": priority}}
+        url = f"{server.url}/v2/models/m/infer"
+        threads.append(
+            threading.Thread(target=httpx.post, args=(url,), kwargs={"json": body, "timeout": 60})
+        )
+        threads[-1].start()
 
-    pending = [send(b"first", 0)]
+    send("first", 0)
     assert gate.entered.wait(30)
-    for count, (text, priority) in enumerate([(b"late", 3), (b"normal", 0), (b"urgent", 1)], 1):
-        pending.append(send(text, priority))
+    for count, (text, priority) in enumerate([("late", 3), ("normal", 0), ("urgent", 1)], 1):
+        send(text, priority)
         while pipe.stats()["nodes"]["main"]["waiting"] != count:
             poll.wait(0.002)
     gate.open.set()
-    for one_ in pending:
-        one_.get_result()
+    for thread in threads:
+        thread.join()
     assert gate.seen == [b"first", b"urgent", b"normal", b"late"]
 
 
@@ -417,7 +423,7 @@ def test_the_plain_route_answers_in_the_type_that_is_asked_for(serving):
     png = httpx.post(url, content=b"\x89PNG\xff", headers={"accept": "image/png"})
     assert (png.content, png.headers["content-type"]) == (b"\x89PNG\xff", "image/png")
     assert httpx.post(url, content=b"\xff").status_code == 400
-    assert httpx.post(f"{url}?colour=red", content=b"a").status_code == 400
+    assert httpx.post(f"{url}?node_name=main", content=b"a").status_code == 400
     assert httpx.post(f"{server.url}/run/t", content=b"a").status_code == 400
     assert httpx.post(f"{server.url}/run/nope", content=b"a").status_code == 404
     assert httpx.get(f"{server.url}/v2/nothing").json()["code"] == "route"

@@ -22,6 +22,7 @@ __all__ = [
     "datatype_of",
     "from_bytes",
     "from_json",
+    "from_text",
     "joined_elements",
     "of_dtype_name",
 ]
@@ -231,3 +232,21 @@ def as_json_values(name: str, datatype: str, array: NDArray[Any]) -> Sequence[An
             f"output {name!r} holds NaN or infinity, which JSON does not have", hint=hint
         )
     return np.ascontiguousarray(array).reshape(-1)
+
+
+def from_text(datatype: str, text: str) -> NDArray[Any]:
+    """Give an array of one element, without axes.
+
+    Raises:
+        ValueError, OverflowError: The text is no value of the datatype.
+    """
+    dtype = DATATYPES[datatype]
+    if datatype == "BOOL":
+        words = {"true": True, "1": True, "false": False, "0": False}
+        if text.lower() not in words:
+            raise ValueError(text)
+        return np.array(words[text.lower()])
+    value = float(text) if dtype.kind == "f" else int(text)
+    if dtype.kind == "f" and not math.isfinite(value):
+        raise ValueError(text)
+    return np.array(value, dtype)

@@ -43,17 +43,15 @@ async def infer(
     call = _call_arguments(asked, limits, priority_default)
     values = _values(model, asked.inputs)
     _check_outputs(model, asked.outputs)
-    context = (
-        {"traceparent": asked.parameters["traceparent"]}
-        if "traceparent" in asked.parameters
-        else None
-    )
+    fixed: dict[str, Any] = dict(asked.keys)
+    if "traceparent" in asked.parameters:
+        fixed["context"] = {"traceparent": asked.parameters["traceparent"]}
     partial = asked.parameters.get("partial", False)
     if not isinstance(partial, bool):
         raise InputError("parameter 'partial'", expected="true or false", got=repr(partial))
     if model.signature.by_item:
         count = _count(model, values, limits.max_items)
-        requests = [_request(model, values, context, item) for item in range(count)]
+        requests = [_request(model, values, fixed, item) for item in range(count)]
         results, failed = await _run_items(model, requests, call, partial=partial)
         outputs = tensors_of(model, results, by_item=True, wanted=asked.outputs)
         parameters = {"errors": _told(failed, debug=debug_errors)} if failed else {}
@@ -62,7 +60,7 @@ async def infer(
         raise InputError(
             f"parameter 'partial' is for inputs of items, which {model.name!r} has none of"
         )
-    request = _request(model, values, context, None)
+    request = _request(model, values, fixed, None)
     await model.pipe.call_async(request, **call)
     outputs = tensors_of(model, [request["result"]], by_item=False, wanted=asked.outputs)
     return Answer(model, asked.id, outputs)
@@ -182,10 +180,10 @@ def _count(model: Model, values: Mapping[str, NDArray[Any]], most: int) -> int:
 
 
 def _request(
-    model: Model, values: Mapping[str, NDArray[Any]], context: Any, item: int | None
+    model: Model, values: Mapping[str, NDArray[Any]], fixed: Mapping[str, Any], item: int | None
 ) -> dict[str, Any]:
     """Make the dict of one request of the pipeline."""
-    request: dict[str, Any] = {} if context is None else {"context": context}
+    request: dict[str, Any] = dict(fixed)
     for name, port in model.signature.inputs.items():
         array = values[name]
         if port.text:

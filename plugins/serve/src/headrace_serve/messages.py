@@ -40,6 +40,7 @@ class Asked:
         id: Its identifier, ``""`` without.
         parameters: Its parameters.
         timeout_s: Seconds that its transport allows, or None.
+        keys: Further keys for every request of the pipeline.
     """
 
     inputs: list[Tensor]
@@ -47,6 +48,7 @@ class Asked:
     id: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
     timeout_s: float | None = None
+    keys: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -6,6 +6,8 @@ import html
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from headrace_serve.plain_route import takes_a_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -44,7 +46,7 @@ def document(models: Catalogue) -> dict[str, Any]:
             for end in ("ready", "config", "stats"):
                 paths[f"{place}/{end}"] = _get(f"{model.name}: {end}")
             paths[f"{place}/infer"] = {"post": _infer(model)}
-        if len(places) == 2 and _takes_a_file(model):
+        if len(places) == 2 and takes_a_file(model):
             paths[f"/run/{model.name}"] = {"post": _run(model)}
     return {
         "openapi": "3.1.0",
@@ -52,11 +54,6 @@ def document(models: Catalogue) -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": {"Error": _error()}},
     }
-
-
-def _takes_a_file(model: Model) -> bool:
-    ports = list(model.signature.inputs.values())
-    return len(ports) == 1 and ports[0].each and ports[0].datatype == "BYTES"
 
 
 def _operation(summary: str, ok: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -126,16 +123,29 @@ def _tensor(port: Port) -> dict[str, Any]:
 
 
 def _run(model: Model) -> dict[str, Any]:
-    made = _operation(f"Run {model.name} on one file", {"type": "object"})
-    made["requestBody"] = {
-        "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-    }
+    made = _operation(f"Run {model.name} on one file, or on several", {"type": "object"})
+    file = {"schema": {"type": "string", "format": "binary"}}
+    files = {"type": "array", "items": file["schema"], "minItems": 1}
+    form = {"schema": {"type": "object", "required": ["file"], "properties": {"file": files}}}
+    content = {"application/octet-stream": file, "multipart/form-data": form}
+    made["requestBody"] = {"required": True, "content": content}
     made["parameters"] = [
         {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0}}
         for name in ("timeout", "priority")
     ]
+    made["parameters"] += [
+        {"name": port.name, "in": "query", "required": True, "schema": _of_text(port)}
+        for port in model.signature.inputs.values()
+        if not port.each or port.datatype != "BYTES"
+    ]
     return made
+
+
+def _of_text(port: Port) -> dict[str, Any]:
+    """Give the schema of an input in the query."""
+    if port.datatype in ("BOOL", "BYTES"):
+        return {"type": "boolean" if port.datatype == "BOOL" else "string"}
+    return {"type": "number" if port.datatype.startswith("FP") else "integer"}
 
 
 def _error() -> dict[str, Any]:
@@ -176,7 +186,7 @@ def page(models: Catalogue) -> str:
         rows = _rows("input", model.signature.inputs.values())
         rows += _rows("output", model.signature.outputs.values())
         parts.append(_MODEL.format(name=model.name, version=model.version, rows=rows))
-        if models.find(model.name) is model and _takes_a_file(model):
+        if models.find(model.name) is model and takes_a_file(model):
             parts.append(_FORM.format(name=model.name))
     return _PAGE.format(version=version("headrace-serve"), models="".join(parts))
 

@@ -1,79 +1,170 @@
-"""``POST /run/{model}``: one input as the body, no protocol to learn."""
+"""``POST /run/{model}``: files as the body, other inputs as keys of the query; no protocol to learn."""
 
 from __future__ import annotations
 
+import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 import numpy as np
 import orjson
 
-from headrace.errors import InputError
+from headrace import keys
+from headrace.errors import HeadraceError, InputError
+from headrace_serve.datatypes import from_text
+from headrace_serve.errors import refusal
 from headrace_serve.exchange import Reply
 from headrace_serve.messages import Asked, Tensor
+from headrace_serve.multipart import read_files
 from headrace_serve.results import JSON, as_json_text
 
 if TYPE_CHECKING:
     from headrace_serve.exchange import Exchange
     from headrace_serve.messages import Answer
+    from headrace_serve.models import Model
+    from headrace_serve.multipart import File
+    from headrace_serve.signature import Port
 
-__all__ = ["run"]
+__all__ = ["run", "takes_a_file"]
 
 _PARAMETERS = ("timeout", "priority")
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFUSED = frozenset(keys.RESERVED) - {keys.COLOR, keys.BOX, keys.REQUEST_ID}
+"""Keys that say how a request is run, which is not a client's business."""
+
+
+def takes_a_file(model: Model) -> bool:
+    """Tell whether a model has one input of files, and else only single values, which a query can hold."""
+    ports = list(model.signature.inputs.values())
+    return sum(map(_is_file, ports)) == 1 and all(_is_file(p) or _is_single(p) for p in ports)
+
+
+def _is_file(port: Port) -> bool:
+    return port.each and port.datatype == "BYTES"
+
+
+def _is_single(port: Port) -> bool:
+    return all(axis in (-1, 1) for axis in port.shape) and port.datatype != "BF16"
 
 
 async def run(exchange: Exchange) -> Reply:
-    """Answer one request: the body is the one element of the model's input.
+    """Answer one request: the body is the file, or multipart for several, with an outcome each.
 
-    ``timeout`` (microseconds) and ``priority`` stand in the query. The answer is ``{"result": ...}``
-    as JSON, or the bytes of ``result`` where ``Accept`` asks for something else.
+    ``timeout`` (microseconds) and ``priority`` stand in the query. Other keys of it are the model's
+    other inputs, or keys of the request of the pipeline, whose values are text. The answer is
+    ``{"result": ...}`` as JSON, or the bytes of ``result`` where ``Accept`` asks for something else.
     """
     service = exchange.service
     model = exchange.model = service.find(exchange.path["model"])
-    ports = model.signature.inputs
-    port = next(iter(ports.values()))
-    if len(ports) != 1 or not port.each or port.datatype != "BYTES":
+    if not takes_a_file(model):
         raise InputError(
             f"model {model.name!r} takes tensors, not a file",
             hint=f"Use POST /v2/models/{model.name}/infer.",
         )
-    if exchange.headers.get("content-type", "").startswith("multipart/"):
-        raise InputError("the body is multipart", expected="the file itself")
-    parameters = _parameters(exchange)
+    asked = _Asked(model, exchange)
     body = await exchange.body()
     model = service.find(model.name)  # another pipeline may be in its place by now
-    element = np.empty(1, object)
-    element[0] = body
-    asked = Asked([Tensor(port.name, "BYTES", (1,), element)], None, "", parameters)
-    answer = await exchange.while_connected(service.infer(model, asked))
-    return _reply(answer, exchange.headers.get("accept", "*/*"))
+    kind = exchange.headers.get("content-type", "")
+    if not kind.lower().startswith("multipart/"):
+        answer = await exchange.while_connected(service.infer(model, asked.of(body)))
+        return _reply(answer, exchange.headers.get("accept", "*/*"))
+    files = read_files(body, kind, service.limits.max_items)
+
+    async def outcome(file: File) -> bytes:
+        told: dict[str, Any] = {"name": file.name}
+        try:
+            answer = await service.infer(model, asked.of(file.content))
+            text = _document(answer)
+        except HeadraceError as error:
+            why = refusal(error, debug=service.debug_errors)
+            told |= {"error": why.text, "code": why.code, "node": why.node}
+            return orjson.dumps(told)
+        return orjson.dumps(told)[:-1] + b"," + text[1:]
+
+    async def outcomes() -> list[bytes]:
+        return await asyncio.gather(*map(outcome, files))
+
+    found = await exchange.while_connected(outcomes())
+    return Reply.of_inference([b'{"outcomes":[' + b",".join(found) + b"]}"], JSON)
 
 
-def _parameters(exchange: Exchange) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    query = exchange.scope["query_string"].decode("latin-1")
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in _PARAMETERS:
-            raise InputError(f"query parameter {name!r}", expected=" or ".join(_PARAMETERS))
-        if not value.isdecimal() or len(value) > 18:
-            raise InputError(f"query parameter {name!r}", expected="a whole number")
-        found[name] = int(value)
-    if "traceparent" in exchange.headers:
-        found["traceparent"] = exchange.headers["traceparent"]
-    return found
+class _Asked:
+    """What the query and the headers ask for, for each file of a request."""
+
+    def __init__(self, model: Model, exchange: Exchange) -> None:
+        self._parameters: dict[str, Any] = {}
+        self._more: dict[str, str] = {}
+        inputs = model.signature.inputs
+        self._file = next(name for name, port in inputs.items() if _is_file(port))
+        given: dict[str, str] = {}
+        query = exchange.scope["query_string"].decode("latin-1")
+        for name, value in parse_qsl(query, keep_blank_values=True, max_num_fields=100):
+            if name in given:
+                raise InputError(f"query parameter {name!r} is there twice")
+            given[name] = value
+        self._tensors = []
+        for name, value in given.items():
+            if name in _PARAMETERS:
+                self._parameters[name] = _whole(name, value)
+            elif name in inputs and name != self._file:
+                self._tensors.append(_single(inputs[name], value))
+            elif _KEY.fullmatch(name) is None or name in _REFUSED or name == self._file:
+                raise InputError(
+                    f"query parameter {name!r}",
+                    expected=", ".join((*_PARAMETERS, "key of a request")),
+                )
+            else:
+                self._more[name] = value
+        if "traceparent" in exchange.headers:
+            self._parameters["traceparent"] = exchange.headers["traceparent"]
+
+    def of(self, body: bytes) -> Asked:
+        """Give what is asked for one file."""
+        element = np.empty(1, object)
+        element[0] = body
+        tensors = [Tensor(self._file, "BYTES", (1,), element), *self._tensors]
+        return Asked(tensors, None, "", self._parameters, keys=self._more)
+
+
+def _whole(name: str, value: str) -> int:
+    if not value.isdecimal() or len(value) > 18:
+        raise InputError(f"query parameter {name!r}", expected="a whole number")
+    return int(value)
+
+
+def _single(port: Port, text: str) -> Tensor:
+    """Give the tensor of one element that a text of the query stands for."""
+    shape = (1,) * len(port.shape)
+    array: Any = np.empty(shape, object)
+    if port.datatype == "BYTES":
+        array.reshape(-1)[0] = text.encode()
+        return Tensor(port.name, port.datatype, shape, array)
+    try:
+        array = from_text(port.datatype, text).reshape(shape)
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"query parameter {port.name!r}", expected=f"a value of {port.datatype}", got=text[:40]
+        ) from None
+    return Tensor(port.name, port.datatype, shape, array)
 
 
 def _reply(answer: Answer, accepted: str) -> Reply:
-    values = {tensor.name: _value(tensor) for tensor in answer.outputs}
-    only = next(iter(values.values())) if len(values) == 1 else None
-    if not any(kind in accepted for kind in ("*/*", "application/*", JSON)):
-        if not isinstance(only, (bytes, str)):
-            raise InputError(f"accept: the result is no {accepted[:80]!r}", expected=JSON)
-        raw = only.encode() if isinstance(only, str) else only
-        return Reply.of_inference([raw], accepted.partition(",")[0].partition(";")[0].strip())
-    texts = {name: _json_value(name, value) for name, value in values.items()}
+    if any(kind in accepted for kind in ("*/*", "application/*", JSON)):
+        return Reply.of_inference([_document(answer)], JSON)
+    only = _value(answer.outputs[0]) if len(answer.outputs) == 1 else None
+    if not isinstance(only, (bytes, str)):
+        raise InputError(f"accept: the result is no {accepted[:80]!r}", expected=JSON)
+    raw = only.encode() if isinstance(only, str) else only
+    kind = accepted.partition(",")[0].partition(";")[0].strip()
+    return Reply.of_inference([raw], kind)
+
+
+def _document(answer: Answer) -> bytes:
+    """Give the outputs as an object of JSON."""
+    texts = {tensor.name: _json_value(tensor.name, _value(tensor)) for tensor in answer.outputs}
     parts = [orjson.dumps(name) + b":" + text for name, text in texts.items()]
-    return Reply.of_inference([b"{" + b",".join(parts) + b"}"], JSON)
+    return b"{" + b",".join(parts) + b"}"
 
 
 def _value(tensor: Tensor) -> Any:

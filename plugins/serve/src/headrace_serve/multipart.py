@@ -1,0 +1,111 @@
+"""Files in a body of ``multipart/form-data``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from headrace.errors import InputError
+
+__all__ = ["File", "read_files"]
+
+_MOST_HEADER_BYTES = 16 << 10
+_PLAIN = (b"binary", b"8bit", b"7bit")
+
+
+@dataclass
+class File:
+    """One part of a body.
+
+    Attributes:
+        name: The name of the file, else of the field, ``""`` without either.
+        content: Its bytes.
+    """
+
+    name: str = ""
+    content: bytes = b""
+
+
+@dataclass
+class _Reader:
+    """Takes what the parser finds."""
+
+    most: int
+    files: list[File] = field(default_factory=list)
+    _data: list[bytes] = field(default_factory=list)
+    _head: list[bytes] = field(default_factory=list)
+    _field: bytes = b""
+    _value: bytes = b""
+    _header_bytes: int = 0
+
+    def callbacks(self) -> Any:
+        return {
+            "on_part_begin": self.part_begin,
+            "on_header_field": self.header_field,
+            "on_header_value": self.header_value,
+            "on_header_end": self.header_end,
+            "on_part_data": lambda data, start, end: self._data.append(bytes(data[start:end])),
+            "on_part_end": self.part_end,
+        }
+
+    def part_begin(self) -> None:
+        if len(self.files) == self.most:
+            raise InputError(f"the body has more than the {self.most} files that it may have")
+        self.files.append(File())
+        self._data = []
+
+    def header_field(self, data: bytes, start: int, end: int) -> None:
+        self._count(end - start)
+        self._field += data[start:end]
+
+    def header_value(self, data: bytes, start: int, end: int) -> None:
+        self._count(end - start)
+        self._value += data[start:end]
+
+    def _count(self, size: int) -> None:
+        self._header_bytes += size
+        if self._header_bytes > _MOST_HEADER_BYTES * max(1, len(self.files)):
+            raise InputError("the headers of a part of the body are too long")
+
+    def header_end(self) -> None:
+        if self._field.lower() == b"content-disposition":
+            _, options = parse_options_header(self._value)
+            name = options.get(b"filename") or options.get(b"name") or b""
+            self.files[-1].name = name.decode("utf-8", "replace")
+        elif self._field.lower() == b"content-transfer-encoding" and self._value not in _PLAIN:
+            raise InputError("content-transfer-encoding of a part", expected="binary")
+        self._field = self._value = b""
+
+    def part_end(self) -> None:
+        self.files[-1].content = b"".join(self._data)
+        self._data = []
+
+
+def read_files(body: bytes, content_type: str, most: int) -> list[File]:
+    """Give the files of a body in their order.
+
+    Args:
+        body: All of it.
+        content_type: The header, which has the boundary.
+        most: How many there may be.
+
+    Raises:
+        InputError: The body is malformed, has no file, or too many.
+    """
+    kind, options = parse_options_header(content_type)
+    boundary = options.get(b"boundary")
+    if kind != b"multipart/form-data" or not boundary:
+        raise InputError("content-type", expected="multipart/form-data; boundary=...")
+    reader = _Reader(most)
+    try:
+        parser = MultipartParser(boundary, reader.callbacks())
+        parser.write(body)
+        parser.finalize()
+    except FormParserError as error:
+        raise InputError(f"the body is no multipart/form-data: {error}") from None
+    if not reader.files:
+        raise InputError("the body has no file")
+    return reader.files

@@ -1,0 +1,123 @@
+"""``POST /run/{model}``: keys of the query, and several files with an outcome each."""
+
+from __future__ import annotations
+
+import httpx
+import numpy as np
+import pytest
+
+import headrace
+from headrace.errors import InputError
+
+
+def plain(value):
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    return [plain(one) for one in value] if isinstance(value, list) else value
+
+
+class Told(headrace.Backend):
+    """Gives what the request has, as JSON."""
+
+    max = None
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = {k: plain(v) for k, v in request.items() if k != "result"}
+
+
+class Upper(headrace.Backend):
+    """Refuses what starts with ``bad``; counts batches."""
+
+    max = None
+    sizes: list[int] = []  # noqa: RUF012 - of this test alone
+
+    def forward(self, batch):
+        self.sizes.append(len(batch))
+        outcomes = []
+        for request in batch:
+            bad = request["data"].startswith(b"bad")
+            outcomes.append(InputError("this is bad") if bad else None)
+            if not bad:
+                request["result"] = request["data"].upper()
+        return outcomes
+
+
+headrace.register("ServeTold", Told)
+headrace.register("ServeUpper", Upper)
+
+INPUTS = {
+    "image": {"datatype": "BYTES", "shape": [-1], "key": "data"},
+    "score": {"datatype": "FP32", "shape": [1]},
+    "count": {"datatype": "INT8", "shape": []},
+    "flip": {"datatype": "BOOL", "shape": [1]},
+    "word": {"datatype": "BYTES", "shape": [1], "each": False},
+}
+
+
+def test_other_keys_of_the_query_are_keys_of_the_request(serving):
+    server = serving({"m": {"backend": "ServeTold"}})
+    url = f"{server.url}/run/m?color=rgb&label=a%20b&timeout=60000000"
+    assert httpx.post(url, content=b"x").json() == {
+        "result": {"data": "x", "color": "rgb", "label": "a b"}
+    }
+
+
+@pytest.mark.parametrize(
+    "query", ["data=1", "result=1", "node_name=main", "request_size=5", "context=1", "a-b=1",
+              "timeout=x", "priority=-1", "color=a&color=b", "restart=main"],
+)  # fmt: skip
+def test_keys_that_are_not_the_clients_are_refused(serving, query):
+    server = serving({"m": {"backend": "ServeTold"}})
+    assert httpx.post(f"{server.url}/run/m?{query}", content=b"x").status_code == 400
+
+
+def test_other_inputs_stand_in_the_query_in_their_types(serving):
+    config = {"backend": "ServeTold", "max": 4}
+    server = serving({"m": {"config": config, "inputs": INPUTS}})
+    url = f"{server.url}/run/m"
+    good = {"score": "0.5", "count": "-7", "flip": "true", "word": "é"}
+    told = httpx.post(url, params=good, content=b"x").json()["result"]
+    assert told == {"data": "x", "score": [0.5], "count": -7, "flip": [True], "word": ["é"]}
+    for name, wrong in (("score", "nan"), ("count", "200"), ("count", "1.5"), ("flip", "maybe")):
+        answer = httpx.post(url, params={**good, name: wrong}, content=b"x")
+        assert answer.status_code == 400
+        assert name in answer.json()["error"]
+    answer = httpx.post(url, params={"score": "1"}, content=b"x")
+    assert "missing" in answer.json()["error"]
+    parameters = httpx.get(f"{server.url}/openapi.json").json()["paths"]["/run/m"]["post"]
+    kinds = {one["name"]: one["schema"]["type"] for one in parameters["parameters"]}
+    assert kinds["flip"] == "boolean"
+    assert kinds["score"] == "number"
+
+
+def test_several_files_have_an_outcome_each(serving):
+    server = serving({"m": {"backend": "ServeUpper", "max": 8}})
+    contents = [b"a", b"bad one", b"\r\n--c\r\n", b""]
+    files = [("file", (f"{n}.txt", content)) for n, content in enumerate(contents)]
+    answer = httpx.post(f"{server.url}/run/m", files=files)
+    assert answer.status_code == 200
+    first, second, third, last = answer.json()["outcomes"]
+    assert first == {"name": "0.txt", "result": "A"}
+    assert (second["name"], second["code"], second["node"]) == ("1.txt", "input", "main")
+    assert "this is bad" in second["error"]
+    assert third == {"name": "2.txt", "result": "\r\n--C\r\n"}
+    assert last == {"name": "3.txt", "result": ""}
+    assert sum(Upper.sizes) == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("multipart/form-data", b"x"),
+        ("multipart/mixed; boundary=b", b"--b--\r\n"),
+        ("multipart/form-data; boundary=b", b"no boundary"),
+        ("multipart/form-data; boundary=b", b"--b--\r\n"),
+    ],
+)
+def test_a_body_that_is_no_multipart_is_refused(serving, kind, body):
+    server = serving({"m": {"backend": "ServeUpper"}})
+    answer = httpx.post(f"{server.url}/run/m", content=body, headers={"content-type": kind})
+    assert (answer.status_code, answer.json()["code"]) == (400, "input")
