@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from dataclasses import dataclass, field
 
 import pytest
@@ -663,11 +664,12 @@ def test_greedy_counts_the_wait_of_the_oldest_of_all_priorities():
 def test_the_line_knows_its_oldest_through_all_that_happens(gate):
     from headrace._scheduling.queue import RequestQueue
 
-    waiting, left = RequestQueue(lambda entry, error: None), []
+    waiting, left = RequestQueue(lambda entry, error: None, deque()), []
     for number, priority in enumerate(itertools.islice(itertools.cycle([0, 5, -3]), 9)):
-        entry = Entry({"data": number}, arrival=float(number), priority=priority)
+        entry = Entry({"data": number}, priority=priority)
+        entry.arrival = float(number)
         waiting.push(entry)
         left.append(entry)
     while left:
         assert waiting.oldest() == min(entry.arrival for entry in left)
-        waiting.remove(left.pop(len(left) // 2))
+        waiting.remove([left.pop(len(left) // 2)])

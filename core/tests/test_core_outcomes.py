@@ -9,6 +9,7 @@ import logging
 import threading
 import traceback
 import weakref
+from collections import deque
 
 import pytest
 from hypothesis import given
@@ -426,15 +427,16 @@ def test_what_is_too_light_for_the_free_instance_waits_for_the_other(gate):
 )
 def test_a_line_knows_its_order_and_its_oldest(steps):
     """Beside a plain list that is sorted each time."""
-    line, model, arrival = RequestQueue(lambda entry, error: None), [], 0.0
+    line, model, arrival = RequestQueue(lambda entry, error: None, deque()), [], 0.0
     for what, priority, place in steps:
         if what == "push":
             arrival += 1.0
-            entry = Entry({"data": 1}, priority=priority, arrival=arrival)
+            entry = Entry({"data": 1}, priority=priority)
+            entry.arrival = arrival
             line.push(entry)
             model.append(entry)
         elif model:
-            line.remove(model.pop(place % len(model)))
+            line.remove([model.pop(place % len(model))])
         ordered = sorted(model, key=lambda entry: (-entry.priority, entry.arrival))
         assert list(line) == ordered
         assert line.count == len(model)

@@ -69,7 +69,8 @@ def test_an_instance_lost_while_it_is_away_fails_what_only_it_could_serve(pipe):
 
 
 def test_a_request_that_is_lent_is_taken_by_its_owner_or_by_its_backend():
-    entry = Entry({"data": 1}, state=RUNNING)
+    entry = Entry({"data": 1})
+    entry.state = RUNNING
     assert not entry.take_back()  # a backend runs on the request itself
     entry.lent = [None]
     assert entry.take_back()  # the owner first

@@ -788,7 +788,7 @@ def test_an_instance_that_was_passed_by_is_asked_again_when_the_head_has_failed(
 def test_who_stands_behind_a_request_that_makes_way_at_another_node_moves_up():
     scheduler, hands, _ = several_by_hand((1, 1), (2, 8))
     with_weights(scheduler, 1, 8)
-    home = NodeQuota()
+    home = NodeQuota((), lambda: None)
     waits = Waits(home, entered=True)
     first = Entry({"data": 2}, Owner(), weight=2)
     first.waits = waits
@@ -826,7 +826,7 @@ def test_room_that_another_thread_makes_while_a_request_is_left_outside_is_seen(
     class Meanwhile:
         def decide(self, priority, lowest):
             waits.ended(elsewhere)
-            assert not scheduler.outside
+            assert not scheduler._node.outside
             return "wait"
 
     monkeypatch.setitem(QUEUE_FULL, "wait", Meanwhile())

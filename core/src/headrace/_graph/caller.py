@@ -55,8 +55,6 @@ def run_in_caller(graph: Graph, route: Route, request: Request, *, internal: boo
                 scheduler, after = rest
                 request["data"] = request.pop("result")
                 rest = scheduler.call(request, internal=True, home=home, rest=after)
-                if home.outside:
-                    home.let_in()
         elif route.hops is not None:
             _hop(route, request, internal=internal)
         else:
@@ -66,8 +64,6 @@ def run_in_caller(graph: Graph, route: Route, request: Request, *, internal: boo
         if not getattr(error, "abandoned", False):
             request["data"] = data
             request.pop("result", None)
-        if home.outside:
-            home.let_in()
         raise
     finally:
         in_flight.discard(token)
@@ -92,8 +88,6 @@ def _hop(route: Route, request: Request, *, internal: bool) -> None:
             current = {**ended} if copies else ended
             current["data"] = current.pop("result")
         scheduler.call(current, internal=True, home=home)
-        if home.outside:
-            home.let_in()
         ends[name] = current
     if len(route.sinks) > 1:
         finish([(sink, ends[sink.name]) for sink in route.sinks], request)
@@ -116,8 +110,6 @@ def _traverse(graph: Graph, route: Route, request: Request, *, internal: bool) -
         else:
             _run_entries(visit, home, entered=entered, internal=entered or internal)
         entered = True
-        if home.outside:
-            home.let_in()
         following = traversal.advance(visit)
         if isinstance(following, Failure):
             _fail(following, request)

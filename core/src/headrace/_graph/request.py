@@ -164,8 +164,6 @@ class GraphRequest:
         self, visit: Visit, error: BaseException | None = None, entry: Entry | None = None
     ) -> None:
         """Take note of the end of a node, and start the nodes that waited for it."""
-        if self._home.outside:
-            self._home.let_in()
         self._ended.append(_Ended(visit, error, entry))
         self._go_on()
 
@@ -338,11 +336,9 @@ class GraphRequest:
         return abandoned
 
     def _let_on(self, nodes: Sequence[Node] = ()) -> None:
-        """Notify owners at other nodes of their outcomes, and let in a request that waits for room."""
+        """Notify owners at other nodes of their outcomes."""
         for node in nodes:
             node.notify()
-        if self._home.outside:
-            self._home.let_in()
         self._graph.ended(self)
 
 

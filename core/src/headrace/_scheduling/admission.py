@@ -18,7 +18,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.node import Node
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 def enter(
     node: Node,
     entries: Sequence[Entry],
-    make_room: Callable[[], None],
     *,
     internal: bool = False,
     waits: bool = False,
 ) -> None:
     """Let new entries in one by one; what is refused fails alone. Under the lock.
 
+    What is due goes to free instances before anything is refused.
+
     Args:
         node: The node.
         entries: New entries.
-        make_room: Gives what is due to free instances; asked before anything is refused.
         internal: They come from a backend of this pipeline, which closing does not refuse.
         waits: The calling thread will wait for them.
     """
@@ -61,7 +61,7 @@ def enter(
         if not (node.outside or node.full) or (entry.waits is not None and entry.waits.entered):
             node.push(entry)
             continue
-        make_room()
+        node.dispatch(None)
         if node.outside or node.full:
             _enter_full(node, entry)
         else:

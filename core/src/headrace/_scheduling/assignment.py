@@ -10,8 +10,9 @@ from headrace._scheduling.instance import BARGE_S, FAST_S, RETURNING, SWIFT_S
 from headrace._scheduling.threads import Caller, Runner, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from headrace._scheduling.batch import Errors
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
     from headrace._scheduling.threads import Workers
@@ -160,23 +161,25 @@ class Assignment:
 
     def fail(self, work: Work, error: BaseException) -> None:
         """Give back an instance and fail its batch, which did not run to its end."""
-        self.release(work, [own_error(error) for _ in work.entries])
+        self.settle(work, [own_error(error) for _ in work.entries])
+        self.release(work)
 
-    def release(self, work: Work, errors: Sequence[BaseException | None]) -> None:
-        """Give back an instance and settle its batch; `dispatch` is to follow."""
+    def release(self, work: Work) -> None:
+        """Give back the instance of a batch that is settled; `dispatch` is to follow."""
         instance, entries = work
         if instance.entries is entries:
             instance.entries = None
             instance.running_weight = 0
             instance.holder = RETURNING
             self._node.give_back(instance)
-        self.settle(work, errors)
 
-    def settle(self, work: Work, errors: Sequence[BaseException | None]) -> None:
+    def settle(self, work: Work, errors: Errors) -> None:
         """Give the entries of a batch their outcomes, but for those that have one."""
-        for entry, error in zip(work.entries, errors, strict=True):
+        instance, entries = work
+        settle = self._node.settle
+        for index, entry in enumerate(entries):
             if entry.state == RUNNING:
-                self._node.settle(entry, error, work.instance)
+                settle(entry, None if errors is None else errors[index], instance)
 
 
 def _may_run(me: Caller | Runner, work: Work) -> bool:

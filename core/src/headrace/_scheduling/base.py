@@ -84,7 +84,6 @@ class SchedulerBase:
         self._idle_list = node.idle_lists[0]
         self._queue = node.queue
         self._quota = node.quota
-        self.outside = node.outside
         self._linger = limits.batching_timeout_ms > 0 and self.max != 1
         self._unqueued_max = self._weight_for_shortcut(batch_policy)
         for instance in self.instances:
@@ -165,23 +164,12 @@ class SchedulerBase:
         """
         return Waits(self._node.quota, entered=entered)
 
-    @reentrant()
-    def let_in(self) -> None:
-        """Let in who waits for room, once a request that entered here waits elsewhere no more."""
-        node = self._node
-        with node.section, node.lock:
-            node.let_in()
-            self._dispatcher.dispatch(None)
-
     def _set_times(self, entry: Entry, now: float) -> float | None:
         entry.arrival = now
         if self.limits.timeout_ms is not None:
             own = now + self.limits.timeout_ms / 1000
             entry.deadline = own if entry.deadline is None else min(own, entry.deadline)
         return entry.deadline
-
-    def _make_room(self) -> None:
-        self._dispatcher.dispatch(None)
 
     # Callers that wait.
 
@@ -208,9 +196,7 @@ class SchedulerBase:
         Returns:
             What is left of ``rest``: the nodes after this one to which nobody has moved it on.
         """
-        entry = Entry(request, weight=weight)
-        if home is not None:
-            entry.waits = home.waits()
+        entry = Entry(request, weight=weight, waits=None if home is None else home.waits())
         me = get_ident()
         if me == main_thread.ident:
             self.call_many((entry,), internal=internal)
@@ -333,7 +319,7 @@ class SchedulerBase:
                 call.withdrawn_by(partial(self._withdraw, caller, entries))
             with node.section, node.lock:
                 node.callers.add(caller)
-                enter(node, entries, self._make_room, internal=internal, waits=True)
+                enter(node, entries, internal=internal, waits=True)
                 idle = node.has_idle
                 work = self._dispatcher.dispatch(caller) if idle else None
                 if hands_over and work is not None and caller.has_all_in(work):
@@ -373,6 +359,5 @@ class SchedulerBase:
                         node.entered += 1
                     node.take_out(entry)
                     node.settle(entry, interrupted(node, running=running))
-            node.let_in()
             self._dispatcher.dispatch(None)
         return abandoned

@@ -6,24 +6,26 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.calls import reset
 from headrace._scheduling.threads import batches_run
 from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeAlias
 
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.threads import Work
     from headrace.keys import Request
 
+    Errors: TypeAlias = "list[BaseException | None] | None"
+    """One error or None per entry of a batch; None where all went well."""
+
+    Outcome: TypeAlias = "tuple[Errors, BaseException | None]"
+    """The errors, and the interrupt (no `Exception`) that hit the thread meanwhile."""
+
 
 class Filler(dict[str, Any]):
     """A copy of an item that fills a batch up, and is nobody's request: what it gives is dropped."""
-
-
-Outcome = tuple["list[BaseException | None]", "BaseException | None"]
-"""One error or None per entry, and the interrupt that hit the thread meanwhile."""
 
 
 def refusal(
@@ -53,8 +55,7 @@ def run(work: Work, node: str, *, needs_result: bool) -> Outcome:
         needs_result: Whether an item that ends without a ``result`` has failed.
 
     Returns:
-        One error or None per entry, and the interrupt (a BaseException that is no Exception) that
-        hit the calling thread meanwhile, if one did. What a backend raises is no exception here.
+        What `Outcome` says. What a backend raises is no exception here.
     """
     instance, entries = work
     batch: list[Any] = [entry.request for entry in entries]
@@ -64,8 +65,8 @@ def run(work: Work, node: str, *, needs_result: bool) -> Outcome:
     outcomes: Sequence[BaseException | None] | None
     timed = not instance.queued & instance.mask
     me = get_ident()
-    outer = batches_run.get(me)
-    batches_run[me] = (entries,) if outer is None else (*outer, entries)
+    outer = batches_run.get(me, ())
+    batches_run[me] = (entries, *outer)
     begun = time.perf_counter() if timed else 0.0
     try:
         outcomes = instance.run(batch)
@@ -74,9 +75,19 @@ def run(work: Work, node: str, *, needs_result: bool) -> Outcome:
             interrupt = error
         outcomes = [wrapped(node, instance, error) for _ in entries]
     finally:
-        reset(batches_run, me, outer)
+        if outer:
+            batches_run[me] = outer
+        else:
+            del batches_run[me]
     if timed:
         instance.timed(time.perf_counter() - begun)
+    if outcomes is None:
+        for entry in entries:
+            if "result" not in entry.request and needs_result:
+                outcomes = [None] * len(entries)
+                break
+        else:
+            return None, None
     try:
         return _per_entry(work, node, outcomes, needs_result=needs_result), interrupt
     finally:
@@ -84,17 +95,18 @@ def run(work: Work, node: str, *, needs_result: bool) -> Outcome:
 
 
 def _per_entry(
-    work: Work, node: str, outcomes: Sequence[BaseException | None] | None, *, needs_result: bool
+    work: Work, node: str, outcomes: Sequence[BaseException | None], *, needs_result: bool
 ) -> list[BaseException | None]:
-    """Give one error or None per entry; there may be more outcomes, of items that filled up."""
+    """Give one error or None per entry, and what it is counted as; fillers have outcomes, too."""
     instance, entries = work
-    errors: list[BaseException | None] = [None] * len(entries)
-    if outcomes is not None:
-        errors = [_for_owner(error) for error in outcomes[: len(entries)]]
-    if needs_result:
-        for index, entry in enumerate(entries):
-            if errors[index] is None and "result" not in entry.request:
-                errors[index] = _no_result(node, instance, entry.request)
+    errors = [_for_owner(error) for error in outcomes[: len(entries)]]
+    for index, entry in enumerate(entries):
+        if errors[index] is None and needs_result and "result" not in entry.request:
+            errors[index] = _no_result(node, instance, entry.request)
+        failure = errors[index]
+        if failure is not None:
+            entry.code = code_of(failure)  # before the lock is taken
+        del failure
     try:
         return errors
     finally:
@@ -160,13 +172,6 @@ def _no_result(node: str, instance: Instance, request: Request) -> NoResultError
     return NoResultError(
         f"{silent} wrote no 'result'", node=node, backend=silent, instance=instance.index
     )
-
-
-def note_codes(work: Work, errors: Sequence[BaseException | None]) -> None:
-    """Find out, before the lock is taken, as what each failure is counted."""
-    for entry, error in zip(work.entries, errors, strict=True):
-        if error is not None:
-            entry.code = code_of(error)
 
 
 def wrapped(node: str, instance: Instance, error: BaseException) -> BackendError:

@@ -17,6 +17,7 @@ from headrace.errors import BatchRangeError, ContractError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace._scheduling.batch import Errors
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
@@ -67,40 +68,37 @@ class Dispatcher(Assignment):
         self._takes_what_is_full = other._takes_what_is_full
         self._has_usual_policies = other._has_usual_policies
 
-    def go_on(
-        self, work: Work, errors: Sequence[BaseException | None], me: Caller | Runner | None
-    ) -> Work | None:
+    def go_on(self, work: Work, errors: Errors, me: Caller | Runner | None) -> Work | None:
         """Settle a batch that has ended, and dispatch; give back the batch that ``me`` runs next.
 
         Where one request is a batch and no other instance is free, the usual policies have nothing to
         decide: a runner takes the oldest as it is, on the instance that it holds.
         """
+        self.settle(work, errors)
         node, instance = self._node, work.instance
+        queue = node.queue
         if (
-            self._has_usual_policies
-            and isinstance(me, Runner)
-            and instance.holder is me
-            and instance.entries is work.entries
+            queue.count
+            and queue.count == queue.weight
+            and self._has_usual_policies
+            and type(me) is Runner
             and instance.max == instance.min == 1
+            and instance.entries is work.entries
             and instance.retired is None
-            and node.retire is None
             and instance.living
             and not node.limits.batch_sizes
             and not node.has_idle
         ):
-            self.settle(work, errors)
-            queue = node.queue
-            if queue.count and queue.count == queue.weight:
-                now = node.clock()
-                entries = queue.head(1)
-                deadline = entries[0].deadline
-                if deadline is None or deadline > now:
-                    self._begin(instance, entries, 1, now)
-                    self.press()
-                    if node.outside:
-                        node.let_in()
-                    return Work(instance, entries)
-        self.release(work, errors)
+            now = node.clock()
+            entries = queue.head(1)
+            deadline = entries[0].deadline
+            if deadline is None or deadline > now:
+                self._begin(instance, entries, 1, now)
+                self.press()
+                if node.outside:
+                    node.let_in()
+                return Work(instance, entries)
+        self.release(work)
         return self.dispatch(me)
 
     def dispatch(self, me: Caller | Runner | None) -> Work | None:
@@ -274,14 +272,14 @@ class Dispatcher(Assignment):
         instance.running_weight = weight
         self._take_along(entries)
         instance.queued += 1
-        instance.sizes[len(entries)] = instance.sizes.get(len(entries), 0) + 1
+        instance.sizes[len(entries)] += 1
         if not instance.queued & instance.mask:
             for entry in entries:
                 instance.waited.add((now - entry.arrival) * 1000)
 
     def _take_along(self, entries: Sequence[Entry]) -> None:
         """Take entries out of the queue, into a batch."""
-        self._node.queue.remove_all(entries)
+        self._node.queue.remove(entries)
         for entry in entries:
             entry.state = RUNNING
 
@@ -315,7 +313,7 @@ class Dispatcher(Assignment):
             return
         instance.sizes[len(entries)] -= 1
         entries += joining
-        instance.sizes[len(entries)] = instance.sizes.get(len(entries), 0) + 1
+        instance.sizes[len(entries)] += 1
         instance.running_weight = weight
         self._take_along(joining)
         node.let_in()

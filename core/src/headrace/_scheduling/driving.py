@@ -51,26 +51,24 @@ class Driver:
         node = self._node
         while work is not None:
             errors, interrupt = self._safely(work)
-            stops = interrupt is not None and any(entry.owner is me for entry in work.entries)
+            if interrupt is not None and all(entry.owner is not me for entry in work.entries):
+                interrupt = None  # it costs others their batch, and this thread goes on
             with node.section, node.lock:
-                work = self.dispatcher.go_on(work, errors, None if stops else me)
+                work = self.dispatcher.go_on(work, errors, None if interrupt is not None else me)
                 del errors  # see `Entry.take_error`
-            if stops and interrupt is not None:
+            if interrupt is not None:
                 raise interrupt
 
     def _safely(self, work: Work) -> _batch.Outcome:
         """Run a batch, and let none of its outcomes be lost, whatever is raised."""
         try:
-            errors, interrupt = self._run(work)
+            return self._run(work)
         except BaseException as error:  # noqa: BLE001 - past all guards: the stack or memory ends
-            interrupt = None if isinstance(error, Exception) else error
-            errors = [_batch.wrapped(self._node.name, work.instance, error) for _ in work.entries]
-        if any(errors):
-            _batch.note_codes(work, errors)
-        try:
-            return errors, interrupt
-        finally:
-            del errors, interrupt  # see `Entry.take_error`
+            name, instance = self._node.name, work.instance
+            return (
+                [_batch.wrapped(name, instance, error) for _ in work.entries],
+                None if isinstance(error, Exception) else error,
+            )
 
     def _run(self, work: Work) -> _batch.Outcome:
         return _batch.run(work, self._node.name, needs_result=self._node.needs_result)
@@ -148,7 +146,6 @@ class Driver:
         running = not entry.take_back()
         node.take_out(entry)
         node.settle(entry, deadline_error(node, running=running))
-        node.let_in()
         self.dispatcher.dispatch(None)
 
     # Runners and own threads.
@@ -303,13 +300,12 @@ class Driver:
         finally:
             del errors, interrupt  # see `Entry.take_error`
 
-    def _finish(self, work: Work, errors: Sequence[BaseException | None]) -> None:
+    def _finish(self, work: Work, errors: _batch.Errors) -> None:
         """Settle a batch, and leave what waits to others."""
         node = self._node
         with node.section, node.lock:
-            self.dispatcher.release(work, errors)
+            self.dispatcher.go_on(work, errors, None)
             del errors  # see `Entry.take_error`
-            self.dispatcher.dispatch(None)
 
     def _lost(self, work: Work) -> None:
         """Fail a batch whose thread has died."""

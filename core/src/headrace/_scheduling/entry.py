@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._portable import error_text, shown
@@ -69,11 +68,10 @@ class Quota(Protocol):
     def began(self, entry: Entry, evict: Callable[[Entry, BaseException], None]) -> None:
         """Take note that the entry waits at another node, where ``evict(entry, error)`` fails it."""
 
-    def ended(self, entry: Entry) -> None:
-        """Take note that it waits no more; a second time does nothing."""
+    def ended(self, entry: Entry) -> Callable[[], object] | None:
+        """Take note that it waits no more; give what is to be called without any lock, for others move up."""
 
 
-@dataclass(eq=False, slots=True)
 class Entry:
     """A request that waits at a node or runs there.
 
@@ -94,25 +92,36 @@ class Entry:
             away, has the request: popping is one step of the interpreter.
     """
 
-    request: Request
-    owner: Owner = NOBODY
-    _: KW_ONLY
-    weight: int = 1
-    arrival: float = 0.0
-    deadline: float | None = None
-    priority: int = 0
-    data: Any = field(init=False)
-    state: str = NEW
-    error: BaseException | None = None
-    code: str | None = None
-    alarm: Alarm | None = None
-    room: Signal | None = None
-    waits: Quota | None = None
-    lent: list[None] | None = None
+    __slots__ = (
+        *("request", "owner", "weight", "arrival", "deadline", "priority", "data", "state"),
+        *("error", "code", "alarm", "room", "waits", "lent"),
+    )
 
-    def __post_init__(self) -> None:
-        request = self.request
-        self.data = dict.get(request, "data", MISSING) if isinstance(request, dict) else None
+    def __init__(
+        self,
+        request: Request,
+        owner: Owner = NOBODY,
+        weight: int = 1,
+        deadline: float | None = None,
+        priority: int = 0,
+        waits: Quota | None = None,
+    ) -> None:
+        self.request = request
+        self.owner = owner
+        self.weight = weight
+        self.arrival = 0.0
+        self.deadline = deadline
+        self.priority = priority
+        self.data: Any = None
+        if isinstance(request, dict):
+            self.data = dict.get(request, "data", MISSING)
+        self.state = NEW
+        self.error: BaseException | None = None
+        self.code: str | None = None
+        self.alarm: Alarm | None = None
+        self.room: Signal | None = None
+        self.waits = waits
+        self.lent: list[None] | None = None
 
     def refuse(self, error: BaseException) -> None:
         """Give an entry that never entered its outcome."""

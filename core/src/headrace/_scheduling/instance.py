@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,7 @@ class Counts:
     def __init__(self) -> None:
         self.unqueued = 0
         self.failures: dict[str, int] = {}
-        self.sizes: dict[int, int] = {}
+        self.sizes: dict[int, int] = defaultdict(int)
         self.forward = Timings()
         self.waited = Timings()
 
@@ -274,11 +274,15 @@ class Instance(Counts):
         """Take note of the duration of one batch."""
         self.forward.add(duration_s * 1000)
         self.busy_s += duration_s * (self.mask + 1)
+        mean_s = self.mean_s
         if self.forward.count > 1:
             # A thread that was kept from running for a while says little about the backend.
-            duration_s = min(duration_s, 4 * self.mean_s)
-        self.mean_s += (duration_s - self.mean_s) * (0.25 if self.forward.count > 1 else 1.0)
-        self.mask = _SAMPLED if self.mean_s < FAST_S else 0
+            most_s = 4 * mean_s
+            mean_s += 0.25 * ((min(most_s, duration_s)) - mean_s)
+        else:
+            mean_s = duration_s
+        self.mean_s = mean_s
+        self.mask = _SAMPLED if mean_s < FAST_S else 0
 
     def failed(self, code: str) -> None:
         """Count one request that failed here."""

@@ -17,7 +17,7 @@ from headrace._scheduling.instance import SWIFT_S, Counts, new_idle_lists
 from headrace._scheduling.locks import outermost, taking
 from headrace._scheduling.process_threads import errands
 from headrace._scheduling.queue import NodeQuota, RequestQueue
-from headrace._scheduling.threads import Caller
+from headrace._scheduling.threads import Blocked, Caller
 from headrace.errors import InstanceLostError, code_of
 
 if TYPE_CHECKING:
@@ -114,9 +114,10 @@ class Node:
         self.free = list(instances)
         self.idle_lists = new_idle_lists()
         self.publishes = False
-        self.queue = RequestQueue(self.evict)
+        self.afterwards: deque[Callable[[], object]] = deque()
+        self.queue = RequestQueue(self.evict, self.afterwards)
         self.outside: OrderedDict[Entry, None] = OrderedDict()
-        self.quota = NodeQuota()
+        self.quota = NodeQuota(self.outside, self.move_up)
         self.callers: set[Caller] = set()
         self.entered = 0
         self.failures: dict[str, int] = {}
@@ -128,7 +129,6 @@ class Node:
         self.needs_result = True
         self.lost = False
         self.dispatch: Callable[[None], object] = lambda _: None
-        self.afterwards: deque[Callable[[], object]] = deque()
         self.settled: deque[Entry] = deque()
         self._unnotified: dict[Entry, None] = {}  # all that is settled, until its owner is notified
         self._closers: list[Signal] = []
@@ -160,7 +160,7 @@ class Node:
     def take_out(self, entry: Entry) -> None:
         """Take an entry that waits out of where it waits."""
         self.outside.pop(entry, None)
-        self.queue.remove(entry)
+        self.queue.remove((entry,))
 
     @property
     def bounded(self) -> int:
@@ -186,6 +186,11 @@ class Node:
             if entry.room is not None:
                 entry.room.wake()
 
+    def move_up(self) -> None:
+        """Let in who waits for room, once a request that entered here waits elsewhere no more."""
+        with self.section, self.lock:
+            self.dispatch(None)
+
     def settle(self, entry: Entry, error: BaseException | None, at: Instance | None = None) -> None:
         """Give an entry its one outcome. Whoever is notified of it gives the dict back first.
 
@@ -197,18 +202,15 @@ class Node:
         owner = entry.owner
         entry.error = error
         entry.state = DONE
-        if entry.alarm is not None:
-            entry.alarm.cancel()
         if error is not None:
             failures = self.failures if at is None else at.failures
             code = entry.code or code_of(error)
             failures[code] = failures.get(code, 0) + 1
+        if entry.alarm is not None:
+            entry.alarm.cancel()
         if entry.room is not None:
             entry.room.wake()
-        if isinstance(owner, Caller) and not self.notifies_callers:
-            owner.pending -= 1
-            self._release(owner)
-        else:
+        if not isinstance(owner, Blocked) or self.notifies_callers or not owner.ends(entry):
             self._unnotified[entry] = None
             self.settled.append(entry)
         if error is not None and isinstance(owner, Caller) and owner.groups:
@@ -222,14 +224,6 @@ class Node:
         group.clear()
         if waiting:
             self.settle_waiting(CancelledError(), waiting)
-
-    def _release(self, caller: Caller) -> None:
-        """Wake a caller that sleeps and has all its outcomes."""
-        if not caller.pending and caller.parked:
-            # After the wake: an exception between the two leaves a caller that looks once more, and not
-            # one that sleeps for ever. It need not look again otherwise.
-            caller.signal.wake()
-            caller.parked = False
 
     def settle_waiting(self, error: BaseException, entries: Sequence[Entry]) -> None:
         """Fail entries that wait, each with an error of its own."""
@@ -254,7 +248,8 @@ class Node:
         this thread pops them, too, and the other finds nothing to do; or the other does. Whatever goes
         wrong with one owner, the others are notified.
         """
-        errands.attend()
+        if not errands.empty():
+            errands.attend()
         while self.afterwards:
             try:
                 action = self.afterwards.popleft()

@@ -255,7 +255,7 @@ class ProbedNode(Node):
                     caller.pending -= 1
                     del self._unnotified[entry]
                     # end atomic
-                    self._release(caller)
+                    caller.release()
             self.look_if_quiet()
 
 
@@ -281,14 +281,15 @@ class ProbedDriver(Driver):
         started = node.clock()
         errors, interrupt = super()._run(work)
         ended, instance = node.clock(), work.instance
+        each = errors or [None] * len(work.entries)
         try:
-            node.probes.batch_done(node.name, instance.index, started, ended, errors)
+            node.probes.batch_done(node.name, instance.index, started, ended, each)
             if node.probes.hears("batch_ran"):
                 requests = [
                     BatchRequest(e.request, e.arrival, node.cuts.pop(e, started), e.weight)
                     for e in work.entries
                 ]
-                node.ran(instance, requests, started, ended, errors)
+                node.ran(instance, requests, started, ended, each)
         except KeyboardInterrupt as raised:
             interrupt = interrupt or raised
         return errors, interrupt

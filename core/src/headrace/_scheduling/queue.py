@@ -16,7 +16,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections import deque
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from headrace._scheduling.entry import Entry
 
@@ -31,6 +32,7 @@ class RequestQueue:
 
     Args:
         evict: Fails one of them to make room at the node at which its request entered.
+        afterwards: Called once the lock of the node is left.
 
     Attributes:
         count: How many wait.
@@ -39,6 +41,7 @@ class RequestQueue:
     """
 
     __slots__ = (
+        "_afterwards",
         "_evict",
         "_first",
         "_firsts",
@@ -49,10 +52,11 @@ class RequestQueue:
         "weight",
     )
 
-    def __init__(self, evict: Evict) -> None:
+    def __init__(self, evict: Evict, afterwards: deque[Callable[[], object]]) -> None:
         self._evict = evict
+        self._afterwards = afterwards
         self._levels: dict[int, OrderedDict[Entry, None]] = {}
-        self._priorities: list[int] = []  # ascending, only those with entries
+        self._priorities: list[int] = []  # ascending; those with entries, or the last that had any
         # When the first of each priority arrived: a heap, and what the heap holds of each priority. A
         # value may be too early, for an entry that has left; `oldest` corrects it at the top.
         self._firsts: list[tuple[float, int]] = []
@@ -63,47 +67,50 @@ class RequestQueue:
 
     def push(self, entry: Entry) -> None:
         """Put ``entry`` behind all of its priority."""
+        level = self._levels.get(entry.priority)
+        if not level:
+            level = self._begin_level(entry)
+        level[entry] = None
+        self.count += 1
+        self.weight += entry.weight
+        if entry.waits is not None:
+            self.guests += 1
+            entry.waits.began(entry, self._evict)
+
+    def _begin_level(self, entry: Entry) -> OrderedDict[Entry, None]:
         priority = entry.priority
         level = self._levels.get(priority)
         if level is None:
             level = self._levels[priority] = OrderedDict()
             insort(self._priorities, priority)
-            known = self._first.get(priority)
-            if known is None or entry.arrival < known:
-                self._first[priority] = entry.arrival
-                heappush(self._firsts, (entry.arrival, priority))
-        level[entry] = None
-        self.count += 1
-        self.guests += entry.waits is not None
-        self.weight += entry.weight
-        if entry.waits is not None:
-            entry.waits.began(entry, self._evict)
+        if (
+            len(self._firsts) > 2 * len(self._levels) + 64
+        ):  # most of them are of priorities long gone
+            self._first = {p: next(iter(one)).arrival for p, one in self._levels.items() if one}
+            self._firsts = sorted((at, p) for p, at in self._first.items())
+        known = self._first.get(priority)
+        if known is None or entry.arrival < known:
+            self._first[priority] = entry.arrival
+            heappush(self._firsts, (entry.arrival, priority))
+        return level
 
-    def remove(self, entry: Entry) -> None:
-        """Take ``entry`` out, wherever it stands; does nothing when it is not there."""
-        level = self._levels.get(entry.priority)
-        if level is None or entry not in level:
-            return
-        del level[entry]
-        self.count -= 1
-        self.guests -= entry.waits is not None
-        self.weight -= entry.weight
-        if not level:
-            del self._levels[entry.priority]
-            del self._priorities[bisect_left(self._priorities, entry.priority)]
-        if entry.waits is not None:
-            entry.waits.ended(entry)
-
-    def remove_all(self, entries: Iterable[Entry]) -> None:
-        """Take ``entries`` out, as `remove` does each."""
+    def remove(self, entries: Iterable[Entry]) -> None:
+        """Take ``entries`` out, wherever they stand; those that are not there are passed by."""
         for entry in entries:
             level = self._levels.get(entry.priority)
-            if level is None or len(level) == 1 or entry.waits is not None:
-                self.remove(entry)
-            elif entry in level:
-                del level[entry]
-                self.count -= 1
-                self.weight -= entry.weight
+            if level is None or entry not in level:
+                continue
+            del level[entry]
+            self.count -= 1
+            self.weight -= entry.weight
+            if not level and len(self._levels) > 1:  # the last one stays, for those who come next
+                del self._levels[entry.priority]
+                del self._priorities[bisect_left(self._priorities, entry.priority)]
+            if entry.waits is not None:
+                self.guests -= 1
+                let_in = entry.waits.ended(entry)
+                if let_in is not None:
+                    self._afterwards.append(let_in)
 
     def head(self, count: int) -> list[Entry]:
         """Give the first ``count`` entries, which stay."""
@@ -123,8 +130,8 @@ class RequestQueue:
 
     def oldest(self) -> float:
         """Give when the oldest that waits arrived: equals stand in order of arrival."""
-        if len(self._priorities) == 1:
-            return next(iter(self._levels[self._priorities[0]])).arrival
+        if len(self._levels) == 1:
+            return next(iter(self)).arrival
         while True:
             arrival, priority = self._firsts[0]
             level = self._levels.get(priority)
@@ -141,8 +148,9 @@ class RequestQueue:
                 heapreplace(self._firsts, (actual, priority))
 
     def __iter__(self) -> Iterator[Entry]:
-        if len(self._priorities) == 1:
-            return iter(self._levels[self._priorities[0]])
+        if len(self._levels) == 1:
+            (level,) = self._levels.values()
+            return iter(level)
         return chain.from_iterable(self._levels[p] for p in reversed(self._priorities))
 
     def __contains__(self, entry: Entry) -> bool:
@@ -152,14 +160,20 @@ class RequestQueue:
 class NodeQuota:
     """The requests that entered at a node and wait at others.
 
+    Args:
+        outside: The requests that wait for room at the node.
+        let_in: Lets them in where there is room, called without any lock.
+
     Attributes:
         count: How many there are.
         lock: Guards them; no other lock is taken while it is held.
     """
 
-    __slots__ = ("_order", "_priorities", "count", "lock")
+    __slots__ = ("_order", "_priorities", "count", "let_in", "lock", "outside")
 
-    def __init__(self) -> None:
+    def __init__(self, outside: Collection[Entry], let_in: Callable[[], object]) -> None:
+        self.outside = outside
+        self.let_in = let_in
         self.count = 0
         self.lock = threading.Lock()
         # Per priority those that wait, the one that has waited longest first; and the priorities in
@@ -227,11 +241,17 @@ class Waits:
                 self._home.add(self, entry.priority)
             self._entries[entry] = evict
 
-    def ended(self, entry: Entry) -> None:
-        """Take note that an entry waits no more; a second time does nothing."""
-        with self._home.lock:
+    def ended(self, entry: Entry) -> Callable[[], object] | None:
+        """Take note that an entry waits no more; a second time does nothing.
+
+        Returns:
+            What lets others in at the node at which the request entered, if any wait there for room.
+        """
+        home = self._home
+        with home.lock:
             if self._entries.pop(entry, None) is not None and not self._entries:
-                self._home.discard(self, self._priority)
+                home.discard(self, self._priority)
+        return home.let_in if home.outside else None
 
     def leave(self) -> tuple[Entry, Evict]:
         """Count no more, whatever waits; give one entry and what fails it. Under the lock of the quota."""

@@ -66,7 +66,7 @@ class Scheduler(FastPath):
         node = self._node
         deadline = self._set_times(entry, node.clock())
         with node.section, node.lock:
-            enter(node, [entry], self._make_room, internal=internal, waits=waits)
+            enter(node, [entry], internal=internal, waits=waits)
             if entry.state != DONE and deadline is not None:
                 entry.alarm = self._timer.call_at(deadline, lambda: self._expire(entry))
             self._dispatcher.dispatch(None)
@@ -188,7 +188,6 @@ class Scheduler(FastPath):
                 error = unfit(node, entry)
                 if error is not None:
                     node.settle_waiting(error, [entry])
-            node.let_in()
             self._dispatcher.dispatch(None)
             return old
 
@@ -356,7 +355,6 @@ def cancel_all(places: Sequence[tuple[Scheduler, Entry]]) -> list[Node] | None:
         for scheduler, entry in places:
             scheduler._take_back(entry)
         for scheduler in schedulers.values():
-            scheduler._node.let_in()
             scheduler._dispatcher.dispatch(None)
         return [scheduler._node for scheduler in schedulers.values()]
 

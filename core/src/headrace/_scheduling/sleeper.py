@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._scheduling.admission import enter, held_here, interrupted, refuse
 from headrace._scheduling.calls import reset
-from headrace._scheduling.entry import DONE, NEW, OUTSIDE, QUEUED, RUNNING, Entry
+from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.threads import Blocked, cycle_of, kept_signal, may_be_cycle, waiting
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from headrace._scheduling.dispatch import Dispatcher
     from headrace._scheduling.node import Node
     from headrace._scheduling.queue import Waits
     from headrace._scheduling.threads import Place
@@ -37,8 +36,6 @@ class Queued(Protocol):
     """The scheduler of a node of a chain, as far as a `Sleeper` knows it."""
 
     _node: Node
-    _dispatcher: Dispatcher
-    outside: Any
 
     @property
     def served_by_workers(self) -> bool:
@@ -49,12 +46,6 @@ class Queued(Protocol):
 
     def waits(self, *, entered: bool = True) -> Waits:
         """Count the waits of a request that enters here, at all nodes, as one."""
-
-    def let_in(self) -> None:
-        """Let in who waits for room."""
-
-    def _make_room(self) -> None:
-        """Give what is due to free instances."""
 
 
 class Sleeper(Blocked):
@@ -118,10 +109,19 @@ class Sleeper(Blocked):
             reset(waiting, me, outer)
         kept_signal(self._signal)
         _, entry, rest = self.at
+        entry.owner = NOBODY  # this knows the entry: together they would be garbage
         entry.give_back()
         if entry.error is not None:
             raise entry.take_error()  # type: ignore[misc]
         return rest
+
+    def ends(self, entry: Entry) -> bool:
+        """Wake the caller, where no node comes next."""
+        _, current, rest = self.at
+        if current is entry and (rest is None or entry.error is not None or self.withdrawn):
+            self.over = True
+            self._signal.wake()
+        return self.over
 
     def finished(self, entry: Entry) -> None:
         """Move the request on to the next node, or wake the caller. A second time changes nothing."""
@@ -130,8 +130,6 @@ class Sleeper(Blocked):
             self._signal.wake()
         else:
             self._enter(internal=True)
-        if self._home.outside:
-            self._home.let_in()
 
     def _goes_on(self, entry: Entry) -> bool:
         """Hand the request over to the next node if workers serve that, too; tell whether it was done."""
@@ -146,11 +144,11 @@ class Sleeper(Blocked):
             if "result" in request:  # else this thread was hit after it had handed it over
                 request["data"] = request["result"]
                 del request["result"]
-            following = Entry(request, self, weight=scheduler.checked(request))
+            weight = scheduler.checked(request)
         except Exception as error:  # noqa: BLE001 - anybody's dict, or one that the node refuses
             entry.error = error
             return False
-        following.waits = self._home.waits()
+        following = Entry(request, self, weight, waits=self._home.waits())
         self.at = (scheduler, following, after)
         return True
 
@@ -164,22 +162,13 @@ class Sleeper(Blocked):
         with node.section, node.lock:
             if entry.state != NEW:
                 return
-            usual = (
-                node.refusing is None
-                and (entry.waits is not None or not (node.outside or node.full))
-                and (node.max is None or entry.weight <= node.max)
-                and not (node.lost or self.withdrawn)
-            )
-            if usual:
-                node.entered += 1
-                node.push(entry)
-            elif self.withdrawn:
+            if self.withdrawn:
                 node.entered += 1
                 node.settle(entry, interrupted(node, running=False))
             else:
-                enter(node, [entry], scheduler._make_room, internal=internal)
-            if not usual or node.has_idle:
-                scheduler._dispatcher.dispatch(None)
+                enter(node, (entry,), internal=internal)
+            if entry.state != QUEUED or node.has_idle:
+                node.dispatch(None)
         # It is noted as waiting, and in the queue, before it looks for others that wait.
         if may_be_cycle(node):
             self._refuse_cycle(node, entry)
@@ -208,8 +197,7 @@ class Sleeper(Blocked):
                         node.entered += 1
                     node.take_out(entry)
                     node.settle(entry, interrupted(node, running=running))
-                    node.let_in()
-                    scheduler._dispatcher.dispatch(None)
+                    node.dispatch(None)
             if not self.over:  # another thread moves it on, or is about to say that it is over
                 self._signal.sleep()
         return abandoned or getattr(self.at[1].error, "abandoned", False) is True

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -79,6 +80,14 @@ class Blocked:
     __slots__ = ()
     ident: int
 
+    def ends(self, entry: Entry) -> bool:
+        """Take the outcome of an entry, under the lock of its node.
+
+        Returns:
+            False for one of which the owner is to be notified, once the lock is left.
+        """
+        return False
+
 
 @dataclass(eq=False, slots=True)
 class Caller(Blocked):
@@ -119,6 +128,20 @@ class Caller(Blocked):
         if self.node is not None and self.parked and self.pending and self.work is None:
             return ((self.node, self),)
         return ()
+
+    def ends(self, entry: Entry) -> bool:
+        """Count one outcome."""
+        self.pending -= 1
+        self.release()
+        return True
+
+    def release(self) -> None:
+        """Wake it if it sleeps and has all its outcomes. Under the lock of the node."""
+        if not self.pending and self.parked:
+            # After the wake: an exception between the two leaves a caller that looks once more, and not
+            # one that sleeps for ever. It need not look again otherwise.
+            self.signal.wake()
+            self.parked = False
 
     def end(self) -> None:
         """Keep the signal for the next time that this thread waits."""
@@ -286,6 +309,8 @@ class Waiter(Protocol):
         """Give all it needs; none when it is awake."""
 
 
+_ident = attrgetter("ident")
+
 waiting: dict[int, Waiter] = {}
 """By the identifier of a thread, what it waits for; the innermost, where one wait is inside another."""
 
@@ -304,12 +329,7 @@ def noted(waiter: Waiter) -> Iterator[None]:
 
 def may_be_cycle(node: NodeView) -> bool:
     """Tell whether any instance of a node is held by a thread that waits, or that others wait for."""
-    if any_calls():
-        return True
-    for one in node.every:  # noqa: SIM110 - a generator costs every request more
-        if one.ident in waiting:
-            return True
-    return False
+    return any_calls() or not waiting.keys().isdisjoint(map(_ident, node.every))
 
 
 def cycle_of(waiter: Waiter, ident: int | None = None) -> str | None:
