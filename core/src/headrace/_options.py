@@ -5,7 +5,7 @@ from __future__ import annotations
 import decimal
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -40,6 +40,15 @@ class TextWithBase(str):
     def __reduce__(self) -> tuple[Any, ...]:
         """Be pickled with the folder."""
         return TextWithBase, (str(self), self.base)
+
+
+def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Copy the lists and tables of a value, with ``leaf(part)`` in the place of every other part."""
+    if isinstance(value, Mapping):
+        return {key: mapped(part, leaf) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [mapped(part, leaf) for part in value]
+    return leaf(value)
 
 
 def without_base(value: Any) -> Any:

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.document import Document, Table, Written, plain_copy, read_document
+from headrace._config.document import Document, Table, Written, read_document
 from headrace._config.nesting import with_room
 from headrace._config.nodekeys import GLOBAL_KEYS, NODE_KEYS, NODE_ONLY, key_schemas
 from headrace._config.problems import Problems, key_place
 from headrace._config.shape import Shape, read_shape
+from headrace._options import TextWithBase, mapped
 from headrace._plan import PipelinePlan, plan_pipeline
 from headrace._problem import nearest
 from headrace._registry import refused, run_imports
@@ -164,11 +165,9 @@ def _restore(document: Document, allow_import: bool) -> PipelineConfig:
 
 def _plain(value: Any) -> Any:
     """Copy a value, with texts in the place of path objects."""
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, list) else plain_copy(value)
+    return mapped(
+        value, lambda part: str(part) if isinstance(part, (PurePath, TextWithBase)) else part
+    )
 
 
 def _run_imports(

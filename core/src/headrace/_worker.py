@@ -26,7 +26,7 @@ from headrace._build.elements import ElementBuilder
 from headrace._build.parcels import Changes, apart, changes, together, unpacked, without_copies
 from headrace._build.parts import Parts
 from headrace._build.spawn import end_with_parent
-from headrace._build.word import At, BuildSettings, Commons
+from headrace._build.word import At, Commons
 from headrace._describe import describe_element
 from headrace._plan.element import NodePlan, PipelinePlan
 from headrace._plan.graph import needed_keys
@@ -172,8 +172,8 @@ def _built(message: dict[str, Any], parts: Parts) -> tuple[Backend, dict[str, An
     if keys is not None:
         node = NodePlan(about["node"], keys, {}, element, None, None)  # type: ignore[arg-type]
     plan = PipelinePlan({}, [], files=files, allow_import=about["allow_import"])
-    settings = BuildSettings(about["threads"], lambda: False, _no_queue)
-    builder = ElementBuilder(plan, node, {}, Shared(), Commons(), set(), settings)
+    settings = (about["threads"], lambda: False, _no_queue)
+    builder = ElementBuilder(plan, node, {}, Shared(), Commons(), set(), *settings)
     at = replace(At.begin(parts, index=about["index"]), end=BatchEnd())
     backend = at.end.around(builder.element(element, at), element)
     read = _keys_read(element, builder.by_element)

@@ -13,7 +13,7 @@ from headrace._build.instances import FRONT_WIDTH, instances_of
 from headrace._build.measuring import ElementTimes, Measuring, element_statistics
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import Parts
-from headrace._build.word import At, BuildSettings, Commons, building_word
+from headrace._build.word import At, Commons, building_word
 from headrace._config.nesting import with_room
 from headrace._describe import describe_element
 from headrace._engine.blueprint import BuiltNode
@@ -164,9 +164,12 @@ class Builder:
             node,
             self.registered,
             shared,
-            self.commons,
+            commons,
             self._reached,
-            BuildSettings(self._threads, self.cancelled.is_set, schedule, measuring),
+            self._threads,
+            self.cancelled.is_set,
+            schedule,
+            measuring,
         )
 
     def _node(self, node: NodePlan, schedule: Schedule) -> ComposedNode:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace._backend import Backend, InitContext, Shared, shown_progress
@@ -10,7 +10,7 @@ from headrace._build.batch_end import BatchEnd
 from headrace._build.instances import device_of
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.standing import Bound, Guarded, InThread, NotCallable, Passage
-from headrace._build.word import LOOK_S, At, BuildSettings, Commons, Word, building_word, logger_of
+from headrace._build.word import LOOK_S, At, Commons, Word, building_word, logger_of
 from headrace._plan.element import elements_run, roots_of, takes_dependency
 from headrace._plan.ranges import inside, ranged, states_range
 from headrace._plan.word import give_threads
@@ -21,14 +21,26 @@ from headrace.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace._build.measuring import Measuring
     from headrace._build.parts import Parts
     from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
+    from headrace._scheduling.scheduler import Scheduler
 
 
+@dataclass(eq=False)
 class ElementBuilder:
     """Builds the elements of one node, or of the front of the pipeline; see `Building`.
 
     Attributes:
+        plan: The plan of the whole pipeline.
+        node: The node, None for the front.
+        shared: The store of the node's instances.
+        commons: What belongs to all nodes.
+        reached: The names of instances that some expression calls by name, past any queue.
+        threads: The share of one instance.
+        cancelled: Tells whether the build is to be given up.
+        put_queue: Puts the queue of the node before its instances.
+        measuring: What is measured of the elements; None for nothing.
         registered: The registered instances of the pipeline, by name: while the node is built those
             that will be in service with it, then those that are.
         by_element: What was built from each element, the first time.
@@ -36,37 +48,29 @@ class ElementBuilder:
         looked_up: The names of registered instances that something built here holds.
     """
 
-    def __init__(
-        self,
-        plan: PipelinePlan,
-        node: NodePlan | None,
-        registered: dict[str, Backend],
-        shared: Shared,
-        commons: Commons,
-        reached: set[str],
-        settings: BuildSettings,
-    ) -> None:
-        self.plan = plan
-        self.node = node
-        self.name = node.name if node is not None else "entrypoint"
-        self.threads = settings.threads
-        self.commons = commons
-        self.registered = registered
-        self.instances: list[Backend] = []
-        self.instance_parts: list[Parts] = []
-        self.by_element: dict[int, Backend] = {}
-        self.registers: set[str] = set()
-        self.looked_up: set[str] = set()
-        self._shared = shared
-        self._cancelled = settings.cancelled
+    plan: PipelinePlan
+    node: NodePlan | None
+    registered: dict[str, Backend]
+    shared: Shared
+    commons: Commons
+    reached: set[str]
+    threads: int
+    cancelled: Callable[[], bool]
+    put_queue: Callable[[list[Backend]], Scheduler]
+    measuring: Measuring | None = None
+    instances: list[Backend] = field(default_factory=list)
+    instance_parts: list[Parts] = field(default_factory=list)
+    by_element: dict[int, Backend] = field(default_factory=dict)
+    registers: set[str] = field(default_factory=set)
+    looked_up: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.name = self.node.name if self.node is not None else "entrypoint"
         self._progress = shown_progress()
-        self._schedule = settings.schedule
-        self._reached = reached
-        self._measuring = settings.measuring
 
     def element(self, element: Element, at: At) -> Backend:
         """Build one element and all below it."""
-        if self._cancelled():
+        if self.cancelled():
             raise self.failed("the build was given up", element.name, at)
         if element.own_thread:
             return self.in_thread(element, element, self._plain, at)
@@ -119,8 +123,8 @@ class ElementBuilder:
         backend._start(element.options, context)
         self._inherit_range(backend, children, at)
         backend._warm()
-        if self._measuring is not None:
-            self._measuring.add(backend, element, at.index or 0)
+        if self.measuring is not None:
+            self.measuring.add(backend, element, at.index or 0)
         if self.node is None and not cls._reentrant:
             return Guarded(at.end.around(backend))
         return backend
@@ -161,15 +165,15 @@ class ElementBuilder:
             children=children,
             prefixes=tuple((tuple(p), dict(n)) for p, n in element.prefixes),
             logger=logger_of(element.cls.__name__),
-            shared=self._shared,
+            shared=self.shared,
             progress=self._progress,
-            cancelled=self._cancelled,
+            cancelled=self.cancelled,
             build=lambda text: self._late(text, element, at),
             instance=at.instance,
             scope=at.scope,
             at_batch_end=at_batch_end,
             allow_import=self.plan.allow_import,
-            span=None if self._measuring is None else self._measuring.span(element, index),
+            span=None if self.measuring is None else self.measuring.span(element, index),
         )
 
     def _late(self, text: str, element: Element, at: At) -> Backend:
@@ -202,13 +206,13 @@ class ElementBuilder:
 
     def register(self, name: str, built: Backend) -> Backend:
         """Make an instance known to the whole pipeline; give what is to be called."""
-        self.registered[name] = self.guarded(built) if name in self._reached else built
+        self.registered[name] = self.guarded(built) if name in self.reached else built
         self.registers.add(name)
         return self.registered[name]
 
     def schedule(self, backends: list[Backend]) -> Backend:
         """Put the queue of the node before its instances."""
-        return NodeCall(self._schedule(backends))
+        return NodeCall(self.put_queue(backends))
 
     def _lookup(self, named: Named, at: At) -> Backend:
         if not named.registered:

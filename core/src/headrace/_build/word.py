@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._backend import Backend, Shared
 from headrace._build.batch_end import BatchEnd
@@ -16,14 +16,13 @@ from headrace._scheduling.named_queues import Queues
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._build.measuring import ElementTimes, Measuring
+    from headrace._build.measuring import ElementTimes
     from headrace._build.parts import Parts
     from headrace._build.standing import InThread
     from headrace._engine.blueprint import Dispatcher
     from headrace._plan.element import Element, NodePlan, PipelinePlan
     from headrace._scheduling.calls import OwnThread
     from headrace._scheduling.probing import Probes
-    from headrace._scheduling.scheduler import Scheduler
     from headrace.errors import SetupError
 
 
@@ -148,22 +147,6 @@ class At:
         """
         store = Shared()
         return cls(parts.nested(store, more.get("thread")), store, store, **more)
-
-
-class BuildSettings(NamedTuple):
-    """What holds for all elements of a pipeline.
-
-    Attributes:
-        threads: The share of one instance.
-        cancelled: Whether the build is to be given up.
-        schedule: Puts the queue of the node before its instances.
-        measuring: What is measured of the elements; None for nothing.
-    """
-
-    threads: int
-    cancelled: Callable[[], bool]
-    schedule: Callable[[list[Backend]], Scheduler]
-    measuring: Measuring | None = None
 
 
 @dataclass

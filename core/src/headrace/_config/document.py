@@ -15,7 +15,7 @@ from headrace._config.nesting import MAX_DEPTH, too_deep
 from headrace._config.problems import Problems, key_place, shown_value
 from headrace._expression import substitute_text
 from headrace._expression.words import MAX_DIGITS
-from headrace._options import TextWithBase
+from headrace._options import TextWithBase, mapped
 from headrace.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -76,13 +76,7 @@ class Document:
 
 def plain_copy(value: Any) -> Any:
     """Copy dicts and lists, keep everything else by identity: the caller's data never changes."""
-    if isinstance(value, TextWithBase):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: plain_copy(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain_copy(part) for part in value]
-    return value
+    return mapped(value, lambda part: str(part) if isinstance(part, TextWithBase) else part)
 
 
 def read_document(
@@ -307,13 +301,12 @@ def _merge(into: Document, child: Document) -> None:
 
 def with_base(value: Any, base: Path) -> Any:
     """Let every text of a value keep the folder that it was written in, unless it does already."""
-    if isinstance(value, str):
-        return value if isinstance(value, TextWithBase) else TextWithBase(value, base)
-    if isinstance(value, list):
-        return [with_base(part, base) for part in value]
-    if isinstance(value, dict):
-        return {key: with_base(part, base) for key, part in value.items()}
-    return value
+
+    def leaf(part: Any) -> Any:
+        plain = isinstance(part, str) and not isinstance(part, TextWithBase)
+        return TextWithBase(part, base) if plain else part
+
+    return mapped(value, leaf)
 
 
 def _laid_over(known: Written | None, new: Written) -> Written:

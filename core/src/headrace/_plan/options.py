@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound="Options")
 
 
+@dataclass(eq=False)
 class OptionsReader:
     """Finds and checks the options of one element of an expression.
 
@@ -41,29 +43,23 @@ class OptionsReader:
         allow_import: Whether the configuration may bring in code, which validators are told.
     """
 
-    def __init__(
-        self,
-        call: Call,
-        options: Any,
-        scope: Scope,
-        parameters: Parameters,
-        problems: Problems,
-        plugin: str = "",
-        allow_import: bool = True,
-    ) -> None:
-        self.call = call
-        self.options = options
-        self.scope = scope
-        self.parameters = parameters
-        self.problems = problems
-        self.allow_import = allow_import
-        qualified = (f"{plugin}:{call.part}",) if plugin else ()
+    call: Call
+    options: Any
+    scope: Scope
+    parameters: Parameters
+    problems: Problems
+    plugin: str = ""
+    allow_import: bool = True
+    _found: dict[str, Found] = field(default_factory=dict)
+    _reported: set[str] = field(default_factory=set)
+    _wrong: bool = False
+
+    def __post_init__(self) -> None:
+        call = self.call
+        qualified = (f"{self.plugin}:{call.part}",) if self.plugin else ()
         self.names = tuple(dict.fromkeys((call.name, call.part, *qualified)))
-        fields = options.model_fields if _is_options(options) else {}
+        fields = self.options.model_fields if _is_options(self.options) else {}
         self.keys = {field.alias or name: name for name, field in fields.items()}
-        self._found: dict[str, Found] = {}
-        self._reported: set[str] = set()
-        self._wrong = False
 
     def read(
         self, given: Mapping[str, tuple[Any, str]] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from headrace._config.nodekeys import (
 from headrace._config.problems import Problems, key_place
 from headrace._config.shape import misspelt_table
 from headrace._expression import Call, substitute_text
-from headrace._options import TextWithBase
+from headrace._options import TextWithBase, mapped
 from headrace._plan.scope import Layer
 from headrace.errors import ConfigError
 
@@ -67,26 +67,22 @@ class Found:
         if self.call is not None:
             return self.written.value  # the placeholders of an expression are replaced already
         try:
-            return _replaced(self.written.value)
+            return mapped(self.written.value, _replaced)
         except ConfigError as error:
             problems.extend(error.problems, file=self.written.file, path=self.layer.path)
             raise
 
 
 def _replaced(value: Any) -> Any:
-    """Replace ``${NAME}`` in all texts of a value of the configuration; everything else stays.
+    """Replace ``${NAME}`` in a text of the configuration; everything else stays.
 
     Raises:
         ConfigError: Placeholders that are wrong or have no value.
     """
-    if isinstance(value, str):
-        text = substitute_text(value, os.environ)
-        return TextWithBase(text, value.base) if isinstance(value, TextWithBase) else text
-    if isinstance(value, list):
-        return [_replaced(part) for part in value]
-    if isinstance(value, dict):
-        return {key: _replaced(part) for key, part in value.items()}
-    return value
+    if not isinstance(value, str):
+        return value
+    text = substitute_text(value, os.environ)
+    return TextWithBase(text, value.base) if isinstance(value, TextWithBase) else text
 
 
 def argument(layer: Layer, call: Call, which: int | str, value: Any) -> Found:
@@ -110,6 +106,7 @@ def _written(
             yield Found(origin, values[key], Layer.of(values[key], f"{owner}.{key}"), key)
 
 
+@dataclass(eq=False)
 class Parameters:
     """The plain keys of one node and of ``[global]``, and which of them some backend has.
 
@@ -130,24 +127,17 @@ class Parameters:
             belong to it.
     """
 
-    def __init__(
-        self,
-        node: str,
-        table: Mapping[str, Written],
-        shared: Mapping[str, Written],
-        used_globals: set[str],
-    ) -> None:
-        self.node = node
-        self.effective: set[str] = set()
-        self.overruled: dict[str, tuple[Found, list[str]]] = {}
-        self.incomplete = False
-        self.excused = False
-        self.reflected = 0
-        self.used_globals = used_globals
-        self._table = table
-        self._shared = shared
-        self._used: set[str] = set()
-        self._asked: set[str] = set()
+    node: str
+    table: Mapping[str, Written]
+    shared: Mapping[str, Written]
+    used_globals: set[str]
+    effective: set[str] = field(default_factory=set)
+    overruled: dict[str, tuple[Found, list[str]]] = field(default_factory=dict)
+    incomplete: bool = False
+    excused: bool = False
+    reflected: int = 0
+    _used: set[str] = field(default_factory=set)
+    _asked: set[str] = field(default_factory=set)
 
     def is_own(self, key: str) -> bool:
         """Tell whether a key configures nodes, so that an option of that name is written scoped."""
@@ -158,7 +148,7 @@ class Parameters:
 
         None stands for no key, also in the node, whatever ``[global]`` says.
         """
-        found = written_key(key, self.node, self._table, self._shared)
+        found = written_key(key, self.node, self.table, self.shared)
         return None if found is None or found.written.value is None else found
 
     def find(
@@ -201,16 +191,14 @@ class Parameters:
         """Give the keys of the node, then those of ``[global]``, that hold an option."""
         spelt = [*(f"{name}::{key}" for name in names), *([key] if key not in _OWN else [])]
         self._asked.update(spelt)
-        found = [
-            one for key in spelt for one in _written(key, self.node, self._table, self._shared)
-        ]
+        found = [one for key in spelt for one in _written(key, self.node, self.table, self.shared)]
         self._used.update(str(one.key) for one in found if one.origin == "node")
         self.used_globals.update(str(one.key) for one in found if one.origin == "global")
         yield from sorted(found, key=lambda one: one.origin == "global")
 
     def unused(self) -> list[str]:
         """Give the keys of the node that no backend has asked for so far."""
-        return [key for key in self._table if key not in self._used and key not in _OWN]
+        return [key for key in self.table if key not in self._used and key not in _OWN]
 
     def known(self) -> set[str]:
         """Give the keys that the node could have."""
@@ -219,7 +207,7 @@ class Parameters:
     def report_unknown(self, problems: Problems) -> None:
         """Report the node's keys that belong to the pipeline, and those that no backend has."""
         unused = set(self.unused())
-        for key in self._table:
+        for key in self.table:
             if key in GLOBAL_KEYS:
                 problems.add(
                     "global_key",
@@ -236,7 +224,7 @@ class Parameters:
                 _report_unknown(found, message, known, problems, incomplete=self.incomplete)
 
     def _found(self, key: str) -> Found:
-        return next(_written(key, self.node, self._table, {}))
+        return next(_written(key, self.node, self.table, {}))
 
 
 def _args_of_definitions(layer: Layer, key: str) -> Iterator[Found]:

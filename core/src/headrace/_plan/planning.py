@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace._plan.definitions import Definitions, Files
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from headrace._plan.scope import Bracket, Scope
 
 
+@dataclass(eq=False)
 class Planning(ABC):
     """The state of planning one configuration, node by node.
 
@@ -40,30 +42,23 @@ class Planning(ABC):
         unresolved: How many names have no class so far.
     """
 
-    def __init__(
-        self,
-        shape: Shape,
-        files: Files,
-        problems: Problems,
-        *,
-        all_names: bool = True,
-        allow_import: bool = True,
-    ) -> None:
-        self.shape = shape
-        self.files = files
-        self.problems = problems
-        self.all_names = all_names
-        self.allow_import = allow_import
-        self.definitions = Definitions(shape.definitions, files, problems)
-        self.registered: dict[str, Named] = {}
-        self.nodes: dict[str, NodePlan] = {}
-        self.all_parameters: list[Parameters] = []
-        self.used_globals: set[str] = set()
-        self.unresolved = 0
-        self._entered: list[tuple[str, NodeKeys | None, Parameters]] = []
-        self._begun: list[str] = []
-        self._unfinished: list[str] = []
-        self._homes: dict[str, str] = {}
+    shape: Shape
+    files: Files
+    problems: Problems
+    all_names: bool = True
+    allow_import: bool = True
+    registered: dict[str, Named] = field(default_factory=dict)
+    nodes: dict[str, NodePlan] = field(default_factory=dict)
+    all_parameters: list[Parameters] = field(default_factory=list)
+    used_globals: set[str] = field(default_factory=set)
+    unresolved: int = 0
+    _entered: list[tuple[str, NodeKeys | None, Parameters]] = field(default_factory=list)
+    _begun: list[str] = field(default_factory=list)
+    _unfinished: list[str] = field(default_factory=list)
+    _homes: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.definitions = Definitions(self.shape.definitions, self.files, self.problems)
 
     # What else can be asked.
 

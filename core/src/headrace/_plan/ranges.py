@@ -123,17 +123,10 @@ def sequence(ranges: Sequence[Ranged]) -> Range:
             condition leaves a part of a batch has a min above 1.
     """
     _refuse_min([one for one in ranges if one.conditional])
-    counted = [(one.name, one.range) for one in ranges if one.range[1] != 1]
-    if not counted:
-        return (1, 1) if ranges else (1, None)
-    low_name, (low, _) = max(counted, key=lambda item: item[1][0])
-    bounded = [(name, r[1]) for name, r in counted if r[1] is not None]
-    if not bounded:
-        return low, None
-    high_name, high = min(bounded, key=lambda item: item[1])
-    if low > high:
-        raise ValueError(f"{low_name} needs at least {low}, {high_name} takes at most {high}")
-    return low, high
+    counted = [one for one in ranges if one.range[1] != 1]
+    if counted:
+        return inside(counted)
+    return (1, 1) if ranges else (1, None)
 
 
 def branches(ranges: Sequence[Ranged]) -> Range:
