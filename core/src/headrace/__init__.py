@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace import errors, hookspecs, keys, plugins, policies
     from headrace._backend import Backend, InitContext
+    from headrace._build.compose import pipe
     from headrace._explain import explain
     from headrace._expression import parse
     from headrace._options import FilePath, Options, OutputPath
-    from headrace._pipe import pipe
     from headrace._pipeline import Pipeline
     from headrace._pipeline_config import PipelineConfig
     from headrace._registry import register
@@ -55,7 +55,7 @@ _HOME = {
     "PipelineConfig": "headrace._pipeline_config",
     "explain": "headrace._explain",
     "parse": "headrace._expression",
-    "pipe": "headrace._pipe",
+    "pipe": "headrace._build.compose",
     "register": "headrace._registry",
 }
 _MODULES = ("errors", "hookspecs", "keys", "plugins", "policies")

@@ -1,27 +1,59 @@
-"""From a configuration to the blueprint that the engine starts from."""
+"""From a configuration to the blueprint that the engine starts from, and to the pipeline: what knows both wings."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace._backend import no_progress, showing_progress
 from headrace._build.builder import Builder
 from headrace._build.instances import PolicyFactory, front_limits, limits_of
 from headrace._build.node_call import NodeCall
 from headrace._build.standing import Guarded, NotCallable
 from headrace._engine.blueprint import Blueprint, Change, NodeBlueprint
 from headrace._graph.links import Links
+from headrace._pipeline import Pipeline
+from headrace._pipeline_config import PipelineConfig
 from headrace._plan.word import planned_word
-from headrace.errors import HeadraceError, SetupError
+from headrace._portable import without_inner_frames
+from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 from headrace.policies import BestFit, Greedy
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping
 
+    from headrace._backend import ProgressFactory
     from headrace._build.builder import ComposedNode, Schedule
-    from headrace._pipeline_config import PipelineConfig
     from headrace._plan.element import NodePlan, PipelinePlan, ProbePlan
     from headrace._scheduling.scheduler import Scheduler
+
+
+def pipe(
+    source: str | os.PathLike[str] | Mapping[str, Any] | PipelineConfig,
+    *,
+    allow_import: bool = True,
+    progress: ProgressFactory = no_progress,
+) -> Pipeline:
+    """Build a pipeline; it is warm and accepts requests when this returns.
+
+    Args:
+        source: A dict, the path of a TOML file (a text is always a path), or a configuration.
+        allow_import: Whether the code under ``import`` may run.
+        progress: Shows long work in ``init``: ``progress(total, unit)`` gives a context manager for
+            one piece of work, which yields a function that is called with the number of ``unit``
+            done since its last call; ``total`` may be None. Pieces may overlap. Default: silent.
+
+    Raises:
+        ConfigError: The configuration is wrong; nothing was built.
+        SetupError: A backend could not be built; what was built is closed again.
+        PluginError: A plugin or a library is missing.
+    """
+    try:
+        with showing_progress(progress):
+            return Pipeline(compose(PipelineConfig.load(source, allow_import=allow_import)))
+    except (ConfigError, PluginError, SetupError) as error:
+        raise without_inner_frames(error) from error.__cause__
 
 
 def compose(config: PipelineConfig) -> Blueprint:
