@@ -3,9 +3,10 @@
 - ``jpeg``: JPEG to class on a light network (about 60 million multiply-adds) with 10 clients: without a
   probe, with a trace of every request, and with ``sample = 0.01``. Aimed at: 0.9 and 0.97 of the requests per
   second without one.
-- ``request``: two Identities in one node, one client: microseconds of processor time a request costs more
-  than without a probe, with a Trace that waits (what core pays for calling a probe), and with one that records.
-  The thread that writes shares the processor, so its work is in them.
+- ``request``: a node of one element, and one of three (a sequence of two): microseconds of processor time
+  a request costs more than without a probe, with a Trace that waits (what core pays for calling a probe), and
+  with one that records. Aimed at: 5 for the node of one element. The thread that writes shares the processor,
+  so its work is in them.
 - ``long``: so many traced requests in a row (`--requests`): size of the file, and memory of the process
   after every tenth of them.
 
@@ -107,18 +108,23 @@ def jpeg(folder: Path, run: tuple[float, float, int]) -> dict[str, Any]:
 
 
 def request(folder: Path, run: tuple[float, float, int]) -> dict[str, Any]:
-    """Measure what a request costs more."""
-    config = {"backend": "S[Identity,Identity]", "max": 4}
-    loads = measure(sides_of(config, folder), [1], 1, run)
-    print("a request through two Identities, one client: processor time")
-    more = {}
-    for name, rounds in loads.items():
-        pairs = zip(rounds, loads["no probe"], strict=True)
-        more[name] = statistics.median(a.cpu_us - b.cpu_us for a, b in pairs)
-        own = more[name] - more.get("Trace that waits", more[name])
-        tail = f", {own:+.2f} us over one that waits" if own else ""
-        print(f"  {name:24}{middle(rounds).cpu_us:7.2f} us  {more[name]:+.2f} us{tail}")
-    return {"loads": loads, "more_us": more}
+    """Measure what a request costs more at a node, by the number of elements in its expression."""
+    found: dict[str, Any] = {}
+    print(
+        "a request at one node, one client: processor time, and how much more than without a probe"
+    )
+    for backend in ("Identity", "S[Identity,Identity]"):
+        loads = measure(sides_of({"backend": backend, "max": 4}, folder), [1], 1, run)
+        more = {}
+        print(f"  {backend}")
+        for name, rounds in loads.items():
+            pairs = zip(rounds, loads["no probe"], strict=True)
+            more[name] = statistics.median(a.cpu_us - b.cpu_us for a, b in pairs)
+            own = more[name] - more.get("Trace that waits", more[name])
+            tail = f", {own:+.2f} us over one that waits" if own else ""
+            print(f"    {name:24}{middle(rounds).cpu_us:7.2f} us  {more[name]:+.2f} us{tail}")
+        found[backend] = {"loads": loads, "more_us": more}
+    return found
 
 
 def resident_bytes() -> int:

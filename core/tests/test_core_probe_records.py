@@ -132,6 +132,22 @@ def test_a_batch_is_told_with_its_requests(probes, how):
         assert [record.thread for record in records] == clients
 
 
+def test_every_batch_is_told_however_swift_the_backend_is_and_counted_as_busy(probes):
+    # More than are timed without a probe: one in 16 of a swift backend.
+    with piped("Batches", instance_num=2) as pipe:
+        client = threading.Thread(
+            target=lambda: [pipe({"data": letter}) for letter in 25 * "abcd"], name="client"
+        )
+        client.start()
+        client.join()
+        told = probes()[-1].heard
+        stats = pipe.stats()["nodes"]["main"]
+    assert [one.requests[0].request["result"] for one in told] == [*(25 * "ABCD")]
+    assert stats["batches"] == stats["ok"] == 100
+    busy = sum(one["busy_s"] for one in stats["instances"])
+    assert busy == pytest.approx(sum(one.ended - one.started for one in told), abs=1e-4)
+
+
 def test_errors_stand_beside_their_requests(probes):
     with piped("Batches") as pipe, pytest.raises(headrace.errors.RequestsFailed):
         pipe([{"data": "a"}, {"data": 1}])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._plan.element import Element, takes_dependency
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import Backend
-    from headrace._scheduling.probing import Probes
+    from headrace._scheduling.probes import Probes
 
 
 _SAMPLED = 15
@@ -64,7 +63,7 @@ class Measuring:
         path = self._paths.get(id(element))
         if self._probes is None or path is None or not self._probes.hears("span_done"):
             return None
-        return partial(self._probes.tell, "span_done", self._node, instance, path)
+        return self._probes.teller("span_done", self._node, instance, path)
 
     def add(self, backend: Backend, element: Element, instance: int) -> None:
         """Let the runs of a backend that is ready be measured from now on."""
@@ -78,9 +77,9 @@ class Measuring:
             run = _sampled(run, self._times.setdefault((self._node, instance, path), Timings()))
         probes = self._probes
         if probes is not None and probes.hears("element_began"):
-            run = _announced(run, partial(probes.tell, "element_began", self._node, instance, path))
+            run = _announced(run, probes.teller("element_began", self._node, instance, path))
         if probes is not None and probes.hears("element_done"):
-            run = _told(run, partial(probes.tell, "element_done", self._node, instance, path))
+            run = _told(run, probes.teller("element_done", self._node, instance, path))
         if run != getattr(backend, name):
             setattr(backend, name, run)
 

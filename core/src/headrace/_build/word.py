@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace._engine.blueprint import Dispatcher
     from headrace._plan.element import Element, NodePlan, PipelinePlan
     from headrace._scheduling.calls import OwnThread
-    from headrace._scheduling.probing import Probes
+    from headrace._scheduling.probes import Probes
     from headrace.errors import SetupError
 
 

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.locks import Signal
-from headrace._scheduling.probing import ProbedScheduler, Probes
+from headrace._scheduling.probes import Probes
+from headrace._scheduling.probing import ProbedScheduler
 from headrace._scheduling.scheduler import Scheduler
 from headrace.errors import SetupError
 

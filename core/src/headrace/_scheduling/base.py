@@ -56,7 +56,7 @@ class SchedulerBase:
         timer: Calls functions at times of that clock.
     """
 
-    _uses_idle_lists = True
+    _runs_in_main = True  # the main thread runs batches of its own requests
     _node_type: type[Node] = Node
     _driver_type: type[Driver] = Driver
     needs: Sequence[str] = ("data",)
@@ -89,7 +89,7 @@ class SchedulerBase:
         for instance in self.instances:
             if instance.lost is not None:
                 instance.lost.changed = partial(driver.look_at, instance)
-        node.publishes = ONE_AT_A_TIME and self._unqueued_max > 0 and self._uses_idle_lists
+        node.publishes = ONE_AT_A_TIME and self._unqueued_max > 0
         node.publish()
 
     @property
@@ -226,7 +226,7 @@ class SchedulerBase:
             internal: They come from a backend of this pipeline, which closing does not refuse.
             groups: Entries that are cancelled while they wait when one of their group has failed.
         """
-        if get_ident() != main_thread.ident or not self._uses_idle_lists:
+        if get_ident() != main_thread.ident or not self._runs_in_main:
             self._call_many(entries, groups, internal=internal)
             return
         try:

@@ -61,7 +61,7 @@ class FastPath(Claiming):
 
     def _call_with_keys(self, request: Request, **how: Any) -> Rest | None:
         self.checked(request)
-        return FastPath.call(self, request, **how)
+        return type(self).call(self, request, **how)
 
     def call(  # noqa: C901, PLR0912, PLR0915 - each call less in here is felt by every request
         self,

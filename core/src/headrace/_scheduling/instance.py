@@ -150,7 +150,7 @@ there, with 1 ms; twice as many requests go through with 5 ms, after which CPyth
 RETURNING = object()
 """Holder of an instance whose batch is over and that is not yet among the free ones."""
 
-_SAMPLED = 15
+SAMPLED = 15
 """Mask of the counter of batches: a fast backend has one batch in 16 timed."""
 
 
@@ -190,6 +190,7 @@ class Instance(Counts):
         running_weight: Weight of the batch that runs.
         queued: How many batches were cut from the queue; the other counts are those of `Counts`.
         mask: A batch is timed when its number and the mask have no bit in common.
+        sampling: The mask while its batches are fast; 0 where probes hear of every batch.
         mean_s: Moving average of the duration of a batch, in seconds.
         busy_s: How long it has run batches, in seconds; each that is timed stands for those that are not.
         since: When it was made, on the clock of `time.perf_counter`.
@@ -213,7 +214,7 @@ class Instance(Counts):
             "entries",
         ),
         *("running_weight", "queued", "mask", "mean_s", "limits", "lost", "away", "retired"),
-        *("busy_s", "since"),
+        *("busy_s", "sampling", "since"),
     )
 
     def __init__(
@@ -240,6 +241,7 @@ class Instance(Counts):
         self.running_weight = 0
         self.queued = 0
         self.mask = 0
+        self.sampling = SAMPLED
         self.mean_s = FAST_S
         self.busy_s = 0.0
         self.since = time.perf_counter()
@@ -282,7 +284,7 @@ class Instance(Counts):
         else:
             mean_s = duration_s
         self.mean_s = mean_s
-        self.mask = _SAMPLED if mean_s < FAST_S else 0
+        self.mask = self.sampling if mean_s < FAST_S else 0
 
     def failed(self, code: str) -> None:
         """Count one request that failed here."""

@@ -6,16 +6,17 @@ outcome only when it is notified, as the owner of a future is. No probe is calle
 
 from __future__ import annotations
 
-import logging
-import threading
 from concurrent.futures import CancelledError
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._scheduling.batch import judged, wrapped
 from headrace._scheduling.calls import served_by
 from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.driving import Driver
+from headrace._scheduling.entry import MISSING
+from headrace._scheduling.instance import FAST_S, SAMPLED
 from headrace._scheduling.locks import main_thread, taking
 from headrace._scheduling.node import Node, take
 from headrace._scheduling.record import BatchRecord, BatchRequest
@@ -23,136 +24,17 @@ from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Caller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from headrace._scheduling.base import SchedulerBase
     from headrace._scheduling.batch import Outcome
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.locks import Signal
+    from headrace._scheduling.probes import Probes
+    from headrace._scheduling.sleeper import Rest
     from headrace._scheduling.threads import Work
     from headrace.keys import Request
-
-
-_log = logging.getLogger("headrace.probes")
-
-
-class _Guarded:
-    """One probe: whatever it raises is counted and harms nobody."""
-
-    def __init__(self, name: str, probe: Any) -> None:
-        self.name = name
-        self.probe = probe
-        self.errors = 0
-        self.last: str | None = None
-        self._lock = threading.Lock()
-
-    def call(self, method: Callable[..., Any], *args: Any) -> None:
-        """Call a method of the probe; only Ctrl-C, where the main thread waits, is raised."""
-        try:
-            method(*args)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and _for_main_thread():
-                raise
-            self._failed(error)
-
-    def _failed(self, error: BaseException) -> None:
-        try:
-            text = f"{type(error).__name__}: {error}"
-        except Exception:  # noqa: BLE001 - the text of an error is anybody's code
-            text = type(error).__name__
-        with self._lock:
-            self.errors += 1
-            self.last = text
-            first = self.errors == 1
-        if first:
-            _log.warning(
-                "the probe %s failed: %s; further errors are only counted, see stats()",
-                self.name,
-                text,
-                exc_info=error,
-            )
-
-
-class Probes:
-    """The probes of one pipeline, by the text that switched each on."""
-
-    def __init__(self, probes: dict[str, Any]) -> None:
-        self._all = [_Guarded(name, probe) for name, probe in probes.items()]
-        self._batch = _with(self._all, "batch_done")
-        self._request = _with(self._all, "request_done")
-        self._others = {name: _with(self._all, name) for name in _OTHERS}
-        self._in_service: dict[tuple[str, int], None] = {}
-        self._closed = False
-
-    def batch_done(
-        self,
-        node: str,
-        instance: int,
-        started: float,
-        ended: float,
-        errors: Sequence[BaseException | None],
-    ) -> None:
-        """Report one batch."""
-        if not self._closed:
-            for guarded, method in self._batch:
-                guarded.call(method, node, instance, len(errors), started, ended, list(errors))
-
-    def request_done(
-        self, node: str, request: Any, started: float, ended: float, error: BaseException | None
-    ) -> None:
-        """Report one request at one node."""
-        if not self._closed:
-            for guarded, method in self._request:
-                guarded.call(method, node, request, started, ended, error)
-
-    def hears(self, what: str) -> bool:
-        """Tell whether a probe has the method ``what``; what none has is not measured."""
-        return bool(self._others[what])
-
-    def tell(self, what: str, *args: Any) -> None:
-        """Call the method ``what`` of each probe that has it."""
-        if not self._closed:
-            for guarded, method in self._others[what]:
-                guarded.call(method, *args)
-
-    def instance_changed(self, node: str, instance: int, state: str) -> None:
-        """Report what has become of an instance: ready, lost, retired or closed."""
-        if state == "ready":
-            self._in_service[node, instance] = None
-        else:
-            self._in_service.pop((node, instance), None)
-        self.tell("instance_changed", node, instance, state)
-
-    def statistics(self) -> dict[str, Any]:
-        """Give what ``stats()`` shows of the probes: how often each has failed, and how last."""
-        return {one.name: {"errors": one.errors, "last": one.last} for one in self._all}
-
-    def close(self) -> None:
-        """Close those that have a ``close``, once; they hear of nothing any more."""
-        if self._closed:
-            return
-        for node, instance in list(self._in_service):
-            self.instance_changed(node, instance, "closed")
-        self._closed = True
-        for guarded, method in _with(self._all, "close"):
-            guarded.call(method)
-
-
-_OTHERS = (
-    *("batch_ran", "element_began", "element_done", "span_done"),
-    *("instance_changed", "pipeline_started"),
-)
-"""What a probe may have besides ``batch_done`` and ``request_done``."""
-
-
-def _with(probes: list[_Guarded], name: str) -> list[tuple[_Guarded, Callable[..., Any]]]:
-    methods = [(one, getattr(one.probe, name, None)) for one in probes]
-    return [(one, method) for one, method in methods if callable(method)]
-
-
-def _for_main_thread() -> bool:
-    """Tell whether the calling thread is the main thread, or one that it waits for."""
-    return main_thread.ident in served_by(get_ident())
 
 
 class ProbedNode(Node):
@@ -228,21 +110,6 @@ class ProbedNode(Node):
             if not self.reporting[me]:
                 del self.reporting[me]
 
-    def ran(
-        self,
-        instance: Instance,
-        requests: Sequence[BatchRequest],
-        started: float,
-        ended: float,
-        errors: Sequence[BaseException | None],
-    ) -> None:
-        """Report a batch, with its requests, to the probes."""
-        weight = sum(one.weight for one in requests)
-        record = BatchRecord(
-            self.name, instance.index, get_ident(), requests, started, ended, weight, list(errors)
-        )
-        self.probes.tell("batch_ran", record)
-
     def _answer(self, entries: Sequence[Entry]) -> None:
         """Let callers that wait count their outcomes."""
         if not entries:
@@ -266,7 +133,7 @@ class ProbedDispatcher(Dispatcher):
 
     def _take_along(self, entries: Sequence[Entry]) -> None:
         super()._take_along(entries)
-        if self._node.probes.hears("batch_ran"):
+        if self._node.probes.batch_ran:
             self._node.cuts.update(dict.fromkeys(entries, self._node.clock()))
 
 
@@ -280,19 +147,27 @@ class ProbedDriver(Driver):
         node = self._node
         started = node.clock()
         errors, interrupt = super()._run(work)
-        ended, instance = node.clock(), work.instance
+        ended, instance, probes = node.clock(), work.instance, node.probes
         each = errors or [None] * len(work.entries)
         try:
-            node.probes.batch_done(node.name, instance.index, started, ended, each)
-            if node.probes.hears("batch_ran"):
-                requests = [
-                    BatchRequest(e.request, e.arrival, node.cuts.pop(e, started), e.weight)
-                    for e in work.entries
-                ]
-                node.ran(instance, requests, started, ended, each)
+            if probes.batch_done is not None:
+                about = (node.name, instance.index, len(each), started, ended)
+                probes.batch_done(*about, [*each])
+            if probes.batch_ran is not None:
+                probes.batch_ran(self._record(work, started, ended, [*each]))
         except KeyboardInterrupt as raised:
             interrupt = interrupt or raised
         return errors, interrupt
+
+    def _record(
+        self, work: Work, started: float, ended: float, errors: Sequence[BaseException | None]
+    ) -> BatchRecord:
+        node, cut = self._node, self._node.cuts.pop
+        requests = [
+            BatchRequest(e.request, e.arrival, cut(e, started), e.weight) for e in work.entries
+        ]
+        about = (node.name, work.instance.index, get_ident(), requests, started, ended)
+        return BatchRecord(*about, sum([one.weight for one in requests]), errors)
 
 
 class ProbedScheduler(Scheduler):
@@ -303,7 +178,7 @@ class ProbedScheduler(Scheduler):
         probes: The probes of the pipeline.
     """
 
-    _uses_idle_lists = False
+    _runs_in_main = False  # a probe takes locks of its own, and so may a signal handler that calls
     _node_type = ProbedNode
     _driver_type = ProbedDriver
     _node: ProbedNode
@@ -311,6 +186,27 @@ class ProbedScheduler(Scheduler):
     def __init__(self, *args: Any, probes: Probes, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._node.probes = probes
+        for instance in self.instances:
+            instance.sampling = 0  # every request goes through `_run_alone`
+
+    def call(
+        self,
+        request: Request,
+        *,
+        internal: bool = False,
+        home: SchedulerBase | None = None,
+        rest: Rest | None = None,
+    ) -> Rest | None:
+        """Run one request, as `FastPath.call`, but that of the main thread by a helper."""
+        if get_ident() != main_thread.ident:
+            return super().call(request, internal=internal, home=home, rest=rest)
+        weight = self.checked(request)
+        request.pop("result", None)
+        data = request.get("data", MISSING)
+        return self._call_slowly(request, data, weight, home, rest, internal=internal)
+
+    def _call_in_main(self, *args: Any) -> bool:
+        return False
 
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
         node = self._node
@@ -318,29 +214,52 @@ class ProbedScheduler(Scheduler):
         started = node.clock()
         error: BaseException | None
         try:
-            error = super()._run_alone(instance, request)
+            outcomes = instance.run([request])
+        except Exception as raised:  # noqa: BLE001 - past the backend's own guard
+            error = wrapped(self.name, instance, raised)
         except BaseException as interrupt:
-            self._alone_done(instance, request, started, interrupt)
+            self._alone_done(instance, request, started, node.clock(), interrupt)
             raise
+        else:
+            error = None
+            if outcomes is not None or "result" not in request:
+                error = judged(
+                    instance, request, outcomes, self.name, needs_result=node.needs_result
+                )
+        ended = node.clock()
+        if instance.unqueued & SAMPLED and instance.mean_s < FAST_S:
+            instance.busy_s += ended - started
+        else:
+            instance.timed(ended - started)
+            instance.waited.add(0.0)
         request["data"] = data
         if error is not None:
             request.pop("result", None)
-        self._alone_done(instance, request, started, error)
+        self._alone_done(instance, request, started, ended, error)
         return error
 
     def _alone_done(
-        self, instance: Instance, request: Request, started: float, error: BaseException | None
+        self,
+        instance: Instance,
+        request: Request,
+        started: float,
+        ended: float,
+        error: BaseException | None,
     ) -> None:
-        node = self._node
-        ended = node.clock()
+        """Report a request that its caller ran, to probes that may not call this instance meanwhile."""
+        name, index, probes = self.name, instance.index, self._node.probes
         try:
-            node.probes.batch_done(node.name, instance.index, started, ended, [error])
-            if node.probes.hears("batch_ran"):
+            if probes.batch_done is not None:
+                probes.batch_done(name, index, 1, started, ended, [error])
+            if probes.batch_ran is not None:
                 weight = request.get("request_size", 1)
-                alone = BatchRequest(request, started, started, weight)
-                node.ran(instance, [alone], started, ended, [error])
+                alone = [BatchRequest(request, started, started, weight)]
+                me, errors = get_ident(), [error]
+                probes.batch_ran(
+                    BatchRecord(name, index, me, alone, started, ended, weight, errors)
+                )
         finally:
-            node.hear(request, started, ended, error)
+            probes.request_done(name, request, started, ended, error)
 
     def count_refused(self, request: Any, error: BaseException) -> None:
         """Count a request that was refused before it entered."""

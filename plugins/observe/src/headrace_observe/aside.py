@@ -19,18 +19,21 @@ MOST_PENDING = 200_000
 _GATHER_S = 0.05
 """How long the thread lets things gather once it has been woken."""
 
+_AT_ONCE = 5_000
+"""So many of them are handled at once at most."""
+
 
 class Aside(Generic[T]):
     """A thread that handles what other threads leave to it, in order.
 
     Args:
-        handle: Called with each thing, in the thread.
+        handle: Called in the thread with a list of things, the oldest first.
         last: Called in the thread, after all that was left before `finish`.
         name: The name of the thread.
     """
 
     def __init__(
-        self, handle: Callable[[T], object], last: Callable[[], object], *, name: str
+        self, handle: Callable[[list[T]], object], last: Callable[[], object], *, name: str
     ) -> None:
         self._handle = handle
         self._last = last
@@ -75,9 +78,12 @@ class Aside(Generic[T]):
             self._pending = deque(maxlen=0)
 
     def _drain(self) -> None:
-        for _ in range(len(self._pending)):
+        take, left = self._pending.popleft, len(self._pending)
+        while left > 0:
+            things: list[T] = []
             try:
-                thing = self._pending.popleft()
-            except IndexError:  # newer ones have pushed it out
-                return
-            self._handle(thing)
+                things.extend(take() for _ in range(min(left, _AT_ONCE)))
+            except IndexError:  # newer ones have pushed some out; `things` has those before
+                left = 0
+            left -= len(things)
+            self._handle(things)

@@ -144,11 +144,12 @@ class OpenTelemetry:
             self._offset_ns = time.time_ns() - round(self._looked * 1e9)
         return self._offset_ns + round(at * 1e9)
 
-    def _make(self, heard: _Batch | _Request) -> None:
-        if isinstance(heard, _Batch):
-            self._make_batch(heard)
-        else:
-            self._make_request(heard)
+    def _make(self, found: list[_Batch | _Request]) -> None:
+        for heard in found:
+            if isinstance(heard, _Batch):
+                self._make_batch(heard)
+            else:
+                self._make_request(heard)
 
     def _make_batch(self, heard: _Batch) -> None:
         contexts = [self._parent(parent) for parent in heard.parents]

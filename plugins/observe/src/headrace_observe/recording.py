@@ -7,8 +7,6 @@ import logging
 import random
 import threading
 import time
-from collections import deque
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import headrace
@@ -26,22 +24,23 @@ from headrace_observe.trace_notes import NoteStore
 from headrace_observe.trace_store import TraceStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from headrace.hookspecs import BatchRecord
 
-__all__ = ["Recording"]
+__all__ = ["MOST_INSIDE", "Recording"]
 
 _log = logging.getLogger("headrace.observe.trace")
 
-_FIELDS_OF_A_REQUEST = 5
+_NOTHING: list[Any] = []
 
-_MOST_BATCHES = 20_000
-"""So many of the last batches are known when a request is given its own."""
+_FIELDS_OF_A_BATCH = 9
 
-_MOST_INSIDE = 10_000
-"""So many elements are kept of one batch."""
+_FIELDS_INSIDE = 5
+
+MOST_INSIDE = 10_000 * _FIELDS_INSIDE
+"""So many fields are kept of what is reported inside one batch."""
 
 
 class Recording:
@@ -51,6 +50,11 @@ class Recording:
         path: The file.
         sample: The share of requests, from above 0 to 1.
         max_bytes: The largest size of the file.
+
+    Attributes:
+        names: The names of threads, by identifier.
+        inside: Per node and instance what has run since its last batch ended: five fields per
+            element (path, size, started, ended, thread) or span (path, name, started, ended, track).
 
     Raises:
         SetupError: The folder of the file cannot be written.
@@ -65,22 +69,14 @@ class Recording:
             raise SetupError(f"the trace {path} cannot be written: {error.strerror}") from error
         self._notes = NoteStore(self._store.folder, max_bytes // 2)
         self._origin = time.monotonic()
-        self._names: dict[int, str] = {}
-        self._inside: dict[tuple[str, int], deque[tuple[Any, ...]]] = {}
-        self._ran: dict[int, int] = {}
-        self._numbers = itertools.count(1)
+        self.names: dict[int, str] = {}
+        self.inside: dict[tuple[str, int], list[Any]] = {}
+        self._chosen: set[int] = set()
         self._aside = Aside(self._keep, self._make, name="headrace-trace")
 
-    # What is called while requests run. What it leaves are plain tuples, which `_made` reads.
-
-    def element(
-        self, node: str, instance: int, path: str, size: int, started: float, ended: float
-    ) -> None:
-        """Note an element that has run, in the thread that ran it."""
-        me = get_ident()
-        if me not in self._names:
-            self._names[me] = threading.current_thread().name
-        self._inside_of(node, instance).append((path, size, started, ended, me))
+    # What is called while requests run: it leaves tuples of plain values, one per batch and per request,
+    # since every further object that is held until it is written costs the garbage collector. Whatever
+    # can wait, such as which request ran in which batch, is found out by `_heard` at the end.
 
     def span(
         self,
@@ -93,56 +89,56 @@ class Recording:
         track: str,
     ) -> None:
         """Note what a backend reports of its inside or of a device."""
-        times = float(started), float(ended)
-        self._inside_of(node, instance).append((path, str(name), *times, str(track)))
-
-    def _inside_of(self, node: str, instance: int) -> deque[tuple[Any, ...]]:
-        try:
-            return self._inside[node, instance]
-        except KeyError:
-            return self._inside.setdefault((node, instance), deque(maxlen=_MOST_INSIDE))
+        inside = self.inside.setdefault((node, instance), [])
+        if len(inside) < MOST_INSIDE:
+            inside += (path, str(name), float(started), float(ended), str(track))
 
     def batch(self, record: BatchRecord) -> None:
         """Note a batch that has run, if any of its requests is in the sample."""
         node, instance, thread, requests, started, ended, weight, errors = record
-        inside = self._inside.pop((node, instance), ())
+        ids = [id(one[0]) for one in requests]
+        inside = self.inside.get((node, instance), _NOTHING)
+        fields = len(inside)
         if self._sample < 1:
-            requests = [one for one in requests if random.random() < self._sample]  # noqa: S311
-            if not requests:
+            ids = [one for one in ids if random.random() < self._sample]  # noqa: S311
+            if not ids:
+                del inside[:fields]
                 return
-        number = next(self._numbers)
-        if thread not in self._names:
-            self._names[thread] = threading.current_thread().name
-        if len(self._ran) > MOST_PENDING:  # of requests whose owners had gone before they ran
-            self._ran.clear()
-        for one in requests:
-            self._ran[id(one.request)] = number
+            if (
+                len(self._chosen) > MOST_PENDING
+            ):  # of requests whose owners had gone before they ran
+                self._chosen.clear()
+            self._chosen.update(ids)
+        if thread not in self.names:
+            self.names[thread] = threading.current_thread().name
         failed = len(errors) - errors.count(None)
-        about = (number, node, instance, thread, started, ended, len(errors), weight, failed)
-        self._aside.leave((*about, tuple(inside)))
+        about = (node, instance, thread, started, ended, len(errors), weight, failed)
+        self._aside.leave((len(ids), *about, *ids, *inside[:fields]))
+        del inside[:fields]
 
     def request(
         self, node: str, request: Any, started: float, ended: float, error: BaseException | None
     ) -> None:
         """Note a request that has its outcome, if it is in the sample."""
-        number = self._ran.pop(id(request), None)
-        if number is None and self._sample < 1:
-            chosen = error is not None and random.random() < self._sample  # noqa: S311
-            if not chosen:  # it ran and is not in the sample, or it never ran
-                return
+        identity = id(request)
+        if self._sample < 1:
+            if identity in self._chosen:
+                self._chosen.discard(identity)
+            elif error is None or random.random() >= self._sample:  # noqa: S311
+                return  # it ran and is not in the sample; one that never ran has a draw of its own
         code = None if error is None else code_of(error)
-        self._aside.leave((node, started, ended, code, number))
+        self._aside.leave((0, identity, node, started, ended, code))
 
     # In the thread that writes.
 
-    def _keep(self, note: tuple[Any, ...]) -> None:
+    def _keep(self, notes: list[tuple[Any, ...]]) -> None:
         try:
-            self._notes.add(note)
+            self._notes.add(notes)
         except OSError as error:
             self._fail(error)
 
     def _make(self) -> None:
-        maker = EventMaker(self._origin, self._names)
+        maker = EventMaker(self._origin, self.names)
         about: dict[str, object] = {
             "headrace": headrace.__version__,
             "clock": "time.monotonic() since the trace began",
@@ -172,22 +168,29 @@ class Recording:
 
 
 def _heard(notes: Iterable[tuple[Any, ...]]) -> Iterator[BatchHeard | RequestHeard]:
-    """Read what was noted, and give each request its batch."""
-    batches: dict[int, BatchHeard] = {}
+    """Read what was noted, and give each request the batch in which it ran.
+
+    A request is known by the identity of its dict, which the next request may have once this one is
+    answered: what ran last under that identity, after the arrival, is its batch.
+    """
+    ran: dict[int, BatchHeard] = {}
+    numbers = itertools.count(1)
     for note in notes:
-        if len(note) != _FIELDS_OF_A_REQUEST:
-            inside: Sequence[Any] = note[-1]
-            found = [
-                ElementHeard(*one) if isinstance(one[1], int) else SpanHeard(*one) for one in inside
+        if note[0]:  # a batch, of so many requests in the sample
+            end = _FIELDS_OF_A_BATCH + note[0]
+            groups = [note[k : k + _FIELDS_INSIDE] for k in range(end, len(note), _FIELDS_INSIDE)]
+            inside = [
+                ElementHeard(*one) if isinstance(one[1], int) else SpanHeard(*one) for one in groups
             ]
-            heard = BatchHeard._make((*note[:-1], found))
-            if len(batches) >= _MOST_BATCHES:
-                del batches[next(iter(batches))]
-            batches[heard.number] = heard._replace(inside=())
+            about, ids = note[1:_FIELDS_OF_A_BATCH], note[_FIELDS_OF_A_BATCH:end]
+            heard = BatchHeard._make((next(numbers), *about, inside))
+            if len(ran) > MOST_PENDING:  # of requests whose owners had gone before they ran
+                ran.clear()
+            ran.update(dict.fromkeys(ids, heard._replace(inside=())))
             yield heard
         else:
-            node, started, ended, code, number = note
-            batch = batches.get(number)
-            if batch is not None and batch.node != node:
+            _, identity, node, started, ended, code = note
+            batch = ran.pop(identity, None)
+            if batch is not None and (batch.node != node or batch.started < started):
                 batch = None
             yield RequestHeard(node, started, ended, code, batch)

@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["NoteStore"]
 
-_CHUNK = 500
 _SEGMENTS = 32
 
 
 class NoteStore:
-    """Keeps tuples of texts, numbers and None in files; used by one thread.
+    """Keeps tuples of texts, numbers, None and lists of these in files; used by one thread.
 
     Args:
         folder: Where its files are; whoever made it removes it.
@@ -30,23 +29,16 @@ class NoteStore:
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
-        self._chunk: list[tuple[Any, ...]] = []
         self._files: deque[tuple[Path, int]] = deque()
         self._bytes = self._made = 0
 
-    def add(self, note: tuple[Any, ...]) -> None:
-        """Keep a note.
+    def add(self, notes: list[tuple[Any, ...]]) -> None:
+        """Keep notes.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: They cannot be written.
         """
-        self._chunk.append(note)
-        if len(self._chunk) >= _CHUNK:
-            self._write()
-
-    def _write(self) -> None:
-        text = marshal.dumps(self._chunk)
-        self._chunk = []
+        text = marshal.dumps(notes)
         if not self._files or self._files[-1][1] >= self._max_bytes // _SEGMENTS:
             self._made += 1
             self._files.append((self._folder / f"notes-{self._made}", 0))
@@ -62,10 +54,9 @@ class NoteStore:
 
     def take(self) -> Iterator[tuple[Any, ...]]:
         """Give all notes, the oldest first; each file goes once it has been read."""
-        self._write()
         for path, size in self._files:
             with path.open("rb") as file:
                 while file.tell() < size:
-                    yield from marshal.load(file)  # noqa: S302 - written by `_write`
+                    yield from marshal.load(file)  # noqa: S302 - written by `add`
             path.unlink()
         self._files.clear()

@@ -6,6 +6,7 @@ import threading
 import weakref
 from contextlib import contextmanager
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import pydantic
@@ -13,7 +14,7 @@ import pydantic
 import headrace
 from headrace.errors import SetupError
 from headrace_observe.extras import library
-from headrace_observe.recording import Recording
+from headrace_observe.recording import MOST_INSIDE, Recording
 
 if TYPE_CHECKING:
     import os
@@ -64,6 +65,7 @@ class Trace:
         self._nvtx: Any = library("nvtx", "gpu", "nvtx = true") if options.nvtx else None
         if self._nvtx is not None:  # what no probe has is not called
             self.element_began = self._element_began
+            self.element_done = self._element_ended  # type: ignore[assignment,method-assign]
         if options.path is not None:
             self.begin(Path(options.path), options.sample, options.max_bytes)
 
@@ -98,15 +100,26 @@ class Trace:
     def _element_began(self, node: str, instance: int, element: str, size: int) -> None:
         self._nvtx.push_range(f"{node}.{instance} {element}", domain="headrace")
 
+    def _element_ended(self, *about: Any) -> None:
+        self._nvtx.pop_range(domain="headrace")
+        Trace.element_done(self, *about)
+
     def element_done(
         self, node: str, instance: int, element: str, size: int, started: float, ended: float
     ) -> None:
         """Note an element."""
-        if self._nvtx is not None:
-            self._nvtx.pop_range(domain="headrace")
+        # Without a call in between: this is what is called most often.
         recording = self._recording
         if recording is not None:
-            recording.element(node, instance, element, size, started, ended)
+            me = get_ident()
+            if me not in recording.names:
+                recording.names[me] = threading.current_thread().name
+            try:
+                inside = recording.inside[node, instance]
+            except KeyError:
+                inside = recording.inside.setdefault((node, instance), [])
+            if len(inside) < MOST_INSIDE:
+                inside += (element, size, started, ended, me)
 
     def span_done(
         self,
