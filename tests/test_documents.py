@@ -36,6 +36,7 @@ DOCUMENTS = [
     ROOT / "docs" / "options.md",
     ROOT / "docs" / "batching.md",
     ROOT / "docs" / "threads_and_streams.md",
+    ROOT / "docs" / "elsewhere.md",
     ROOT / "docs" / "functions.md",
     ROOT / "docs" / "production.md",
     ROOT / "docs" / "signals.md",

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 
@@ -28,6 +29,7 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
+from headrace.words._siblings import Siblings
 from headrace.words._supervisor import Restarts
 
 FILE = '''
@@ -112,6 +114,17 @@ class Fragile(headrace.Backend):
 class Innocent(Fragile):
     rerun = True
 
+class DiesOnce(headrace.Backend):
+    """Dies with the first batch that holds what it is told to, and says where each item ran."""
+    max, rerun = None, True
+    def forward(self, batch):
+        for request in batch:
+            if request["data"] == "poison" and not os.path.exists(os.environ["CLOSED_FILE"]):
+                open(os.environ["CLOSED_FILE"], "w").close()
+                os._exit(9)
+            request["result"] = os.getpid()
+
+headrace.register("DiesOnce", DiesOnce)
 headrace.register("Fragile", Fragile)
 headrace.register("Innocent", Innocent)
 
@@ -175,7 +188,7 @@ def test_what_is_inside_runs_in_a_process_of_its_own_and_is_closed_there(file, t
         assert built["tree"]["name"] == "Where"
     with headrace.pipe({"import": [file], "backend": "Process[Far]"}) as pipe:
         node = pipe.describe()["nodes"]["main"]
-        assert (node["owns_thread"], node["range"]) == (True, [1, 4])
+        assert (node["owns_thread"], node["range"]) == (False, [1, 4])
         pid = node["tree"]["built"]["process"]
     assert (tmp_path / "closed").read_text() == "closed\n"
     with pytest.raises(ProcessLookupError):
@@ -335,6 +348,49 @@ def test_only_what_says_rerun_runs_once_more_alone(file, tmp_path, inside):
         assert runs == [*together, "1 a", "1 poison", "1 b", "1 later"]
 
 
+def test_an_item_runs_once_more_in_the_process_of_another_instance(file):
+    word = "Process(restart_limit=0)[DiesOnce]"
+    with headrace.pipe({"import": [file], "backend": word, "max": 4, "instance_num": 2}) as pipe:
+        data = ["a", "poison", "b"]
+        results = {one["result"] for one in pipe([{"data": one} for one in data])}
+        instances = pipe.stats()["nodes"]["main"]["instances"]
+        assert sorted(one["alive"] for one in instances) == [False, True]
+        assert pipe.ready
+        assert results == {pipe({"data": "later"})["result"]}  # there is one process left
+
+
+class Member:
+    def __init__(self, lives=True, over=False):
+        self.supervisor = types.SimpleNamespace(lives=lives, over=over)
+        self.exchanging = threading.Lock()
+
+
+def test_who_needs_another_process_waits_for_the_first_that_is_left_or_comes_back(until):
+    siblings, own, other = Siblings(), Member(lives=False), Member()
+    siblings.members += [own, other]
+    assert siblings.borrow(own) is other
+    other.exchanging.release()
+
+    def borrowed(then):
+        found = []
+        thread = threading.Thread(target=lambda: found.append(siblings.borrow(own)), daemon=True)
+        thread.start()
+        until(lambda: siblings._waiting)
+        siblings.look()
+        assert found == []
+        then()
+        siblings.look()
+        thread.join(60)
+        return found
+
+    other.exchanging.acquire()
+    assert borrowed(other.exchanging.release) == [other]
+    assert borrowed(lambda: setattr(own.supervisor, "lives", True)) == [own]
+    own.exchanging.release()
+    own.supervisor.lives, own.supervisor.over, other.supervisor.lives = False, True, False
+    assert borrowed(lambda: setattr(other.supervisor, "over", True)) == [own]
+
+
 def test_a_process_is_started_again_after_growing_pauses_and_so_often_within_a_minute():
     restarts = Restarts(4)
     assert [restarts.pause_s(0.0) for _ in range(5)] == [0.0, 0.1, 0.2, 0.4, None]
@@ -453,6 +509,29 @@ def test_a_process_that_runs_on_after_the_last_deadline_is_killed():
         before = _process_of(pipe)
         with pytest.raises(DeadlineExceededError):
             pipe({"data": 1000.0}, timeout=0.05)
+        assert pipe({"data": 0.0})["result"] is None
+        assert _process_of(pipe) != before
+
+
+def test_ctrl_c_ends_the_process_of_the_batch_and_the_next_request_has_another(until):
+    with headrace.pipe({"backend": "Process[Call(time:sleep)]"}) as pipe:
+        before = _process_of(pipe)
+
+        def interrupt():
+            until(lambda: pipe.stats()["nodes"]["main"]["instances"][0]["busy"])
+            until(lambda: pipe._engine._schedulers[0].instances[0].backend._child.channel.awaits)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        old = signal.signal(signal.SIGINT, signal.default_int_handler)
+        thread = threading.Thread(target=interrupt)
+        try:
+            thread.start()
+            with pytest.raises(KeyboardInterrupt) as hit:
+                pipe({"data": 1000.0})
+            thread.join()
+        finally:
+            signal.signal(signal.SIGINT, old)
+        assert hit.value.abandoned is False
         assert pipe({"data": 0.0})["result"] is None
         assert _process_of(pipe) != before
 

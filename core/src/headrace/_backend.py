@@ -185,6 +185,9 @@ class Backend(Checked):
         takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for
             any number.
         phases: How many phases, separated by ``;``, stand in ``[ ]``.
+        builds_elsewhere: True for a container whose children live in another place, such as another
+            process. Then ``context.children`` are picklable plans of them, whose ``build()`` makes the
+            backends over there. What stands inside can name nothing outside.
         prefixes: The flags and keys this container understands before its children: ``"or"``,
             ``"key="``; ``"*"`` means any positional.
     """
@@ -198,6 +201,7 @@ class Backend(Checked):
     writes: tuple[str, ...] | type = ("result",)
     takes: ClassVar[int | tuple[int, int | None]] = 0
     phases: ClassVar[int] = 1
+    builds_elsewhere: ClassVar[bool] = False
     prefixes: ClassVar[tuple[str, ...]] = ()
 
     # What authors write.
@@ -293,7 +297,8 @@ class InitContext:
         threads: How many threads this instance may use for its computation, at least 1: its share of
             ``[global] threads``. Pass it to the library.
         children: The backends in ``[ ]``, built and initialised, in the order of writing. Call them,
-            ``child(batch)``; they are closed for you.
+            ``child(batch)``; they are closed for you. For a class that `builds_elsewhere` their plans:
+            ``name``, ``expression``, ``min``, ``max``, ``reads``, ``writes``, ``keys``, ``build()``.
         prefixes: Per child the prefix before it, as (positional, {key: value}).
         logger: A logger named after the backend; it has no handler of its own.
         shared: One store per node: ``shared.get_or_create(key, factory)`` gives all instances of the

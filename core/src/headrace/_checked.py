@@ -43,7 +43,7 @@ class Checked:
     _index: int | None = None
     _pad: bool = False
     _lost: Presence | None = None  # set when the instance can serve no more
-    _whole: bool = False  # it is all that the thread of an instance calls
+    _whole: bool = False  # it is all that is called for a batch of an instance
     _dependency: Checked | None = None
     _bounded: bool = True  # batches are compared with the range
     _takes_one: bool = False  # an item that says no weight is within the range

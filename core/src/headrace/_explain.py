@@ -14,7 +14,6 @@ from headrace._pipeline_config import PipelineConfig
 from headrace._plan import Element, NodePlan, PipelinePlan, plan_expression
 from headrace._plan.ranges import narrowed
 from headrace._plan.warnings import warnings_about
-from headrace._plan.word import planned_word
 from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
@@ -137,9 +136,11 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
 
 def _processes(root: Element, instances: int) -> dict[str, Any]:
     """Tell how many processes a node starts, and how often they load each file: once per process."""
-    roots = [one for one in root.walk() if planned_word(one.cls)._own_process]
+    roots = [one for one in root.walk() if one.cls.builds_elsewhere]
     loads: dict[str, int] = {}
-    for inside in (one for process in roots for one in process.children[0].walk()):
+    for inside in {
+        one: None for outer in roots for child in outer.children for one in child.walk()
+    }:
         for value in vars(inside.options).values() if inside.options is not None else ():
             if isinstance(value, Path) and value.exists():
                 loads[str(value)] = loads.get(str(value), 0) + instances

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["Presence"]
+    from collections.abc import Callable, Sequence
 
 
 class Presence(threading.Event):
@@ -19,6 +17,7 @@ class Presence(threading.Event):
             or waits until it is back.
         changed: Called, without a lock, by a thread that has changed any of this while no batch runs.
         ends: Called when a batch is left behind that runs there: each lets it end.
+        entries: Gives the entries of the batch that it runs; none for a request that its caller runs.
     """
 
     def __init__(self) -> None:
@@ -26,3 +25,4 @@ class Presence(threading.Event):
         self.away: set[object] = set()
         self.changed: Callable[[], object] = bool
         self.ends: list[Callable[[], object]] = []
+        self.entries: Callable[[], Sequence[Any]] = tuple

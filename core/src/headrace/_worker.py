@@ -13,35 +13,20 @@ import socket
 import struct
 import threading
 import warnings
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import ExitStack, suppress
 from logging.handlers import QueueHandler
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Shared
-from headrace._build.batch_end import BatchEnd
 from headrace._build.channel import Channel, UnreadableError, pickled
-from headrace._build.elements import ElementBuilder
-from headrace._build.parcels import Changes, apart, changes, together, unpacked, without_copies
-from headrace._build.parts import Parts
+from headrace._build.parcels import Changes, apart, changes, together, without_copies
 from headrace._build.spawn import end_with_parent
-from headrace._build.word import At, Commons
-from headrace._describe import describe_element
-from headrace._plan.element import NodePlan, PipelinePlan
-from headrace._plan.graph import needed_keys
-from headrace._plan.word import OPTIONAL, PlannedWord, keys_named
 from headrace._portable import error_text, portable
-from headrace._registry import run_imports
 from headrace.errors import ContractError, HeadraceError, InputError, SetupError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
-    from headrace._plan.element import Element
-    from headrace._scheduling.scheduler import Scheduler
+    from headrace._build.elsewhere import BuiltElsewhere
     from headrace.keys import Request
-
-__all__ = ["main"]
 
 _LENGTH = struct.Struct("<Q")
 
@@ -59,12 +44,8 @@ def main(files: tuple[int, int, int, int], parent: int) -> None:
     teller = _Teller(socket.socket(fileno=files[3]))
     end_with_parent(parent, teller.wait_for_end)
     channel = Channel(socket.socket(fileno=files[0]), files[1], files[2])
-    parts = Parts()
-    with suppress(EOFError):
-        try:
-            _serve(channel, teller, parts)
-        finally:
-            parts.close()
+    with suppress(EOFError), ExitStack() as closing:
+        _serve(channel, teller, closing)
     channel.close()
     teller.end()
 
@@ -117,11 +98,13 @@ class _Teller(QueueHandler):
         warnings.showwarning = self.warn  # type: ignore[assignment]
 
 
-def _serve(channel: Channel, teller: _Teller, parts: Parts) -> None:
+def _serve(channel: Channel, teller: _Teller, closing: ExitStack) -> None:
     try:
         first = channel.receive()
         teller.begin(first["levels"])
-        backend, about = _built(first, parts)
+        backend = first["plan"].build(own_thread=False)
+        closing.callback(backend.close)
+        about = _about(backend)
     except Exception as error:
         if isinstance(error, EOFError):
             raise
@@ -157,57 +140,18 @@ def _telling(error: Exception) -> Any:
     return found if isinstance(found, HeadraceError) else SetupError(error_text(error))
 
 
-def _built(message: dict[str, Any], parts: Parts) -> tuple[Backend, dict[str, Any]]:
-    """Build the part of the expression that lives here."""
-    files = run_imports([(path, Path()) for path in message["files"]])
-    try:
-        about = unpacked(message["plan"])
-    except Exception as error:
-        raise SetupError(
-            f"something in Process is not known in another process: {error_text(error)}",
-            hint="Put it into a module, or into a file that the configuration names under `import`.",
-        ) from error
-    element, keys = about["element"], about["keys"]
-    node = None
-    if keys is not None:
-        node = NodePlan(about["node"], keys, {}, element, None, None)  # type: ignore[arg-type]
-    plan = PipelinePlan({}, [], files=files, allow_import=about["allow_import"])
-    settings = (about["threads"], lambda: False, _no_queue)
-    builder = ElementBuilder(plan, node, {}, Shared(), Commons(), set(), *settings)
-    at = replace(At.begin(parts, index=about["index"]), end=BatchEnd())
-    backend = at.end.around(builder.element(element, at), element)
-    read = _keys_read(element, builder.by_element)
-    return backend, {
-        "min": backend.min,
-        "max": backend.max,
-        "rerun": backend.rerun,
-        "all_rerun": all(_may_rerun(one, builder.by_element) for one in element.walk()),
-        "reads": needed_keys(element, builder.by_element),
-        "read_there": sorted(read),
-        "may_go": sorted(read | OPTIONAL - {"result"}),
+def _about(built: BuiltElsewhere) -> dict[str, Any]:
+    """Give what the other process is told of what was built."""
+    return {
+        "min": built.min,
+        "max": built.max,
+        "rerun": built.rerun,
+        "needs": built.needs,
+        "reads": built.reads,
+        "keys": built.keys,
         "process": os.getpid(),
-        "tree": describe_element(element, builder.by_element),
+        "tree": built.describe(),
     }
-
-
-def _keys_read(element: Element, built: dict[int, Backend]) -> set[str]:
-    """Give all keys that something here says it reads."""
-    found = {"data"}
-    for one in element.walk():
-        cls = built.get(id(one), one.cls)
-        found.update(keys_named(cls, one.options, "reads", optional=True))
-        found.update(key for _, named in one.prefixes for key in map(str, named.values()))
-    return found
-
-
-def _may_rerun(element: Element, built: dict[int, Backend]) -> bool:
-    """Tell whether a backend says ``rerun``; a word of core with others inside leaves it to them."""
-    inner = bool(element.children) and issubclass(element.cls, PlannedWord)
-    return inner or element.named is not None or built.get(id(element), element.cls).rerun
-
-
-def _no_queue(backends: list[Backend]) -> Scheduler:
-    raise SetupError("a queue stands in the process of the pipeline")
 
 
 def _run(backend: Backend, batch: list[Request]) -> list[tuple[Changes, Exception | None]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from headrace._backend import Backend, Shared
 from headrace._build.batch_end import BatchEnd
 from headrace._build.elements import ElementBuilder, reached_by_name
+from headrace._build.elsewhere import plan_of
 from headrace._build.instances import FRONT_WIDTH, instances_of
 from headrace._build.measuring import ElementTimes, Measuring, element_statistics
 from headrace._build.node_call import FrontCall, NodeCall
@@ -169,6 +170,7 @@ class Builder:
             self._threads,
             self.cancelled.is_set,
             schedule,
+            plan_of,
             measuring,
         )
 

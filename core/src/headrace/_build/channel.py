@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     Content = tuple[bytes, list[memoryview]]
     """A pickle, and the buffers that are not in it."""
 
-__all__ = ["LARGE_BYTES", "Channel", "UnreadableError", "pickled"]
-
 LARGE_BYTES = 8192
 """From this size on a buffer is copied by itself; a smaller one is part of the pickle."""
 
@@ -71,6 +69,9 @@ class Channel:
         connection: A stream socket, connected with that of the other process.
         out: Descriptor of the file that this process writes.
         into: That of the file that the other one writes.
+
+    Attributes:
+        awaits: Whether a message was sent whose answer has not been read from the socket.
     """
 
     def __init__(self, connection: socket.socket, out: int, into: int) -> None:
@@ -78,9 +79,14 @@ class Channel:
         self._out = out
         self._into = into
         self._out_bytes = 0
+        self.awaits = False
 
-    def send(self, content: Content) -> None:
+    def send(self, content: Content, *, awaits: bool = False) -> None:
         """Send what `pickled` gave.
+
+        Args:
+            content: The message.
+            awaits: Whether it has an answer.
 
         Raises:
             EOFError: The other process has gone.
@@ -95,6 +101,7 @@ class Channel:
         head += [_SIZE.pack(one.nbytes << 1 | one.readonly) for one in buffers]
         if inline:
             head.append(pickle_bytes)
+        self.awaits = awaits
         try:
             self._socket.sendall(b"".join(head))
         except OSError as error:
@@ -116,6 +123,7 @@ class Channel:
         length, count, inline = _HEAD.unpack_from(got)
         start = _HEAD.size + count * _SIZE.size
         got = self._more(got, start + length * inline)
+        self.awaits = False
         at, buffers = 0, []
         for place in range(_HEAD.size, start, _SIZE.size):
             (size,) = _SIZE.unpack_from(got, place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, InitContext, Shared, shown_progress
 from headrace._build.batch_end import BatchEnd
@@ -40,6 +40,7 @@ class ElementBuilder:
         threads: The share of one instance.
         cancelled: Tells whether the build is to be given up.
         put_queue: Puts the queue of the node before its instances.
+        plan_of: Makes the plan of a child that is built elsewhere.
         measuring: What is measured of the elements; None for nothing.
         registered: The registered instances of the pipeline, by name: while the node is built those
             that will be in service with it, then those that are.
@@ -57,6 +58,7 @@ class ElementBuilder:
     threads: int
     cancelled: Callable[[], bool]
     put_queue: Callable[[list[Backend]], Scheduler]
+    plan_of: Callable[[ElementBuilder, Element, At], Any]
     measuring: Measuring | None = None
     instances: list[Backend] = field(default_factory=list)
     instance_parts: list[Parts] = field(default_factory=list)
@@ -91,9 +93,13 @@ class ElementBuilder:
         at.end.exit(passage, element)
         return passage
 
+    def elsewhere(self, element: Element, at: At) -> Any:
+        """Plan an element for one that builds it elsewhere: a `headrace._build.elsewhere.ChildPlan`."""
+        return self.plan_of(self, element, at)
+
     # Backends.
 
-    def backend(self, element: Element, children: tuple[Backend, ...], at: At) -> Backend:
+    def backend(self, element: Element, children: tuple[Any, ...], at: At) -> Backend:
         """Make the backend that an element means, and let it begin."""
         cls = element.cls
         try:
@@ -123,13 +129,15 @@ class ElementBuilder:
         backend._start(element.options, context)
         self._inherit_range(backend, children, at)
         backend._warm()
+        if cls.builds_elsewhere:
+            at.end.exit(backend, element)
         if self.measuring is not None:
             self.measuring.add(backend, element, at.index or 0)
         if self.node is None and not cls._reentrant:
             return Guarded(at.end.around(backend))
         return backend
 
-    def _inherit_range(self, backend: Backend, children: tuple[Backend, ...], at: At) -> None:
+    def _inherit_range(self, backend: Backend, children: tuple[Any, ...], at: At) -> None:
         """Give a container that says nothing of its range that of what is inside."""
         stated = vars(backend).keys() & {"min", "max"} or states_range(type(backend))
         if children and not stated:
@@ -147,7 +155,7 @@ class ElementBuilder:
     def _context(
         self,
         element: Element,
-        children: tuple[Backend, ...],
+        children: tuple[Any, ...],
         at: At,
         at_batch_end: Callable[[Callable[[], object]], None],
     ) -> InitContext:

@@ -116,7 +116,7 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     thread = None
     if isinstance(backend, InThread):
         thread, backend = backend.thread, backend.child
-        backend._whole = True
+    backend._whole = True
     return Instance(
         index, backend, least=low, most=high, device=device_of(keys, index), thread=thread
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace._backend import Backend
 from headrace._build.channel import LARGE_BYTES
 from headrace._function import FunctionBackend, of_function
-from headrace._registry.backends import as_backend
+from headrace._registry.backends import as_backend, source_of
 
 if TYPE_CHECKING:
     from headrace.keys import Request
@@ -20,15 +20,6 @@ CLOSE_S = 10.0
 """Seconds that what is in the process has to close itself, before the process is killed."""
 
 # Elements. A class that was made of another one, or of a function, is sent as what it was made of.
-
-
-def source_of(cls: type[Backend]) -> Any:
-    """Give the function or the plain class of which a backend was made; itself if of none."""
-    if issubclass(cls, FunctionBackend) and "function" in vars(cls):
-        return cls.function
-    plain = cls.__bases__[0]
-    made = len(cls.__bases__) == 2 and cls.__bases__[1] is Backend and as_backend(plain) is cls
-    return plain if made else cls
 
 
 class _Pickler(pickle.Pickler):

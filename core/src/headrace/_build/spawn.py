@@ -16,8 +16,6 @@ from headrace.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["end_with_parent", "memory_file", "spawn", "wait_for_end"]
-
 
 def memory_file() -> int:
     """Open a file in memory that has no name; give its descriptor."""

@@ -53,7 +53,10 @@ class Building(Protocol):
     def child(self, element: Element, at: At) -> Backend:
         """Build an element for one that will call it."""
 
-    def backend(self, element: Element, children: tuple[Backend, ...], at: At) -> Backend:
+    def elsewhere(self, element: Element, at: At) -> Any:
+        """Plan an element for one that builds it elsewhere."""
+
+    def backend(self, element: Element, children: tuple[Any, ...], at: At) -> Backend:
         """Make the backend that an element means, and let it begin."""
 
     def bound(self, element: Element, at: At) -> Backend:
@@ -94,7 +97,8 @@ class Word(PlannedWord):
         """
         if element.named is not None:
             return building.bound(element, at)
-        children = tuple([building.child(child, at) for child in element.children])
+        prepared = building.elsewhere if element.cls.builds_elsewhere else building.child
+        children = tuple([prepared(child, at) for child in element.children])
         return building.backend(element, children, at)
 
     def _prepare(self, building: Building, element: Element, at: At) -> None:

@@ -126,11 +126,16 @@ def _computing(root: Element, *, threads: bool = True) -> Iterator[Element]:
 
     Args:
         root: Where to begin.
-        threads: Whether to look into ``BackgroundThread`` as well.
+        threads: Whether to look into ``BackgroundThread`` and ``Process`` as well.
     """
-    for element in root.walk(lambda one: threads or not planned_word(one.cls)._threaded):
+    for element in root.walk(lambda one: threads or not _elsewhere(one)):
         if element.named is None and not element.children and element.spec.distribution != _CORE:
             yield element
+
+
+def _elsewhere(element: Element) -> bool:
+    """Tell whether what stands in an element has a thread or a process of its own."""
+    return planned_word(element.cls)._threaded or element.cls.builds_elsewhere
 
 
 def _runs_a_file(element: Element) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace._backend import Backend
 from headrace._plan.scope import Bracket, Scope, prefix_values
-from headrace._registry.backends import load
+from headrace._registry.backends import load, source_of
 from headrace._registry.discovery import CORE_BACKENDS
 from headrace.keys import BOX, COLOR, DATA, RESERVED
 
@@ -32,7 +32,6 @@ class PlannedWord(Backend):
         _wiring: Whether it only puts others together, and runs nothing when it is called.
         _joins: Whether one directly in another one, without prefix, is the same as its children.
         _threaded: Whether all that stands inside runs in a thread of its own already.
-        _own_process: Whether all that stands inside lives in a process of its own.
         _gathers: Whether calls of it wait in the queue of a node.
         _walks: Whether calls of it walk through the graph of nodes.
         _reaches_out: Whether it uses something of the pipeline that no other process has.
@@ -46,7 +45,6 @@ class PlannedWord(Backend):
     _wiring: ClassVar[bool] = False
     _joins: ClassVar[bool] = False
     _threaded: ClassVar[bool] = False
-    _own_process: ClassVar[bool] = False
     _gathers: ClassVar[bool] = False
     _walks: ClassVar[bool] = False
     _reaches_out: ClassVar[bool] = False
@@ -80,7 +78,7 @@ class PlannedWord(Backend):
             ``use.element``, which is given its ``phases``, or another one that it only stands for.
         """
         element, good = use.element, True
-        wraps = use.scope.wraps and not cls._threaded
+        wraps = use.scope.wraps and not (cls._threaded or element.cls.builds_elsewhere)
         for phase in use.bracket.phases:
             row = []
             for call in phase:
@@ -103,7 +101,7 @@ class PlannedWord(Backend):
     @classmethod
     def _check(cls, use: Use) -> bool:
         """Check where an element stands, or a name for one, once it is planned; report it if wrong."""
-        return True
+        return not use.element.cls.builds_elsewhere or _stands_alone(use)
 
     @classmethod
     def _check_unused(cls, use: Use, name: str) -> None:
@@ -226,6 +224,26 @@ def check_used(planning: Planning, names: Iterable[Named], scope: Scope) -> None
         planned_word(element.cls)._check_unused(use, named.name)
 
 
+def _stands_alone(use: Use) -> bool:
+    """Check that all is there that stands in a container which builds elsewhere; report what is not."""
+    inside = [one for child in use.element.children for one in child.walk()]
+    own = {id(one) for one in inside}
+    for one in inside:
+        named, hint = one.named, None
+        outer = named is not None and (named.registered or id(named.element) not in own)
+        if outer or planned_word(one.cls)._reaches_out:
+            why = "it reaches for something of the pipeline, which another process does not have"
+        elif getattr(source_of(one.cls), "__module__", None) == "__main__":
+            why = "it is registered by the program itself, which another process does not run"
+            hint = "Put it into a file, and name that under `import`."
+        else:
+            continue
+        message = f"{one.name} cannot stand in {use.element.name}: {why}"
+        use.planning.add("elsewhere", message, one.call, use.scope, hint=hint)
+        return False
+    return True
+
+
 def called(element: Element) -> Element:
     """Follow names, and words that only put others together, to what is called in the end."""
     while True:
@@ -249,7 +267,12 @@ def why_not_callable(element: Element) -> str | None:
 
 def needs_thread(element: Element) -> bool:
     """Tell whether a backend below owns its thread and stands in no thread or process of its own."""
-    return any(one.cls.owns_thread and _runs_here(one) for one in element.walk(_runs_here))
+    return any(one.cls.owns_thread and _runs_here(one) for one in element.walk(_runs_inside))
+
+
+def _runs_inside(element: Element) -> bool:
+    """Tell whether what stands in an element runs in the thread that runs what that stands in."""
+    return _runs_here(element) and not element.cls.builds_elsewhere
 
 
 def _runs_here(element: Element) -> bool:

@@ -114,6 +114,18 @@ def of_callable(function: Any, *, batched: bool) -> type[Backend]:
     return of_function(function, batched=batched)
 
 
+def source_of(cls: type[Backend]) -> Any:
+    """Give the function or the plain class of which a backend was made; itself if of none."""
+    from headrace._backend import Backend
+    from headrace._function import FunctionBackend
+
+    if issubclass(cls, FunctionBackend) and "function" in vars(cls):
+        return cls.function
+    plain = cls.__bases__[0]
+    made = len(cls.__bases__) == 2 and cls.__bases__[1] is Backend and _made.get(plain) is cls
+    return plain if made else cls
+
+
 # What can be seen of a class without running it.
 
 
@@ -122,8 +134,8 @@ def _check_class(cls: type[Any]) -> None:
 
     Raises:
         PluginError: It has no ``forward``; a method is asynchronous or a generator; or one of
-            ``reads``, ``writes``, ``takes``, ``phases`` and ``prefixes`` is of a wrong kind. It names
-            the class and all that is wrong.
+            ``reads``, ``writes``, ``takes``, ``phases``, ``prefixes`` and ``builds_elsewhere`` is of a
+            wrong kind. It names the class and all that is wrong.
     """
     wrong = [*_wrong_methods(cls), *_wrong_words(cls)]
     if wrong:
@@ -160,6 +172,13 @@ def _wrong_words(cls: type[Any]) -> Iterator[str]:
         yield f"takes is {_shown(cls.takes)}, neither a number of children nor (least, most or None)"
     if not _is_count(getattr(cls, "phases", 1), 1):
         yield f"phases is {_shown(cls.phases)}, not a number of at least 1"
+    elsewhere = getattr(cls, "builds_elsewhere", False)
+    if not isinstance(elsewhere, bool):
+        yield f"builds_elsewhere is {_shown(elsewhere)}, not True or False"
+    elif elsewhere and getattr(cls, "takes", 0) == 0:
+        yield "builds_elsewhere is True and it takes no children: write takes = 1"
+    elif elsewhere and getattr(cls, "forward_with_dep", None) is not None:
+        yield "builds_elsewhere is True and it has forward_with_dep, whose dependency is built here"
 
 
 def _has_forward(cls: type[Any]) -> bool:

@@ -129,7 +129,7 @@ class Claiming(SchedulerBase):
             self._give_back_counted(instance, code)
             self._lead(instance, idle)
             return
-        if not instance.living:
+        if not instance.living or (instance.lost is not None and instance.lost.away):
             lets = errands.run if holds_a_lock() else errand
             lets(self._give_back_counted, instance, code)
             lets(self._dispatch_after, instance, idle)

@@ -247,6 +247,8 @@ class Instance(Counts):
         self.since = time.perf_counter()
         self.limits: Limits
         self.lost = backend._lost
+        if self.lost is not None:
+            self.lost.entries = lambda: self.entries or ()
         self.away = False
         self.retired: Signal | None = None
 

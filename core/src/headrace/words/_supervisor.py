@@ -22,6 +22,7 @@ from headrace._build.parcels import CLOSE_S
 from headrace._build.spawn import memory_file, spawn, wait_for_end
 from headrace._build.word import LOOK_S
 from headrace._portable import error_text
+from headrace._scheduling.calls import errand
 from headrace.errors import InstanceLostError, SetupError
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
     from headrace._build.channel import Content
     from headrace._presence import Presence
-
-__all__ = ["Child", "Restarts", "Supervisor", "how_ended"]
 
 _log = logging.getLogger("headrace.process")
 
@@ -186,6 +185,7 @@ class Supervisor:
         first: What each new process is told first, pickled.
         restarts: How often it is started again.
         presence: Is told while there is no process, and when there will be none any more.
+        changed: Called when a process lives, or none is started any more.
     """
 
     def __init__(
@@ -194,10 +194,12 @@ class Supervisor:
         first: Content,
         restarts: Restarts,
         presence: Presence,
+        changed: Callable[[], object],
     ) -> None:
         self._first = first
         self._restarts = restarts
         self._presence = presence
+        self._told = changed
         self._changed = threading.Condition()
         self._child: Child | None = None
         self._starting: Child | None = None
@@ -207,18 +209,32 @@ class Supervisor:
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
+    @property
+    def lives(self) -> bool:
+        """Whether there is a process in which X is built."""
+        return self._child is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether no process is started any more."""
+        return self._failure is not None or self._closing
+
     def start(self, cancelled: Callable[[], bool]) -> Child:
         """Start the first process, and wait until X is built there.
 
         Raises:
             SetupError: It could not be built, the process ended, or the build was given up.
         """
-        self._thread.start()
-        with self._changed:
-            while self._child is None and self._failure is None:
-                self._changed.wait(LOOK_S)
-                if cancelled():
-                    self._failure = SetupError("the build was given up")
+        try:
+            errand(self._thread.start)
+            with self._changed:
+                while self._child is None and self._failure is None:
+                    self._changed.wait(LOOK_S)
+                    if cancelled():
+                        self._failure = SetupError("the build was given up")
+        except BaseException:
+            self.kill()
+            raise
         if self._failure is not None:
             self.close()
             raise self._failure
@@ -297,6 +313,7 @@ class Supervisor:
             if again:
                 self._presence.away.discard(self)
                 self._presence.changed()
+                self._told()
 
         with self._changed:
             self._starting = child
@@ -330,6 +347,7 @@ class Supervisor:
             if pause_s is None:
                 self._presence.set()
             self._presence.changed()
+            self._told()
             _log.warning(
                 "%s: %s; %s",
                 self._thread.name,

@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import logging
-import time
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.channel import UnreadableError, pickled
-from headrace._build.parcels import (
-    Changes,
-    apart,
-    apply,
-    packed,
-    source_of,
-    together,
-    without_copies,
-)
+from headrace._build.channel import pickled
 from headrace._build.word import Word
 from headrace._options import Options as _Options
-from headrace._plan.word import keys_named, planned_word
-from headrace._portable import error_text
+from headrace._plan.word import keys_named
 from headrace._presence import Presence
-from headrace._scheduling.entry import claimed
-from headrace._scheduling.threads import entries_running_here
-from headrace.errors import BackendError, ContractError, InputError, InstanceLostError, SetupError
+from headrace.errors import InstanceLostError
+from headrace.words._exchange import Exchange, taken_back
+from headrace.words._siblings import Siblings
 from headrace.words._supervisor import Restarts, Supervisor, how_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from headrace._backend import Backend, InitContext
-    from headrace._build.channel import Content
     from headrace._build.word import At, Building
     from headrace._checked import Outcomes
     from headrace._plan.element import Element
-    from headrace._plan.word import Needs, Use
-    from headrace._scheduling.entry import Entry
+    from headrace._plan.word import Needs
     from headrace.keys import Request
+    from headrace.words._exchange import Entries
     from headrace.words._supervisor import Child
 
 __all__ = ["Process"]
@@ -46,16 +36,14 @@ __all__ = ["Process"]
 _ENDING_S = 1.0
 """How long a process has that has closed its end, before it is killed."""
 
-_EVERYWHERE = "Put it into a module, or into a file that the configuration names under `import`."
-
 
 class Process(Word):
     """Let X live in a process of its own: ``Process[X]``.
 
-    As `BackgroundThread`, but X has an interpreter, an interpreter lock and a memory of its own: for
-    Python code that computes and holds the lock, for a library that several instances cannot share in
-    one process, for one that may crash or hang. ``init``, every ``forward`` and ``close`` of X happen
-    in the main thread there.
+    X has an interpreter, an interpreter lock and a memory of its own: for Python code that computes and
+    holds the lock, for a library that several instances cannot share in one process, for one that may
+    crash or hang. ``init``, every ``forward`` and ``close`` of X happen in the main thread there;
+    whichever thread has the batch here sends it and waits for the answer.
 
     A copy of the keys that X reads goes there, and what X wrote comes back; large arrays and ``bytes``
     through shared memory. What X changes in place without writing it to a key, changes in its copy alone.
@@ -64,8 +52,9 @@ class Process(Word):
     module, or of a file that the configuration imports. Log records and warnings of X arrive here.
 
     When the process dies, its batch fails with InstanceLostError, or, if all that stands inside says
-    ``rerun``, each of its items runs once more, alone. The process is started again, after growing
-    pauses; when it has died more than ``restart_limit`` times within a minute, the instance is lost.
+    ``rerun``, each of its items runs once more, alone, in the process of another instance that has
+    nothing to do, or in the next of its own. The process is started again, after growing pauses; when it
+    has died more than ``restart_limit`` times within a minute, the instance is lost.
 
     Reads:
         What X reads.
@@ -99,32 +88,7 @@ class Process(Word):
         )
 
     takes = 1
-    _threaded = True
-    _own_process = True
-
-    @classmethod
-    def _check(cls, use: Use) -> bool:
-        """Check that all that stands inside is there; report what is not."""
-        children = use.element.children
-        inside = list(children[0].walk()) if children else []
-        own = {id(one) for one in inside}
-        for one in inside:
-            named, hint = one.named, None
-            if (
-                named is not None and (named.registered or id(named.element) not in own)
-            ) or planned_word(one.cls)._reaches_out:
-                why = (
-                    "it reaches for something of the pipeline, which another process does not have"
-                )
-            elif getattr(source_of(one.cls), "__module__", None) == "__main__":
-                why = "it is registered by the program itself, which another process does not run"
-                hint = "Put it into a file, and name that under `import`."
-            else:
-                continue
-            message = f"{one.name} cannot stand in {use.element.name}: {why}"
-            use.planning.add("process", message, one.call, use.scope, hint=hint)
-            return False
-        return True
+    builds_elsewhere = True
 
     @classmethod
     def _needs(
@@ -135,19 +99,9 @@ class Process(Word):
             return inner(element.children[0])
         return dict.fromkeys(keys_named(built, None, "reads"), element.name)
 
-    @classmethod
-    def _build(cls, building: Building, element: Element, at: At) -> Backend:
-        """Build it in a thread that talks with the process."""
-        return building.in_thread(
-            element, element, lambda one, inside: building.backend(one, (), inside), at
-        )
-
     def _prepare(self, building: Building, element: Element, at: At) -> None:
-        """Take note of what is to live there."""
-        self._inside = element.children[0]
-        self._keys = building.node.keys if building.node is not None else None
-        self._files = [path for path, _ in building.plan.files]
-        self._threads = building.threads
+        """Take note of which of the node's words this is."""
+        self._word = id(element)
 
     def init(self, options: Options, context: InitContext) -> None:
         """Start the process, build X there, and take over its range.
@@ -155,38 +109,32 @@ class Process(Word):
         Raises:
             SetupError: It could not be built, or the process ended.
         """
-        about = {
-            "node": context.node_name,
-            "keys": self._keys,
-            "index": context.instance_index,
-            "element": self._inside,
-            "threads": self._threads,
-            "allow_import": context.allow_import,
-        }
-        try:
-            plan = packed(about)
-        except Exception as error:
-            raise SetupError(
-                f"what stands in Process cannot be sent to another process: {error_text(error)}",
-                hint="Let its classes and functions be importable: put them into a module, or into a "
-                "file that the configuration names under `import`.",
-            ) from error
-        first = {"files": self._files, "plan": plan, "levels": _levels()}
-        self._kill_after_s = None if options.kill_after_ms is None else options.kill_after_ms / 1000
-        presence = self._lost or Presence()
-        self._supervisor = Supervisor(
-            f"headrace-{context.node_name}-{context.instance_index}-process",
-            pickled(first),
-            Restarts(options.restart_limit),
-            presence,
+        (plan,) = context.children
+        self.exchanging = threading.Lock()
+        self._siblings: Siblings[Process] = context.shared.get_or_create(
+            ("headrace.process", self._word), Siblings
         )
-        presence.ends.append(self._supervisor.kill)
-        self._child = self._supervisor.start(context.cancelled)
-        built = self._child.about
-        self.min, self.max, self.rerun = built["min"], built["max"], built["rerun"]  # type: ignore[misc]
-        self.reads = built["reads"]
-        self._read_there, self._may_go = set(built["read_there"]), tuple(built["may_go"])
-        self._all_rerun = built["all_rerun"]
+        self.supervisor = Supervisor(
+            f"headrace-{context.node_name}-{context.instance_index}-process",
+            pickled({"plan": plan, "levels": _levels()}),
+            Restarts(options.restart_limit),
+            self._lost or Presence(),
+            self._siblings.look,
+        )
+        self._child = self.supervisor.start(context.cancelled)
+        self._ends().append(self.supervisor.kill)
+        self._take(self._child.about, options)
+        self._siblings.members.append(self)
+
+    def _take(self, about: dict[str, Any], options: Options) -> None:
+        """Take over what the process has told of what was built there."""
+        self.min, self.max, self.rerun = about["min"], about["max"], about["rerun"]  # type: ignore[misc]
+        self.reads = about["needs"]
+        kill_after_s = None if options.kill_after_ms is None else options.kill_after_ms / 1000
+        self._exchange = Exchange(about["keys"], about["reads"], kill_after_s)
+
+    def _ends(self) -> list[Callable[[], object]]:
+        return [] if self._lost is None else self._lost.ends
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run X on the batch in its process; where that dies, each item once more if it may.
@@ -194,24 +142,41 @@ class Process(Word):
         Raises:
             InstanceLostError: The process has died.
         """
+        entries = self._entries()
         try:
-            return self._run(batch)
+            with self.exchanging:
+                return self.run(batch, entries)
         except InstanceLostError as error:
-            if not self._all_rerun or self.min > 1:
+            if not self.rerun or self.min > 1:
                 raise
             lost = error
+        finally:
+            self._siblings.look()
         outcomes: list[Exception | None] = []
-        entries = self._entries()
         for request in batch:
-            if not _taken_back(entries.get(id(request))):
-                outcomes.append(lost)
-                continue
-            try:
-                outcomes += self._run([request]) or [None]
-            except InstanceLostError as error:
-                lost = error
+            if taken_back(entries.get(id(request))):
+                outcomes.append(self._once_more(request, entries))
+            else:
                 outcomes.append(lost)
         return outcomes
+
+    def _once_more(self, request: Request, entries: Entries) -> Exception | None:
+        """Run one item alone, elsewhere; give its outcome."""
+        one = self._siblings.borrow(self)
+        ends, kill = self._ends(), one.supervisor.kill
+        ends.append(kill)
+        try:
+            outcome = (one.run([request], entries) or [None])[0]
+        except InstanceLostError as error:
+            return error
+        finally:
+            ends.remove(kill)
+            one.exchanging.release()
+            self._siblings.look()
+        if isinstance(outcome, InstanceLostError) and one is not self:
+            one._lose(outcome)
+            outcome.node = self._node
+        return outcome
 
     def describe(self) -> dict[str, Any]:
         """Give the number of the process, and what was built there."""
@@ -219,12 +184,22 @@ class Process(Word):
 
     def close(self) -> None:
         """Close X and end the process; one that does not end is killed."""
-        self._supervisor.close()
-        self._child.close()
+        with self.exchanging:  # an item of another instance may run there
+            self.supervisor.close()
+            self._child.close()
+        with suppress(ValueError):
+            self._siblings.members.remove(self)
+        self._siblings.look()
 
     # One batch.
 
-    def _run(self, batch: list[Request]) -> list[Exception | None] | None:
+    def _entries(self) -> Entries:
+        """Give the entries whose requests nobody touches but this, by the identity of the request."""
+        if not self._whole or self._lost is None:
+            return {}
+        return {id(entry.request): entry for entry in self._lost.entries()}
+
+    def run(self, batch: list[Request], entries: Entries) -> Outcomes:
         """Run a batch there.
 
         Raises:
@@ -232,9 +207,16 @@ class Process(Word):
         """
         child = self._living()
         try:
-            outcomes = self._asked(child, batch)
+            outcomes = self._exchange.run(child, batch, entries)
         except EOFError:
             raise self._death(child) from None
+        except TimeoutError:
+            child.kill()
+            raise self._death(child, hung=True) from None
+        except BaseException:
+            if child.channel.awaits:  # Ctrl-C: nobody will read the answer
+                child.kill()
+            raise
         for outcome in outcomes or ():
             if isinstance(outcome, InstanceLostError):
                 outcome.node = None  # raised anew here, so that the instance is known to be lost
@@ -243,7 +225,11 @@ class Process(Word):
     def _living(self) -> Child:
         """Give the process that lives, and the descriptors of one that does not back."""
         try:
-            child = self._supervisor.child()
+            child = self.supervisor.child()
+            if child.channel.awaits:  # whoever was interrupted there could not even kill it
+                child.kill()
+                child.ended.wait()
+                child = self.supervisor.child()
         except InstanceLostError as error:
             error.node = self._node  # by whom the instance is lost is known
             raise
@@ -261,114 +247,8 @@ class Process(Word):
         if not hung and child.status == -9:
             hint = "The system kills so what takes more memory than there is."
         killed = ", killed for running on after the deadlines" if hung else ""
-        return InstanceLostError(
-            f"its process has died {how_ended(child.status)}{killed}", hint=hint, node=self._node
-        )
-
-    def _asked(self, child: Child, batch: list[Request]) -> list[Exception | None] | None:
-        """Send a batch, wait for the answers, and do what they say to the requests."""
-        wanted = [{key: one[key] for key in self._may_go if key in one} for one in batch]
-        errors: list[Exception | None] = [None] * len(batch)
-        answers: Iterable[tuple[Changes, Exception | None]] | None = None
-        try:
-            content = pickled(("batch", [without_copies(one) for one in wanted]))
-        except Exception:  # noqa: BLE001 - whatever the values raise; which of them, is found out below
-            content = None
-        if content is not None:
-            answers = self._answers(child, content, batch)
-        if answers is None:
-            parcels = [self._parcel(one, place, errors) for place, one in enumerate(wanted)]
-            alive = [parcel for parcel in parcels if parcel is not None]
-            answers = self._answers(child, pickled(("apart", alive)), batch) if alive else ()
-        given = iter(answers or ())
-        entries = self._entries()
-        for place, request in enumerate(batch):
-            if errors[place] is None:
-                found, errors[place] = next(given)
-                if _taken_back(entries.get(id(request))):
-                    apply(found, request)
-        return errors if any(errors) else None
-
-    def _entries(self) -> dict[int, Entry]:
-        """Give the entries whose requests nobody touches but this, by the identity of the request."""
-        entries = entries_running_here() if self._whole else ()
-        return {id(entry.request): entry for entry in entries}
-
-    def _answers(
-        self, child: Child, content: Content, batch: list[Request]
-    ) -> Iterable[tuple[Changes, Exception | None]] | None:
-        """Send a batch and wait for what has become of it; None when it could not be read there."""
-        child.channel.send(content)
-        entries = self._entries()
-        for request in batch:
-            entry = entries.get(id(request))
-            if entry is not None and entry.lent is None:
-                entry.lent = [None]  # its owner may go away with it from now on: there is a copy
-        try:
-            kind, heard, answers = child.channel.receive(self._patience_s())
-        except TimeoutError:
-            child.kill()
-            raise self._death(child, hung=True) from None
-        except UnreadableError:
-            child.channel.send(pickled(("again", None)))
-            kind, heard, answers = child.channel.receive()
-        child.wait_heard(heard)
-        if kind == "apart":
-            return map(_remade, answers)
-        return None if kind == "unread" else answers
-
-    def _patience_s(self) -> float | None:
-        """Give how long to wait for an answer before the process is killed; None for ever."""
-        if self._kill_after_s is None:
-            return None
-        deadlines = [entry.deadline for entry in entries_running_here()]
-        ends = [at for at in deadlines if at is not None]
-        if not ends or len(ends) < len(deadlines):
-            return None
-        return max(max(ends) + self._kill_after_s - time.monotonic(), 0.001)
-
-    def _parcel(
-        self, values: dict[str, Any], place: int, errors: list[Exception | None]
-    ) -> dict[str, bytes] | None:
-        """Give each value by itself, without those that cannot be copied and that nobody reads there."""
-        good, bad = apart(values)
-        for key, error in bad.items():
-            if key in self._read_there:
-                failure = errors[place] = InputError(
-                    f"it cannot be sent to another process: {error_text(error)}",
-                    key=key,
-                    expected="something that pickle takes",
-                    got=type(values[key]).__name__,
-                )
-                failure.__cause__ = error
-                return None
-        return good
-
-
-def _taken_back(entry: Entry | None) -> bool:
-    """Take a request back that was lent to its owner; False when that has gone away with it."""
-    if entry is not None and entry.lent is not None:
-        if not claimed(entry.lent):
-            return False
-        entry.lent = None
-    return True
-
-
-def _remade(answer: tuple[dict[str, str], dict[str, bytes], list[str], bytes]) -> Any:
-    """Give what has become of a request, of which each value was sent by itself."""
-    same, parts, gone, outcome = answer
-    good, bad = together(parts)
-    if bad:
-        key, error = next(iter(bad.items()))
-        failure = ContractError(
-            f"what it wrote to {key!r} is unknown outside of its process: {error_text(error)}",
-            hint=_EVERYWHERE,
-        )
-        return Changes({}, {}, []), failure
-    found, unknown = together({"outcome": outcome})
-    for error in unknown.values():
-        found["outcome"] = BackendError(f"its error is unknown here: {error_text(error)}")
-    return Changes(same, good, gone), found["outcome"]
+        what = f"its process has died {how_ended(child.status)}{killed}"
+        return InstanceLostError(what, hint=hint, node=self._node, instance=self._index)
 
 
 def _levels() -> dict[str, int]:

@@ -55,14 +55,14 @@ def resolves(subject: Subject) -> None:
 def attributes(subject: Subject) -> None:
     """The attributes of the class are what planners read before anything is built.
 
-    `min` is an int of at least 1, `max` None or an int of at least `min`; `owns_thread` and `rerun`
-    are bools; `reads` and `writes` are tuples of keys, of `"{option}"` for options that exist, or a
+    `min` is an int of at least 1, `max` None or an int of at least `min`; `owns_thread`, `rerun` and
+    `builds_elsewhere` are bools; `reads` and `writes` are tuples of keys, of `"{option}"` for options that exist, or a
     TypedDict; `takes` is a number or `(least, most)`, `phases` at least 1, `prefixes` a tuple of
     texts; a backend without children has `forward`, and can be made without arguments.
     """
     cls = subject.cls
     _check_range(cls.min, cls.max)
-    for name in ("owns_thread", "rerun"):
+    for name in ("owns_thread", "rerun", "builds_elsewhere"):
         if not isinstance(getattr(cls, name), bool):
             raise Broken(f"{name} is {getattr(cls, name)!r}, not True or False")
     for name in ("reads", "writes"):

@@ -1,0 +1,206 @@
+"""Plans of children that are built in another place: what a class with ``builds_elsewhere`` is given.
+
+A plan is picklable, says what is known before anything is built, and builds the child where it is asked
+to: in another process, on another machine, or here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace._backend import Shared
+from headrace._build.batch_end import BatchEnd
+from headrace._build.elements import ElementBuilder
+from headrace._build.parcels import packed, unpacked
+from headrace._build.parts import Parts
+from headrace._build.standing import Standing
+from headrace._build.word import At, Commons
+from headrace._describe import describe_element
+from headrace._plan.element import NodePlan, PipelinePlan
+from headrace._plan.graph import needed_keys
+from headrace._plan.word import OPTIONAL, PlannedWord, give_threads, keys_named
+from headrace._portable import error_text
+from headrace._registry import run_imports
+from headrace.errors import SetupError
+
+if TYPE_CHECKING:
+    from headrace._backend import Backend
+    from headrace._checked import Outcomes
+    from headrace._plan.element import Element
+    from headrace._scheduling.scheduler import Scheduler
+    from headrace.keys import Request
+
+
+class ChildPlan:
+    """One child of a container that says ``builds_elsewhere``: what it is, and how it is built.
+
+    It can be pickled, and made again without importing anything but `headrace`.
+
+    Attributes:
+        name: The child's name, as written.
+        expression: The child with all that stands in it.
+        min, max: Its range in weights as the classes tell it, both included; ``max`` None for
+            unbounded. What is built may have another one.
+        reads, writes: The keys of a request that something inside says it reads, and writes.
+        keys: The keys that have to go there, where a request has them: those in ``reads``, and the
+            reserved ones that may be missing (``request_size``, ``context``, ``request_id``, ...).
+    """
+
+    def __init__(self, element: Element, files: tuple[str, ...], content: bytes) -> None:
+        self.name = element.name
+        self.expression = str(element.call)
+        self.min, self.max = element.range
+        self.reads = tuple(sorted(_keys(element, {}, "reads")))
+        self.writes = tuple(sorted(_keys(element, {}, "writes")))
+        self.keys = _going(self.reads)
+        self._files = files
+        self._content = content
+
+    def __repr__(self) -> str:
+        return f"<plan of {self.expression}>"
+
+    def _label(self) -> str:
+        return self.name
+
+    def build(self, *, own_thread: bool = True) -> BuiltElsewhere:
+        """Build the child in this process.
+
+        First the files run that the configuration imports. Environment variables and relative paths
+        mean what they mean here.
+
+        Args:
+            own_thread: Whether a backend that owns its thread gets one. False where the calling thread
+                will make all calls of what is built, and close it: then that thread is its own.
+
+        Raises:
+            SetupError: It could not be built; what was built of it is closed again.
+            PluginError: A plugin, a library or an imported file is missing here, or raised.
+        """
+        files = run_imports([(path, Path()) for path in self._files])
+        try:
+            about = unpacked(self._content)
+        except Exception as error:
+            raise SetupError(
+                f"something in {self.expression} is not known here: {error_text(error)}",
+                hint="Put it into a module, or into a file that the configuration names under `import`.",
+            ) from error
+        element, keys = about["element"], about["keys"]
+        if not own_thread:
+            element.own_thread = False
+        else:
+            give_threads(element)
+        node = None
+        if keys is not None:
+            node = NodePlan(about["node"], keys, {}, element, None, None)  # type: ignore[arg-type]
+        plan = PipelinePlan({}, [], files=files, allow_import=about["allow_import"])
+        parts, shared = Parts(), Shared()
+        parts.add(shared)
+        builder = ElementBuilder(
+            plan,
+            node,
+            {},
+            shared,
+            Commons(),
+            set(),
+            about["threads"],
+            lambda: False,
+            _no_queue,
+            plan_of,
+        )
+        try:
+            at = replace(At.begin(parts, index=about["index"]), end=BatchEnd())
+            child = at.end.around(builder.element(element, at), element)
+        except BaseException:
+            parts.close()
+            raise
+        return BuiltElsewhere(child, element, builder.by_element, parts)
+
+
+def plan_of(builder: ElementBuilder, element: Element, at: At) -> ChildPlan:
+    """Make the plan of a child, for the container in which it stands.
+
+    Raises:
+        SetupError: It names classes or functions that cannot be pickled.
+    """
+    plan, node = builder.plan, builder.node
+    about = {
+        "node": builder.name,
+        "keys": node.keys if node is not None else None,
+        "index": at.index or 0,
+        "element": element,
+        "threads": builder.threads,
+        "allow_import": plan.allow_import,
+    }
+    try:
+        content = packed(about)
+    except Exception as error:
+        raise SetupError(
+            f"{element.call} cannot be sent to another process: {error_text(error)}",
+            node=builder.name,
+            hint="Let its classes and functions be importable: put them into a module, or into a "
+            "file that the configuration names under `import`.",
+        ) from error
+    return ChildPlan(element, tuple(path for path, _ in plan.files), content)
+
+
+class BuiltElsewhere(Standing):
+    """What a `ChildPlan` has built: it is called, ``built(batch)``, and closed with ``close()``.
+
+    Attributes:
+        min, max: Its range, as ``init`` has left it.
+        rerun: Whether all that stands inside says ``rerun``.
+        reads: The keys that something inside reads, as ``init`` has left them.
+        keys: The keys that have to go there; see `ChildPlan`.
+        needs: The keys without which a request cannot be run.
+    """
+
+    def __init__(
+        self, child: Backend, element: Element, built: dict[int, Backend], parts: Parts
+    ) -> None:
+        super().__init__(child)
+        self.rerun = all(_may_rerun(one, built) for one in element.walk())  # type: ignore[misc]
+        self.reads: tuple[str, ...] = tuple(sorted(_keys(element, built, "reads")))
+        self.keys = _going(self.reads)
+        self.needs = needed_keys(element, built)
+        self._element, self._built = element, built
+        self._parts = parts
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Run it on a batch."""
+        return self.child(batch)
+
+    def describe(self) -> dict[str, Any]:
+        """Give the tree of what was built, as in ``Pipeline.describe()``."""
+        return describe_element(self._element, self._built)
+
+    def close(self) -> None:
+        """Close all that was built, newest first; what that raises is logged. A second call does nothing."""
+        self._state = "closed"
+        self._parts.close()
+
+
+def _keys(element: Element, built: dict[int, Backend], what: str) -> set[str]:
+    """Give all keys that something in an element says it reads, or writes."""
+    found = {"data"} if what == "reads" else {"result"}
+    for one in element.walk():
+        cls = built.get(id(one), one.cls)
+        found.update(keys_named(cls, one.options, what, optional=True))
+        if what == "reads":
+            found.update(key for _, named in one.prefixes for key in map(str, named.values()))
+    return found
+
+
+def _going(reads: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted({*reads, *OPTIONAL} - {"result"}))
+
+
+def _may_rerun(element: Element, built: dict[int, Backend]) -> bool:
+    """Tell whether a backend says ``rerun``; a word of core with others inside leaves it to them."""
+    inner = bool(element.children) and issubclass(element.cls, PlannedWord)
+    return inner or element.named is not None or built.get(id(element), element.cls).rerun
+
+
+def _no_queue(backends: list[Backend]) -> Scheduler:
+    raise SetupError("a queue stands in the process of the pipeline")
