@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from filelock import FileLock
 
-from headrace._registry import registry
+from headrace._registry.registry import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -38,7 +38,7 @@ def test_every_backend_of_every_distribution_is_on_the_page():
 
 
 def test_every_option_is_on_the_page_with_its_meaning():
-    from headrace._registry import registry
+    from headrace._registry.registry import registry
 
     text = " ".join(CATALOGUE.PAGE.read_text(encoding="utf-8").split())
     for name in ("DecodeMat", "LetterBoxMat", "NMS", "OnnxTensor", "Loop"):

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from headrace._registry import registry
+from headrace._registry.registry import registry
 
 BACKENDS = """
 import headrace

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import headrace
-from headrace._registry import registry
+from headrace._registry.registry import registry
 from headrace._scheduling.node import Section
 
 FAILS_LATE_S = 60.0

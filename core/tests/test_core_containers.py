@@ -6,8 +6,8 @@ import pytest
 from pydantic import Field
 
 import headrace
-from headrace._registry import registry
 from headrace._registry.discovery import KNOWN_ELSEWHERE
+from headrace._registry.registry import registry
 from headrace.errors import (
     BackendError,
     BatchRangeError,

@@ -17,7 +17,7 @@ from headrace_testing import BackendConformance, certify
 @pytest.fixture
 def scale(monkeypatch):
     """The class in the docstring of Backend."""
-    from headrace._registry import registry
+    from headrace._registry.registry import registry
 
     monkeypatch.setattr(registry, "local", {})
     doc = inspect.getdoc(headrace.Backend)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field
 
 import headrace
-from headrace._registry import registry
+from headrace._registry.registry import registry
 from headrace.errors import ConfigError
 
 

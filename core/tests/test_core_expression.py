@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-from headrace._expression import Args, Call, Template, parse, read_expression, substitute_text
+from headrace._expression.parser import parse, read_expression
+from headrace._expression.templates import Template, substitute_text
+from headrace._expression.tree import Args, Call
 from headrace.errors import ConfigError
 
 

@@ -5,7 +5,8 @@ import pickle
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace._expression import Args, Call, parse, read_expression
+from headrace._expression.parser import parse, read_expression
+from headrace._expression.tree import Args, Call
 from headrace.errors import ConfigError
 
 ALPHABET = "ab1.-/_:$ \t\n(){}[],;=+@%~*\"'\\eué\u200b\U0001f600"

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 import headrace
-from headrace._registry import registry
+from headrace._registry.registry import registry
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace._registry import normalised_plugin, registry
+from headrace._registry.discovery import normalised_plugin
+from headrace._registry.registry import registry
 from headrace.errors import ConfigError, PluginError
 
 
@@ -370,7 +371,7 @@ def hook(event, arguments):
     if event == "open" and isinstance(arguments[0], str):
         opened.append(arguments[0])
 sys.addaudithook(hook)
-from headrace._registry import registry
+from headrace._registry.registry import registry
 records = registry.plugins()
 print(json.dumps({"opened": opened, "plugins": {r.distribution: len(r.backends) for r in records}}))
 """

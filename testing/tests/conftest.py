@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import headrace
-from headrace._registry import registry
+from headrace._registry.registry import registry
 
 
 @pytest.fixture(scope="session", autouse=True)

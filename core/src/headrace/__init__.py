@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from headrace._backend import Backend, InitContext
     from headrace._build.compose import pipe
     from headrace._explain import explain
-    from headrace._expression import parse
+    from headrace._expression.parser import parse
     from headrace._options import FilePath, Options, OutputPath
     from headrace._pipeline import Pipeline
     from headrace._pipeline_config import PipelineConfig
-    from headrace._registry import register
+    from headrace._registry.registry import register
     from headrace._storage import KVStorage
 
 __version__ = "0.1.0"
@@ -54,9 +54,9 @@ _HOME = {
     "Pipeline": "headrace._pipeline",
     "PipelineConfig": "headrace._pipeline_config",
     "explain": "headrace._explain",
-    "parse": "headrace._expression",
+    "parse": "headrace._expression.parser",
     "pipe": "headrace._build.compose",
-    "register": "headrace._registry",
+    "register": "headrace._registry.registry",
 }
 _MODULES = ("errors", "hookspecs", "keys", "plugins", "policies")
 

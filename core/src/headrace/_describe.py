@@ -10,7 +10,7 @@ from headrace._portable import error_text
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
-    from headrace._plan import Element, NodePlan
+    from headrace._plan.element import Element, NodePlan
 
 
 def plain(value: Any) -> Any:

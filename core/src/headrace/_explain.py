@@ -9,9 +9,10 @@ import headrace
 from headrace._config.nesting import with_room
 from headrace._config.problems import Problems
 from headrace._describe import describe_element, owns_thread, plain
-from headrace._expression import Call, parse
+from headrace._expression.parser import parse
+from headrace._expression.tree import Call
 from headrace._pipeline_config import PipelineConfig
-from headrace._plan import Element, NodePlan, PipelinePlan, plan_expression
+from headrace._plan.planner import plan_expression
 from headrace._plan.ranges import narrowed
 from headrace._plan.warnings import warnings_about
 from headrace._process import usable_cpus
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
-    from headrace._plan.element import ProbePlan
+    from headrace._plan.element import Element, NodePlan, PipelinePlan, ProbePlan
 
 
 def explain(

@@ -13,13 +13,15 @@ from headrace._config.nodekeys import GLOBAL_KEYS, NODE_KEYS, NODE_ONLY, key_sch
 from headrace._config.problems import Problems, key_place
 from headrace._config.shape import Shape, read_shape
 from headrace._options import TextWithBase, mapped
-from headrace._plan import PipelinePlan, plan_pipeline
+from headrace._plan.planner import plan_pipeline
 from headrace._problem import nearest
-from headrace._registry import refused, run_imports
+from headrace._registry.imports import refused, run_imports
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
+
+    from headrace._plan.element import PipelinePlan
 
 
 class PipelineConfig:

@@ -25,16 +25,18 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace._registry import BackendSpec, PluginRecord, normalised_plugin, registry
-from headrace._registry.backends import load
+from headrace._registry.backends import BackendSpec, load
 from headrace._registry.discovery import (
     CORE_BACKENDS,
     CORE_BATCH_POLICIES,
     CORE_DISPATCH_POLICIES,
     KNOWN_ELSEWHERE,
+    PluginRecord,
+    normalised_plugin,
 )
 from headrace._registry.findings import Finding, findings
 from headrace._registry.hooks import HOOK_KINDS, PROBE_METHODS, given
+from headrace._registry.registry import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -43,8 +45,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from headrace import Backend, Options, PipelineConfig
-    from headrace._plan import Element as PlannedElement
-    from headrace._plan import NodePlan
+    from headrace._plan.element import Element as PlannedElement
+    from headrace._plan.element import NodePlan
     from headrace.errors import Problem
     from headrace.keys import Request
     from headrace.policies import BatchPolicy, DispatchPolicy

@@ -22,7 +22,7 @@ from headrace._plan.element import NodePlan, PipelinePlan
 from headrace._plan.graph import needed_keys
 from headrace._plan.word import OPTIONAL, PlannedWord, give_threads, keys_named
 from headrace._portable import error_text
-from headrace._registry import run_imports
+from headrace._registry.imports import run_imports
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.nesting import MAX_DEPTH
-from headrace._expression import Call
+from headrace._expression.tree import Call
 from headrace._plan.element import Element, takes_dependency
 from headrace._plan.scope import Bracket, Scope
 from headrace._plan.word import core_word, planned_word

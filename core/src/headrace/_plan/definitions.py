@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.nesting import MAX_DEPTH
 from headrace._config.problems import Problems, key_place
-from headrace._expression import Call, read_expression
+from headrace._expression.parser import read_expression
 from headrace._expression.words import PLAIN_NAME
 from headrace._plan.scope import Layer
-from headrace._registry import registry
 from headrace._registry.hooks import definitions
+from headrace._registry.registry import registry
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from headrace._config.document import Written
+    from headrace._expression.tree import Call
 
 
 Files = tuple[tuple[str, dict[str, type[Any]]], ...]

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
-    from headrace._expression import Call
+    from headrace._expression.tree import Call
     from headrace._options import Options
-    from headrace._registry import BackendSpec
+    from headrace._registry.backends import BackendSpec
     from headrace.errors import Problem
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._config.nodekeys import NodeKeys
 from headrace._config.problems import key_place
-from headrace._expression import Call
+from headrace._expression.tree import Call
 from headrace._options import Options
 from headrace._plan.element import PolicyPlan, ProbePlan
 from headrace._plan.options import OptionsReader

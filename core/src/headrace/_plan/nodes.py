@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace._config.document import Written
 from headrace._config.nodekeys import NODE_KEYS, NodeKeys
 from headrace._config.problems import key_place
-from headrace._expression import read_expression
+from headrace._expression.parser import read_expression
 from headrace._plan.element import Element, Named, NodePlan
 from headrace._plan.named import plan_policies
 from headrace._plan.options import check_keys

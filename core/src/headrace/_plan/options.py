@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from headrace._config.document import Written
-    from headrace._expression import Call
+    from headrace._expression.tree import Call
 
 
 K = TypeVar("K", bound="Options")

@@ -18,13 +18,15 @@ from headrace._config.nodekeys import (
 )
 from headrace._config.problems import Problems, key_place
 from headrace._config.shape import misspelt_table
-from headrace._expression import Call, substitute_text
+from headrace._expression.templates import substitute_text
 from headrace._options import TextWithBase, mapped
 from headrace._plan.scope import Layer
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from headrace._expression.tree import Call
 
 
 _OWN = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS))

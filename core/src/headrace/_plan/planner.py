@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._config.nodekeys import GlobalKeys, NodeKeys
 from headrace._config.problems import Problems
 from headrace._config.shape import Shape
-from headrace._expression import Call, read_expression
+from headrace._expression.parser import read_expression
 from headrace._plan.element import Element, Named, PipelinePlan, ProbePlan
 from headrace._plan.graph import check_front, check_keys_read, check_reposts, with_calls
 from headrace._plan.links import check_links, read_links
@@ -28,6 +28,7 @@ from headrace._plan.word import core_word, give_threads
 from headrace.errors import ConfigError, SetupError
 
 if TYPE_CHECKING:
+    from headrace._expression.tree import Call
     from headrace._plan.definitions import Files
 
 

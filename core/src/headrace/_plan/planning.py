@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace._config.nodekeys import NodeKeys
     from headrace._config.problems import Problems
     from headrace._config.shape import Shape
-    from headrace._expression import Call
+    from headrace._expression.tree import Call
     from headrace._plan.parameters import Parameters
     from headrace._plan.scope import Bracket, Scope
 

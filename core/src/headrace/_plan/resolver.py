@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace._config.nesting import MAX_DEPTH
 from headrace._config.problems import SUGGESTED, key_place
-from headrace._expression import Call, read_expression
+from headrace._expression.parser import read_expression
 from headrace._plan import brackets
 from headrace._plan.definitions import MAX_ELEMENTS, Definition
 from headrace._plan.element import Element, Named
@@ -17,13 +17,15 @@ from headrace._plan.planning import Planning
 from headrace._plan.ranges import depending_range, static_range
 from headrace._plan.scope import Graft, Layer, Scope, ScopedArgs, bracket_of, plain_value
 from headrace._plan.word import Use, planned_word, why_not_callable
-from headrace._registry import BackendSpec, registry
+from headrace._registry.registry import registry
 from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._config.document import Written
+    from headrace._expression.tree import Call
     from headrace._plan.parameters import Found
+    from headrace._registry.backends import BackendSpec
 
 
 class Resolver(Planning):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._expression import Args, Call
+from headrace._expression.tree import Args, Call
 
 if TYPE_CHECKING:
     from headrace._backend import Backend

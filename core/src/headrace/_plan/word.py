@@ -19,7 +19,7 @@ from headrace.keys import BOX, COLOR, DATA, RESERVED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headrace._expression import Call
+    from headrace._expression.tree import Call
     from headrace._plan.element import Element, Named
     from headrace._plan.planning import Planning
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend, InitContext
     from headrace._checked import Outcomes
-    from headrace._expression import Call
+    from headrace._expression.tree import Call
     from headrace._plan.element import Element, Range
     from headrace._plan.ranges import Ranged
     from headrace._plan.word import Needs, Use

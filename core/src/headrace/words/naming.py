@@ -14,7 +14,7 @@ from headrace.words.ioc import Wiring
 
 if TYPE_CHECKING:
     from headrace._config.document import Written
-    from headrace._expression import Call
+    from headrace._expression.tree import Call
     from headrace._plan.element import Element
     from headrace._plan.planning import Planning
 

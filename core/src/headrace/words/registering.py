@@ -15,7 +15,7 @@ from headrace.words.ioc import Wiring
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
-    from headrace._expression import Call
+    from headrace._expression.tree import Call
     from headrace._plan.ranges import Ranged
     from headrace._plan.word import Use
     from headrace.keys import Request
