@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace_serve.limits import Limits
+    from headrace_serve.manager import ModelManager
     from headrace_serve.rest import asgi
     from headrace_serve.server import Server
 
-__all__ = ["Limits", "Server", "asgi"]
+__all__ = ["Limits", "ModelManager", "Server", "asgi"]
 
-_HOMES = {"Limits": "limits", "Server": "server", "asgi": "rest"}
+_HOMES = {"Limits": "limits", "ModelManager": "manager", "Server": "server", "asgi": "rest"}
 
 
 def __getattr__(name: str) -> Any:

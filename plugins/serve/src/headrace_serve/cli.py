@@ -79,6 +79,20 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     priority_default: Annotated[
         int, typer.Option(min=1, help="The priority of requests that say none; 1: most urgent.")
     ] = 2,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What is off else: repository (requests load and unload models) or shared-memory."
+            " May stand twice."
+        ),
+    ] = None,
+    manager: Annotated[
+        str | None,
+        typer.Option(help="package.module:object that gives pipelines by name and version."),
+    ] = None,
+    no_import: Annotated[
+        bool, typer.Option("--no-import", help="Run no code that configurations import.")
+    ] = False,
     debug_errors: Annotated[
         bool, typer.Option("--debug-errors", help="Tell clients the text of every error.")
     ] = False,
@@ -91,6 +105,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     from headrace_serve.entries import read_models
     from headrace_serve.keys import Keys
     from headrace_serve.limits import Limits
+    from headrace_serve.manager import load_manager
     from headrace_serve.server import Server
     from headrace_serve.tls import Tls
 
@@ -101,8 +116,10 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         receive_timeout_s=receive_timeout,
         max_timeout_ms=max_timeout_ms,
     )
-    if not models and models_file is None:
-        hint = "Name a configuration, or --models."
+    if manager is not None and (models or models_file is not None):
+        raise ConfigError(Problem("serve", "a --manager has all models; name no others"))
+    if not models and models_file is None and manager is None:
+        hint = "Name a configuration, --models, or --manager."
         raise ConfigError(Problem("serve", "there is no model to serve", hint=hint))
     if (tls_cert is None) != (tls_key is None) or (tls_client_ca and tls_cert is None):
         raise ConfigError(Problem("serve", "TLS needs --tls-cert and --tls-key"))
@@ -112,7 +129,12 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
 
     def read() -> dict[str, Any]:
         found = None if keys is None else Keys.load(keys)
-        return {"models": read_models(models or [], models_file), "keys": found}
+        given: Any
+        if manager is None:
+            given = read_models(models or [], models_file)
+        else:
+            given = load_manager(manager, allow_import=not no_import)
+        return {"models": given, "keys": found}
 
     server = Server(
         **read(),
@@ -123,6 +145,8 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         limits=limits,
         debug_errors=debug_errors,
         priority_default=priority_default,
+        allow=allow or (),
+        allow_import=not no_import,
     )
     if access_log:
         _print_access_log()

@@ -19,6 +19,7 @@ __all__ = [
     "DATATYPES",
     "as_bf16_bits",
     "as_json_values",
+    "check_size",
     "datatype_of",
     "from_bytes",
     "from_json",
@@ -88,14 +89,8 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> N
     elements = math.prod(shape)
     if datatype == "BYTES":
         return _elements(name, elements, data).reshape(shape)
-    dtype = DATATYPES[datatype]
-    if len(data) != elements * dtype.itemsize:
-        raise InputError(
-            f"input {name!r}",
-            expected=f"{elements * dtype.itemsize} bytes for {datatype} {list(shape)}",
-            got=f"{len(data)} bytes",
-        )
-    array = np.frombuffer(data, dtype)
+    check_size(name, datatype, shape, len(data))
+    array = np.frombuffer(data, DATATYPES[datatype])
     if datatype == "BF16":
         array = (array.astype("<u4") << 16).view("<f4")
     return array.reshape(shape)
@@ -107,6 +102,21 @@ def as_bf16_bits(array: NDArray[np.float32]) -> NDArray[np.uint16]:
     nearest = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
     made: NDArray[np.uint16] = np.where(np.isnan(array), bits >> 16 | 0x40, nearest).astype("<u2")
     return made
+
+
+def check_size(name: str, datatype: str, shape: tuple[int, ...], size: int) -> None:
+    """Check the number of bytes of a tensor; of BYTES any may be right.
+
+    Raises:
+        InputError: It is not what shape and datatype ask for.
+    """
+    expected = math.prod(shape) * DATATYPES[datatype].itemsize
+    if datatype != "BYTES" and size != expected:
+        raise InputError(
+            f"input {name!r}",
+            expected=f"{expected} bytes for {datatype} {list(shape)}",
+            got=f"{size} bytes",
+        )
 
 
 def _elements(name: str, elements: int, data: Any) -> NDArray[Any]:

@@ -125,11 +125,20 @@ def index(models: Catalogue, *, only_ready: bool = False) -> list[dict[str, str]
     """Give every version of every model with its state."""
     rows = []
     for model in models:
-        ready = model.pipe.ready
-        if ready or not only_ready:
-            state = "READY" if ready else "UNAVAILABLE"
-            reason = "" if ready else str(model.pipe.stats()["state"])
+        state, reason = _state(model)
+        if state == "READY" or not only_ready:
             rows.append(
                 {"name": model.name, "version": model.version, "state": state, "reason": reason}
             )
     return rows
+
+
+def _state(model: Model) -> tuple[str, str]:
+    """Give the state of a model and its reason; while another is built, the old one is ready."""
+    if model.ready:
+        return "READY", ""
+    if model.loading:
+        return "LOADING", ""
+    if model.unloaded:
+        return "UNLOADING" if model.reason == "unloading" else "UNAVAILABLE", model.reason
+    return "UNAVAILABLE", str(model.pipe.stats()["state"])

@@ -11,6 +11,7 @@ import pydantic
 
 import headrace
 from headrace.errors import ConfigError, Problem
+from headrace_serve.manager import ModelManager
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -70,13 +71,14 @@ class ModelEntry(_Entry):
     outputs: dict[str, OutputEntry] | None = None
 
 
-def read_entries(models: Any) -> dict[tuple[str, str], ModelEntry]:
+def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], ModelEntry]:
     """Read what `Server` and `asgi` take as models.
 
     Args:
-        models: ``{"name" or "name:version": model}``, or a list of texts ``[NAME[:VERSION]=]CONFIG``.
-            A model is the path of a configuration, a dict of one, a `headrace.PipelineConfig`, a
+        models: ``{"name" or "name:version": model}``, a list of texts ``[NAME[:VERSION]=]CONFIG``, or
+            a `headrace_serve.ModelManager`. A model is the path of a configuration, a dict of one, a `headrace.PipelineConfig`, a
             `headrace.Pipeline`, or a dict with ``config`` and what else `ModelEntry` has.
+        only: The one model that is read; None: all.
 
     Returns:
         An entry per name and version, in order.
@@ -86,7 +88,10 @@ def read_entries(models: Any) -> dict[tuple[str, str], ModelEntry]:
     """
     found: dict[tuple[str, str], ModelEntry] = {}
     problems: list[Problem] = []
-    pairs = _pairs(models)
+    if isinstance(models, ModelManager):
+        pairs = _managed(models, only)
+    else:
+        pairs = [one for one in _pairs(models) if only in (None, one[0])]
     if not pairs:
         raise ConfigError(Problem("serve", "there is no model to serve"))
     for name, version, value in pairs:
@@ -166,6 +171,16 @@ def _pairs(models: Any) -> list[tuple[str, str | None, Any]]:
         return [(*_split(name), value) for name, value in items.items()]
     listed: Iterable[Any] = models
     return [_of_text(str(one)) for one in listed]
+
+
+def _managed(manager: ModelManager, only: str | None) -> list[tuple[str, str | None, Any]]:
+    """Give name, version and pipeline of what a manager has."""
+    return [
+        (name, version, manager.pipeline(name, version))
+        for name, versions in manager.versions().items()
+        if only in (None, name)
+        for version in versions
+    ]
 
 
 def _split(name: str) -> tuple[str, str | None]:

@@ -4,6 +4,7 @@
 |---|---|---|
 | malformed request, InputError, BatchRangeError | 400 | INVALID_ARGUMENT |
 | unknown model or version | 404 | NOT_FOUND |
+| a name that is taken | 409 | ALREADY_EXISTS |
 | body too large | 413 | RESOURCE_EXHAUSTED |
 | not received in time | 408 | DEADLINE_EXCEEDED |
 | OverloadedError | 429 | RESOURCE_EXHAUSTED |
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
+    "AlreadyExistsError",
     "BodyTooLargeError",
     "ItemError",
     "NotAllowedError",
@@ -43,6 +45,7 @@ __all__ = [
     "Refusal",
     "ServeError",
     "UnauthenticatedError",
+    "UnavailableError",
     "UnknownModelError",
     "UnsupportedError",
     "refusal",
@@ -109,6 +112,18 @@ class NotAllowedError(ServeError):
     code = "not_allowed"
 
 
+class AlreadyExistsError(ServeError):
+    """There is something of this name already."""
+
+    code = "exists"
+
+
+class UnavailableError(ServeError):
+    """The server is about to end, or the model is not loaded."""
+
+    code = "closed"
+
+
 class UnsupportedError(ServeError):
     """A part of the protocol that this server does not have."""
 
@@ -158,10 +173,11 @@ _TABLE: tuple[tuple[tuple[type[BaseException], ...], int, str], ...] = (
     ((NotAllowedError,), 403, "PERMISSION_DENIED"),
     ((UnknownModelError,), 404, "NOT_FOUND"),
     ((NotReceivedError,), 408, "DEADLINE_EXCEEDED"),
+    ((AlreadyExistsError,), 409, "ALREADY_EXISTS"),
     ((BodyTooLargeError,), 413, "RESOURCE_EXHAUSTED"),
     ((OverloadedError,), 429, "RESOURCE_EXHAUSTED"),
     ((UnsupportedError,), 501, "UNIMPLEMENTED"),
-    ((ClosedError, InstanceLostError), 503, "UNAVAILABLE"),
+    ((ClosedError, InstanceLostError, UnavailableError), 503, "UNAVAILABLE"),
     ((DeadlineExceededError,), 504, "DEADLINE_EXCEEDED"),
 )
 _TOLD = (InputError, BatchRangeError, OverloadedError, DeadlineExceededError, ServeError)

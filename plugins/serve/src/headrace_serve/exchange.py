@@ -121,6 +121,14 @@ class Exchange:
         found: dict[str, str] = self.scope.get("path_params", {})
         return found
 
+    def hold(self, more: int) -> None:
+        """Take room for more bytes, until the end of the request.
+
+        Raises:
+            OverloadedError: There is none.
+        """
+        self._held = self.service.hold(self._held, more)
+
     async def body(self) -> bytes:
         """Receive the body, and decompress it.
 
@@ -135,7 +143,7 @@ class Exchange:
         length = int(told) if told.isdecimal() else 0
         if length > limit:
             raise BodyTooLargeError(f"the body has {length} bytes, the limit is {limit}")
-        self._held = self.service.hold(self._held, length)
+        self.hold(length)
         parts: list[bytes] = []
         size = 0
         more = True
@@ -148,7 +156,7 @@ class Exchange:
             if size > limit:
                 raise BodyTooLargeError(f"the body has more than {limit} bytes, the limit")
             if size > self._held:
-                self._held = self.service.hold(self._held, size - self._held)
+                self.hold(size - self._held)
             parts.append(part)
             more = message.get("more_body", False)
         self.unread = False
@@ -161,7 +169,7 @@ class Exchange:
     async def _decompressed(self, body: bytes, encoding: str, limit: int) -> bytes:
         if encoding not in _WINDOWS:
             raise InputError("content-encoding", expected="gzip, deflate", got=encoding[:40])
-        self._held = self.service.hold(self._held, limit)
+        self.hold(limit)
         try:
             if len(body) < _IN_THREAD_BYTES // 8:
                 found = _decompress(body, encoding, limit)
@@ -170,7 +178,7 @@ class Exchange:
         finally:
             self.service.release(limit)
             self._held -= limit
-        self._held = self.service.hold(self._held, len(found))
+        self.hold(len(found))
         return found
 
     async def while_connected(self, work: Coroutine[Any, Any, Any]) -> Any:

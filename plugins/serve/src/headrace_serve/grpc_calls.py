@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from headrace.errors import ClosedError, InputError
+from headrace.errors import InputError
 from headrace_serve.access_log import AccessLine
 from headrace_serve.access_log import logger as access_logger
-from headrace_serve.errors import NotReceivedError, UnknownModelError, refusal
+from headrace_serve.errors import NotReceivedError, UnavailableError, UnknownModelError, refusal
 from headrace_serve.grpc_messages import message
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Calls:
                     line.status = "CANCELLED"
                     self.end(line, request)
                     raise
-                error: Exception = ClosedError("the server is shutting down")
+                error: Exception = UnavailableError("the server is shutting down")
             except Exception as raised:  # noqa: BLE001 - every error is an answer
                 error = raised
             else:

@@ -151,6 +151,40 @@ InferBatchStatistics
   StatisticDuration compute_input 2
   StatisticDuration compute_infer 3
   StatisticDuration compute_output 4
+SystemSharedMemoryStatusRequest
+  string name 1
+SystemSharedMemoryStatusResponse
+  map SystemSharedMemoryStatusResponse.RegionStatus regions 1
+SystemSharedMemoryStatusResponse.RegionStatus
+  string name 1
+  string key 2
+  uint64 offset 3
+  uint64 byte_size 4
+SystemSharedMemoryRegisterRequest
+  string name 1
+  string key 2
+  uint64 offset 3
+  uint64 byte_size 4
+SystemSharedMemoryRegisterResponse
+SystemSharedMemoryUnregisterRequest
+  string name 1
+SystemSharedMemoryUnregisterResponse
+ModelRepositoryParameter
+  oneof parameter_choice
+  bool bool_param 1
+  int64 int64_param 2
+  string string_param 3
+  bytes bytes_param 4
+RepositoryModelLoadRequest
+  string repository_name 1
+  string model_name 2
+  map ModelRepositoryParameter parameters 3
+RepositoryModelLoadResponse
+RepositoryModelUnloadRequest
+  string repository_name 1
+  string model_name 2
+  map ModelRepositoryParameter parameters 3
+RepositoryModelUnloadResponse
 RepositoryIndexRequest
   string repository_name 1
   bool ready 2
@@ -223,7 +257,9 @@ RetryDelay
 
 _INFERENCE_METHODS: Final = (
     "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer",
-    "ModelConfig", "ModelStatistics", "RepositoryIndex",
+    "ModelConfig", "ModelStatistics", "RepositoryIndex", "RepositoryModelLoad",
+    "RepositoryModelUnload", "SystemSharedMemoryStatus", "SystemSharedMemoryRegister",
+    "SystemSharedMemoryUnregister",
 )  # fmt: skip
 
 _SCALARS: Final = (

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from headrace_serve.access_log import AccessLine
-from headrace_serve.errors import NotAllowedError, UnsupportedError
+from headrace_serve.errors import UnsupportedError
 from headrace_serve.grpc_calls import Calls, parsed, traceparent_of
 from headrace_serve.grpc_described import describing_methods
+from headrace_serve.grpc_extensions import extension_methods
 from headrace_serve.grpc_health import health_methods
 from headrace_serve.grpc_messages import message
 from headrace_serve.grpc_reflection import reflection
@@ -22,6 +23,7 @@ from headrace_serve.grpc_tensors import (
     read_request,
     write_response,
 )
+from headrace_serve.rest_tensors import place_outputs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,7 +39,6 @@ _STREAMED: Final = 64
 _STREAMED_ANSWER: Final = message("inference.ModelStreamInferResponse")
 
 _UNSUPPORTED: Final = (
-    "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
     "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
     "TraceSetting", "LogSettings",
 )  # fmt: skip
@@ -52,8 +53,7 @@ def add_services(server: Any, service: Service) -> None:
     methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(front.stream)
     for name in _UNSUPPORTED:
         methods[name] = calls.unary(name, bytes, _unsupported(name))
-    for name in ("RepositoryModelLoad", "RepositoryModelUnload"):
-        methods[name] = calls.unary(name, bytes, _not_allowed)
+    methods.update(extension_methods(service, calls))
     handlers = [
         grpc.method_handlers_generic_handler(_INFERENCE, methods),
         grpc.method_handlers_generic_handler("grpc.health.v1.Health", health_methods(service)),
@@ -80,10 +80,6 @@ def _unsupported(name: str) -> Any:
     return refuse
 
 
-async def _not_allowed(request: bytes, context: Any) -> bytes:
-    raise NotAllowedError("models are loaded when the server starts, not by requests")
-
-
 class _Front:
     """Answers the calls of inference."""
 
@@ -99,11 +95,19 @@ class _Front:
         service = self._service
         model = service.find(received.model_name, received.message.model_version)
         held = service.hold(0, received.size)
+
+        def hold(more: int) -> None:
+            nonlocal held
+            held = service.hold(held, more)
+
         try:
-            asked = read_request(received, timeout_s)
+            access = service.access(hold)
+            asked = read_request(received, timeout_s, access)
             if traceparent:
                 asked.parameters.setdefault("traceparent", traceparent)
-            return write_response(await service.infer(model, asked))
+            answer = await service.infer(model, asked)
+            place_outputs(answer, asked.places, access)
+            return write_response(answer)
         finally:
             service.release(held)
 

@@ -11,10 +11,17 @@ from headrace_serve.datatypes import DATATYPES, from_bytes, from_json
 from headrace_serve.errors import UnsupportedError, unknown_parameter
 from headrace_serve.grpc_messages import message
 from headrace_serve.messages import Answer, Asked, Tensor
-from headrace_serve.rest_tensors import UNSUPPORTED_PARAMETERS, read_shape, tensor_view
+from headrace_serve.rest_tensors import (
+    UNSUPPORTED_PARAMETERS,
+    placed_input,
+    read_shape,
+    tensor_view,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from headrace_serve.shared_memory import Access
 
 __all__ = ["RESPONSE", "Received", "as_streamed", "read_message", "read_request", "write_response"]
 
@@ -38,6 +45,7 @@ _LARGE_BYTES: Final = 64 << 10
 """From here on the copies that protobuf makes of raw tensors cost more than reading around them."""
 
 _SIZE: Final = "binary_data_size"
+_REGION: Final = "shared_memory_region"
 _RAW_INPUT: Final = 7 << 3 | 2
 _RAW_OUTPUT: Final = bytes([6 << 3 | 2])
 _STREAMED: Final = bytes([2 << 3 | 2])
@@ -111,30 +119,66 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
     return -1, place
 
 
-def read_request(received: Received, timeout_s: float | None) -> Asked:
+def read_request(received: Received, timeout_s: float | None, access: Access) -> Asked:
     """Read a request.
 
     Args:
         received: The message.
         timeout_s: Seconds to the deadline of the call, or None.
+        access: The shared memory.
 
     Raises:
         InputError, UnsupportedError: It is malformed, or asks for what is not there.
     """
     request, raw = received.message, received.raw
-    if raw and len(raw) != len(request.inputs):
-        raise InputError(
-            f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs"
-        )
-    inputs = [_tensor(one, raw[index] if raw else None) for index, one in enumerate(request.inputs)]
+    sent = [one for one in request.inputs if not _is_placed(one)] if raw else ()
+    if raw and len(raw) != len(sent):
+        raise InputError(f"raw_input_contents has {len(raw)} entries for {len(sent)} inputs")
+    left = iter(raw)
+    inputs = []
+    for one in request.inputs:
+        if _is_placed(one):
+            inputs.append(_placed(one, access))
+        else:
+            inputs.append(_tensor(one, next(left) if raw else None))
     names = []
+    places = {}
     for output in request.outputs:
-        _refuse_parameters(f"output {output.name!r}", output.parameters)
+        if output.parameters:
+            given = {name: _value(name, one) for name, one in output.parameters.items()}
+            place = access.place(f"output {output.name!r}", given)
+            if place is not None:
+                places[output.name] = place
+            _refuse_parameters(f"output {output.name!r}", given)
         if output.name in names:
             raise InputError(f"output {output.name!r} is there twice")
         names.append(output.name)
     parameters = {name: _value(name, one) for name, one in request.parameters.items()}
-    return Asked(inputs, names or None, request.id, parameters, timeout_s)
+    return Asked(inputs, names or None, request.id, parameters, timeout_s, places)
+
+
+def _is_placed(one: Any) -> bool:
+    return _REGION in one.parameters
+
+
+def _placed(one: Any, access: Access) -> Tensor:
+    """Give an input that lies in shared memory."""
+    given = {name: _value(name, value) for name, value in one.parameters.items()}
+    place: Any = access.place(f"input {one.name!r}", given)
+    _refuse_parameters(f"input {one.name!r}", given)
+    if one.HasField("contents"):
+        raise InputError(f"input {one.name!r} has contents, and a place in shared memory")
+    datatype = _datatype(one)
+    return placed_input(one.name, datatype, read_shape(one.name, list(one.shape)), place, access)
+
+
+def _datatype(one: Any) -> str:
+    name, datatype = one.name, str(one.datatype)
+    if datatype not in DATATYPES:
+        raise InputError(
+            f"datatype of input {name!r}", expected=", ".join(DATATYPES), got=repr(datatype)[:40]
+        )
+    return datatype
 
 
 def _value(name: str, parameter: Any) -> Any:
@@ -167,13 +211,10 @@ def _check_input_parameters(name: str, parameters: Any, raw: Any) -> None:
 
 
 def _tensor(one: Any, raw: bytes | None) -> Tensor:
-    name, datatype = one.name, one.datatype
+    name = one.name
     if one.parameters:
         _check_input_parameters(name, one.parameters, raw)
-    if datatype not in DATATYPES:
-        raise InputError(
-            f"datatype of input {name!r}", expected=", ".join(DATATYPES), got=repr(datatype)[:40]
-        )
+    datatype = _datatype(one)
     shape = read_shape(name, list(one.shape))
     if raw is not None:
         if one.HasField("contents"):
@@ -212,7 +253,13 @@ def write_response(answer: Answer) -> bytes:
         told = made.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         for name, value in tensor.parameters.items():
             told.parameters[name].string_param = value
-        elements = tensor_view(tensor)
+        elements: bytes | memoryview = b""
+        if tensor.placed is None:
+            elements = tensor_view(tensor)
+        else:
+            for name, value in tensor.placed.parameters.items():
+                kind = "string_param" if isinstance(value, str) else "int64_param"
+                setattr(told.parameters[name], kind, value)
         raw += (_RAW_OUTPUT, _as_varint(len(elements)), elements)
     return b"".join([made.SerializeToString(), *raw])
 

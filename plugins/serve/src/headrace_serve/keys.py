@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Keys", "Right"]
 
-Right = Literal["infer", "describe"]
-"""Inference, or metadata, configuration, statistics and the index; health needs no key."""
+Right = Literal["infer", "describe", "repository"]
+"""Inference and its shared memory; metadata, configuration, statistics, metrics and the index; loading
+and unloading of models. Health needs no key."""
 
 _PREFIX = "bearer "
 
@@ -40,7 +41,7 @@ class Keys:
     """The keys of a file: a table ``[NAME]`` each.
 
     ``sha256`` is the hash of the key in hexadecimal, ``rights`` what it is good for (``infer``,
-    ``describe``; default: both), ``models`` the models it is good for (default: all). A key must be
+    ``describe``, ``repository``; default: the first two), ``models`` the models it is good for (default: all). A key must be
     long and random, since a hash of sha256 is quickly computed.
     """
 

@@ -20,6 +20,7 @@ class Limits:
         receive_timeout_s: Seconds in which a request of HTTP must have arrived, from its first byte; a new
             connection must send that byte within the same time.
         keep_alive_s: Seconds that a connection may be idle between two requests.
+        max_regions: Regions of shared memory that are registered at a time.
         max_items: Elements of an input of items, each of which is a request of the pipeline.
         max_timeout_ms: Milliseconds that any request may take in the pipeline; None: no limit.
     """
@@ -31,6 +32,7 @@ class Limits:
     max_streams: int = 1024
     receive_timeout_s: float = 60.0
     keep_alive_s: float = 75.0
+    max_regions: int = 256
     max_items: int = 4096
     max_timeout_ms: float | None = None
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace_serve.models import Model
+    from headrace_serve.shared_memory import Place
 
 __all__ = ["Answer", "Asked", "Tensor"]
 
@@ -21,6 +22,7 @@ class Tensor:
         name, datatype, shape: As the protocol has them.
         array: Its elements; of BYTES objects of ``bytes`` or ``str``.
         parameters: Its parameters.
+        placed: Of an output, where it was written to shared memory; it is not sent then.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Tensor:
     shape: tuple[int, ...]
     array: NDArray[Any]
     parameters: dict[str, Any] = field(default_factory=dict)
+    placed: Place | None = None
 
 
 @dataclass
@@ -40,6 +43,7 @@ class Asked:
         id: Its identifier, ``""`` without.
         parameters: Its parameters.
         timeout_s: Seconds that its transport allows, or None.
+        places: Where outputs are wanted in shared memory, by name.
         keys: Further keys for every request of the pipeline.
     """
 
@@ -48,6 +52,7 @@ class Asked:
     id: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
     timeout_s: float | None = None
+    places: dict[str, Place] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
 
 

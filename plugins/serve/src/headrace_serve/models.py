@@ -29,7 +29,13 @@ class Model:
         owned: Whether the server built the pipeline, and closes it.
         signature: What it takes and gives.
         counts: What was answered.
+        unloaded: Whether it takes no requests, since a request has unloaded it.
+        loading: Whether another pipeline is being built in its place.
+        reason: Why it is unloaded, where it is.
     """
+
+    unloaded = loading = False
+    reason = ""
 
     def __init__(
         self, name: str, version: str, entry: ModelEntry, counts: Counts | None = None
@@ -45,6 +51,11 @@ class Model:
             self.close(timeout=2.0)
             raise
         self.counts = counts or Counts()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests."""
+        return self.pipe.ready and not self.unloaded
 
     def close(self, *, timeout: float) -> None:
         """Close the pipeline if the server built it."""
@@ -116,10 +127,14 @@ class Catalogue:
         """Give the versions of a model, the smallest first."""
         return sorted(self._models[name], key=int)
 
+    def replaced(self, name: str, by: Catalogue) -> Catalogue:
+        """Give the same with another's versions of a model."""
+        return Catalogue([one for one in self if one.name != name] + list(by))
+
     @property
     def ready(self) -> bool:
-        """Whether every pipeline is."""
-        return all(model.pipe.ready for model in self)
+        """Whether every pipeline is, but for those that requests have unloaded."""
+        return all(model.ready for model in self if not model.unloaded)
 
     def close(self, timeout: float) -> None:
         """Close the pipelines that the server built, all within one time."""
@@ -133,19 +148,27 @@ class Catalogue:
             thread.join()
 
 
-def build_models(models: Any, before: Catalogue | None = None) -> Catalogue:
+def build_models(
+    models: Any,
+    before: Catalogue | None = None,
+    *,
+    only: str | None = None,
+    allow_import: bool = True,
+) -> Catalogue:
     """Read, check and build all models; on a failure those that were built are closed again.
 
     Args:
         models: See `headrace_serve.entries.read_entries`.
         before: What was served till now, whose counts go on.
+        only: The one model of which all versions are built; None: all models.
+        allow_import: Whether configurations may import code.
 
     Raises:
         ConfigError: A model or its configuration is wrong; all are checked before any is built.
         SetupError, PluginError: A pipeline could not be built.
     """
-    entries = read_entries(models)
-    loaded = {place: _loaded(entry) for place, entry in entries.items()}
+    entries = read_entries(models, only)
+    loaded = {place: _loaded(entry, allow_import) for place, entry in entries.items()}
     built: list[Model] = []
     try:
         for (name, version), entry in loaded.items():
@@ -158,8 +181,9 @@ def build_models(models: Any, before: Catalogue | None = None) -> Catalogue:
     return Catalogue(built)
 
 
-def _loaded(entry: ModelEntry) -> ModelEntry:
+def _loaded(entry: ModelEntry, allow_import: bool) -> ModelEntry:
     """Check the configuration of an entry without building it."""
     if isinstance(entry.config, (headrace.Pipeline, headrace.PipelineConfig)):
         return entry
-    return entry.model_copy(update={"config": headrace.PipelineConfig.load(entry.config)})
+    config = headrace.PipelineConfig.load(entry.config, allow_import=allow_import)
+    return entry.model_copy(update={"config": config})

@@ -7,18 +7,17 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from headrace.errors import ClosedError, HeadraceError, InputError
-from headrace_serve import described, openapi
-from headrace_serve.errors import NotAllowedError, UnsupportedError, refusal
+from headrace.errors import HeadraceError, InputError
+from headrace_serve import described, openapi, rest_extensions
+from headrace_serve.errors import UnavailableError, UnsupportedError, refusal
 from headrace_serve.exchange import DisconnectedError, Exchange, Reply
 from headrace_serve.metrics import Snapshot, encoded
 from headrace_serve.models import build_models
 from headrace_serve.plain_route import run
-from headrace_serve.rest_tensors import HEADER_LENGTH, read_body, write_body
+from headrace_serve.rest_tensors import HEADER_LENGTH, place_outputs, read_body, write_body
 from headrace_serve.service import Service
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def asgi(models: Any, **settings: Any) -> Starlette:
     Raises:
         ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
     """
-    catalogue = build_models(models)
+    catalogue = build_models(models, allow_import=settings.get("allow_import", True))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -58,7 +57,7 @@ def asgi(models: Any, **settings: Any) -> Starlette:
         await asyncio.to_thread(catalogue.close, _CLOSE_S)
 
     try:
-        return application(Service(catalogue, **settings), lifespan)
+        return application(Service(catalogue, given=models, **settings), lifespan)
     except BaseException:
         catalogue.close(2.0)
         raise
@@ -94,10 +93,7 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
             *per_model("GET", "/config", _config),
             *per_model("GET", "/stats", _statistics),
             route("POST", "/v2/repository/index", _index),
-            *(
-                route("POST", f"/v2/repository/models/{{model}}/{verb}", _repository)
-                for verb in ("load", "unload")
-            ),
+            *(route(*one) for one in rest_extensions.ROUTES),
             *(
                 route(method, f"/v2/{place}", _unsupported)
                 for place in _UNSUPPORTED
@@ -110,7 +106,6 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
 
 
 _UNSUPPORTED = (
-    "systemsharedmemory/{rest:path}",
     "cudasharedmemory/{rest:path}",
     "trace/setting",
     "models/{model}/trace/setting",
@@ -147,7 +142,7 @@ class _Endpoint:
         except asyncio.CancelledError:
             if not self._service.draining:
                 raise
-            failure = ClosedError("the server is shutting down")
+            failure = UnavailableError("the server is shutting down")
         except DisconnectedError:
             raise
         except Exception as error:
@@ -167,11 +162,13 @@ async def _infer(exchange: Exchange) -> Reply:
     model = exchange.model = _find(exchange, service)
     body = await exchange.body()
     model = _find(exchange, service)  # another pipeline may be in its place by now
-    asked, wanted = read_body(body, exchange.headers.get(HEADER_LENGTH), model.name)
+    access = service.access(exchange.hold)
+    asked, wanted = read_body(body, exchange.headers.get(HEADER_LENGTH), model.name, access)
     exchange.identifier = asked.id
     if "traceparent" in exchange.headers:
         asked.parameters.setdefault("traceparent", exchange.headers["traceparent"])
     answer = await exchange.while_connected(service.infer(model, asked))
+    place_outputs(answer, asked.places, access)
     parts, length = write_body(answer, wanted)
     if length is None:
         return Reply.of_inference(parts, "application/json")
@@ -243,21 +240,11 @@ async def _all_statistics(exchange: Exchange) -> Reply:
 
 
 async def _index(exchange: Exchange) -> Reply:
-    body = await exchange.body()
-    try:
-        asked = orjson.loads(body) if body.strip() else {}
-    except orjson.JSONDecodeError as error:
-        raise InputError(f"the body is no JSON: {error}") from None
-    if not isinstance(asked, dict) or not set(asked) <= {"ready"}:
-        raise InputError("the body", expected='nothing, or {"ready": true}')
+    asked = await rest_extensions.json_object(exchange, "ready")
     only = asked.get("ready", False)
     if not isinstance(only, bool):
         raise InputError("ready", expected="true or false", got=repr(only)[:40])
     return Reply.json(described.index(exchange.service.models, only_ready=only))
-
-
-async def _repository(exchange: Exchange) -> Reply:
-    raise NotAllowedError("models are loaded when the server starts, not by requests")
 
 
 async def _unsupported(exchange: Exchange) -> Reply:

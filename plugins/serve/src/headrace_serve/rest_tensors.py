@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from headrace.errors import InputError
 from headrace_serve.datatypes import (
     DATATYPES,
     as_json_values,
+    check_size,
     from_bytes,
     from_json,
     joined_elements,
@@ -19,12 +21,17 @@ from headrace_serve.errors import UnsupportedError, unknown_parameter
 from headrace_serve.messages import Asked, Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace_serve.messages import Answer
+    from headrace_serve.shared_memory import Access, Place
 
 __all__ = [
     "HEADER_LENGTH",
     "UNSUPPORTED_PARAMETERS",
     "Wanted",
+    "place_outputs",
+    "placed_input",
     "read_body",
     "read_shape",
     "tensor_view",
@@ -35,12 +42,7 @@ HEADER_LENGTH = "inference-header-content-length"
 """The header that tells where the JSON ends and binary data begins."""
 
 _KEYS = ("id", "model_name", "parameters", "inputs", "outputs")
-UNSUPPORTED_PARAMETERS = (
-    "shared_memory_region",
-    "shared_memory_offset",
-    "shared_memory_byte_size",
-    "classification",
-)
+UNSUPPORTED_PARAMETERS = ("classification",)
 _MOST_AXES = 32
 
 
@@ -59,13 +61,16 @@ class Wanted:
         return self.binary.get(name, self.binary.get(None, False))
 
 
-def read_body(body: bytes, header_length: str | None, model_name: str) -> tuple[Asked, Wanted]:
+def read_body(
+    body: bytes, header_length: str | None, model_name: str, access: Access
+) -> tuple[Asked, Wanted]:
     """Read the body of a request.
 
     Args:
         body: All of it, decompressed.
         header_length: The value of `HEADER_LENGTH`, or None.
         model_name: The model that the path names; kserve's client says it in the body again.
+        access: The shared memory.
 
     Raises:
         InputError: It is malformed, or asks for what is not there.
@@ -92,14 +97,14 @@ def read_body(body: bytes, header_length: str | None, model_name: str) -> tuple[
             got=repr(document["model_name"])[:40],
         )
     parameters = _parameters("the request", document)
-    reader = _Reader(view[length:])
+    reader = _Reader(view[length:], access)
     inputs = [reader.tensor(one) for one in _list("inputs", document, required=True)]
     reader.end()
-    outputs, wanted = _outputs(document, parameters)
+    outputs, places, wanted = _outputs(document, parameters, access)
     identifier = document.get("id", "")
     if not isinstance(identifier, str):
         raise InputError("id", expected="a string", got=type(identifier).__name__)
-    return Asked(inputs, outputs, identifier, parameters), wanted
+    return Asked(inputs, outputs, identifier, parameters, places=places), wanted
 
 
 def _object(what: str, value: Any, keys: tuple[str, ...]) -> None:
@@ -147,8 +152,9 @@ def read_shape(name: str, shape: Any) -> tuple[int, ...]:
 class _Reader:
     """Reads tensors, whose binary data lie one behind the other."""
 
-    def __init__(self, binary: memoryview) -> None:
+    def __init__(self, binary: memoryview, access: Access) -> None:
         self._binary = binary
+        self._access = access
         self._place = 0
 
     def tensor(self, document: Any) -> Tensor:
@@ -165,14 +171,15 @@ class _Reader:
             )
         shape = read_shape(name, document.get("shape"))
         parameters = _parameters(f"input {name!r}", document)
+        place = self._access.place(f"input {name!r}", parameters)
         size = parameters.get("binary_data_size")
         for key in parameters:
-            if key in UNSUPPORTED_PARAMETERS:
-                raise UnsupportedError(
-                    f"input {name!r}: {key} is not supported; send the data itself"
-                )
             if key != "binary_data_size":
                 raise unknown_parameter(key, f"input {name!r}", ["binary_data_size"])
+        if place is not None:
+            if size is not None or "data" in document:
+                raise InputError(f"input {name!r} has data, and a place in shared memory")
+            return placed_input(name, datatype, shape, place, self._access)
         if size is None:
             return Tensor(
                 name, datatype, shape, from_json(name, datatype, shape, document.get("data"))
@@ -200,9 +207,22 @@ class _Reader:
             raise InputError(f"the body has {len(self._binary) - self._place} bytes of no input")
 
 
+def placed_input(
+    name: str, datatype: str, shape: tuple[int, ...], place: Place, access: Access
+) -> Tensor:
+    """Give an input that lies in shared memory.
+
+    Raises:
+        InputError: Its size is not that of datatype and shape, or the memory is shorter.
+    """
+    check_size(name, datatype, shape, place.byte_size)
+    return Tensor(name, datatype, shape, from_bytes(name, datatype, shape, access.read(place)))
+
+
 def _outputs(
-    document: dict[str, Any], parameters: dict[str, Any]
-) -> tuple[list[str] | None, Wanted]:
+    document: dict[str, Any], parameters: dict[str, Any], access: Access
+) -> tuple[list[str] | None, dict[str, Place], Wanted]:
+    places: dict[str, Place] = {}
     binary: dict[str | None, bool] = {None: _flag("binary_data_output", parameters)}
     names: list[str] = []
     for one in _list("outputs", document):
@@ -214,6 +234,9 @@ def _outputs(
             raise InputError(f"output {name!r} is there twice")
         names.append(name)
         given = _parameters(f"output {name!r}", one)
+        place = access.place(f"output {name!r}", given)
+        if place is not None:
+            places[name] = place
         for key in given:
             if key in UNSUPPORTED_PARAMETERS:
                 raise UnsupportedError(f"output {name!r}: {key} is not supported")
@@ -221,7 +244,7 @@ def _outputs(
                 raise unknown_parameter(key, f"output {name!r}", ["binary_data"])
         if "binary_data" in given:
             binary[name] = _flag("binary_data", given)
-    return names or None, Wanted(binary)
+    return names or None, places, Wanted(binary)
 
 
 def _flag(name: str, parameters: dict[str, Any]) -> bool:
@@ -241,6 +264,20 @@ def tensor_view(tensor: Tensor) -> bytes | memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
+def place_outputs(answer: Answer, places: Mapping[str, Place], access: Access) -> None:
+    """Write the outputs that are wanted in shared memory.
+
+    Raises:
+        InputError: One does not fit its place.
+    """
+    for tensor in answer.outputs:
+        place = places.get(tensor.name)
+        if place is not None:
+            view = tensor_view(tensor)
+            access.regions.write(tensor.name, place, view)
+            tensor.placed = replace(place, byte_size=len(view))
+
+
 def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview], int | None]:
     """Write the body of an answer.
 
@@ -257,7 +294,9 @@ def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview]
             "name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)
         }  # fmt: skip
         parameters = dict(tensor.parameters)
-        if wanted.is_binary(tensor.name):
+        if tensor.placed is not None:
+            parameters |= tensor.placed.parameters
+        elif wanted.is_binary(tensor.name):
             parts.append(tensor_view(tensor))
             parameters["binary_data_size"] = len(parts[-1])
         else:

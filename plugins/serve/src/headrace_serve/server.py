@@ -21,6 +21,7 @@ from headrace_serve.rest import application
 from headrace_serve.service import Service
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
     from headrace_serve.keys import Keys
@@ -65,6 +66,8 @@ class Server:
         priority_default: int = 2,
         keys: Keys | None = None,
         tls: Tls | None = None,
+        allow: Iterable[str] = (),
+        allow_import: bool = True,
     ) -> None:
         """Build the models.
 
@@ -78,6 +81,8 @@ class Server:
             keys: Who may send requests; None: everybody.
             tls: The files of TLS, for both protocols.
             priority_default: The priority of requests that say none; 1 is most urgent.
+            allow: What is off else: ``repository``, ``shared-memory``; see the page.
+            allow_import: Whether configurations may import code.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
@@ -90,8 +95,7 @@ class Server:
             _check_grpc()
         self._tls = tls
         self._ssl = None if tls is None else tls.context()
-        self._models = models
-        catalogue = build_models(models)
+        catalogue = build_models(models, allow_import=allow_import)
         try:
             self._service = Service(
                 catalogue,
@@ -99,6 +103,9 @@ class Server:
                 debug_errors=debug_errors,
                 priority_default=priority_default,
                 keys=keys,
+                given=models,
+                allow=allow,
+                allow_import=allow_import,
             )
         except BaseException:
             catalogue.close(2.0)
@@ -174,23 +181,25 @@ class Server:
         with self._changing:
             if self._loop is None or self._closed:
                 raise ClosedError("the server does not run")
-            given = self._models if models is None else models
-            old = self._service.models
-            new = build_models(given, old)
+            service = self._service
+            given = service.given if models is None else models
+            new = build_models(given, service.models, allow_import=service.allow_import)
             try:
                 if self._tls is not None and self._ssl is not None:
                     self._tls.load_into(self._ssl)
             except BaseException:
                 new.close(2.0)
                 raise
-            asyncio.run_coroutine_threadsafe(self._exchange(new, keys), self._loop).result()
-            self._models = given
-            old.close(_OLD_S)
+            swap = self._exchange(new, keys, given)
+            asyncio.run_coroutine_threadsafe(swap, self._loop).result().close(_OLD_S)
 
-    async def _exchange(self, new: Catalogue, keys: Keys | None) -> None:
-        self._service.models = new
+    async def _exchange(self, new: Catalogue, keys: Keys | None, given: Any) -> Catalogue:
+        """Serve others from now on; give those that were served."""
+        old = self._service.models
+        self._service.models, self._service.given = new, given
         self._service.keys = keys or self._service.keys
         self._service.changes.tell()
+        return old
 
     def drain(self) -> None:
         """Say that the server is not ready, and go on serving, so that no new client is sent here."""
@@ -279,6 +288,8 @@ class Server:
             connection.shutdown()
         if self._state.tasks:
             await asyncio.wait(self._state.tasks, timeout=timeout)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._service.end(), max(0.0, ends - loop.time()))
         # Closed pipelines fail what is left, and every client gets that as its answer.
         left = max(0.0, ends - loop.time())
         await asyncio.to_thread(self._service.models.close, left)

@@ -8,13 +8,17 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ClosedError, InstanceLostError, OverloadedError
+from headrace_serve.allowing import check_allowed
 from headrace_serve.changes import Changes
 from headrace_serve.counters import Counters
+from headrace_serve.errors import NotAllowedError, UnavailableError
 from headrace_serve.inference import infer
 from headrace_serve.limits import Limits
+from headrace_serve.repository import Repository
+from headrace_serve.shared_memory import Access, Regions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headrace_serve.keys import Keys
     from headrace_serve.messages import Answer, Asked
@@ -38,6 +42,9 @@ class Service:
         draining: Whether the server is about to end, and refuses what is new.
         counters: What was asked and answered.
         changes: Wakes those who watch whether server and models are ready.
+        given: What the models are read from again, when they are loaded again.
+        allow_import: Whether configurations may import code.
+        regions: The shared memory, None where it is not allowed.
         connections: Gives the number of connections of HTTP; who listens sets it.
         worker: The number of this process among several that share the port; None: it is the only one.
     """
@@ -50,6 +57,9 @@ class Service:
         debug_errors: bool = False,
         priority_default: int = 2,
         keys: Keys | None = None,
+        given: Any = None,
+        allow: Iterable[str] = (),
+        allow_import: bool = True,
     ) -> None:
         if isinstance(priority_default, bool) or not isinstance(priority_default, int):
             raise TypeError(f"priority_default is an int, got {priority_default!r}")
@@ -66,13 +76,47 @@ class Service:
         self.changes = Changes()
         self.connections: Callable[[], int] = int
         self.worker: int | None = None
+        self.given = given
+        self.allow_import = allow_import
+        self.regions: Regions | None = None
+        self._repository: Repository | None = None
+        for name in check_allowed(allow):
+            if name == "repository":
+                self._repository = Repository(self)
+            else:
+                self.regions = Regions(self.limits.max_regions)
         self._inflight_bytes = 0
         self._rates: dict[int, tuple[float, int]] = {}
 
     @property
     def extensions(self) -> tuple[str, ...]:
         """The extensions of the protocol that were allowed."""
-        return ()
+        found = {"model_repository": self._repository, "system_shared_memory": self.regions}
+        return tuple(name for name, one in found.items() if one is not None)
+
+    def allowed_repository(self) -> Repository:
+        """Give what loads and unloads models.
+
+        Raises:
+            NotAllowedError: Requests may not do that.
+        """
+        if self._repository is None:
+            raise NotAllowedError(
+                "models are loaded when the server starts; requests may load and unload them where it"
+                " was started with --allow repository"
+            )
+        return self._repository
+
+    def access(self, hold: Callable[[int], None]) -> Access:
+        """Give the shared memory for one request; ``hold`` takes room for what is read."""
+        return Access(self.regions, hold, self.limits.max_body_bytes)
+
+    async def end(self) -> None:
+        """Let what changes models end, and give back what it holds beside them."""
+        if self._repository is not None:
+            await self._repository.end()
+        if self.regions is not None:
+            self.regions.unregister()
 
     @property
     def ready(self) -> bool:
@@ -81,18 +125,21 @@ class Service:
 
     def is_ready(self, model: Model) -> bool:
         """Tell whether a model takes requests now."""
-        return model.pipe.ready and not self.draining
+        return model.ready and not self.draining
 
     def find(self, name: str, version: str = "") -> Model:
         """Give a model that takes requests.
 
         Raises:
             UnknownModelError: There is none.
-            ClosedError: The server is about to end.
+            UnavailableError: The server is about to end, or the model is not loaded.
         """
         model = self.models.find(name, version)
+        if model.unloaded:
+            state = "is being loaded" if model.loading else "is not loaded"
+            raise UnavailableError(f"model {name!r} {state}")
         if self.draining:
-            raise ClosedError("the server is shutting down")
+            raise UnavailableError("the server is shutting down")
         return model
 
     def hold(self, held: int, more: int) -> int:

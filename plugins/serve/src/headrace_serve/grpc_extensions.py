@@ -1,0 +1,78 @@
+"""What gRPC has where it is allowed: shared memory of the system, loading and unloading of models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import InputError
+from headrace_serve.grpc_messages import message
+from headrace_serve.shared_memory import allowed
+
+if TYPE_CHECKING:
+    from headrace_serve.grpc_calls import Calls
+    from headrace_serve.keys import Right
+    from headrace_serve.service import Service
+
+__all__ = ["extension_methods"]
+
+
+def extension_methods(service: Service, calls: Calls) -> dict[str, Any]:
+    """Give the handlers by the names of the calls."""
+    return {
+        name: _method(name, service, calls, answer, right)
+        for name, (answer, right) in _ANSWERS.items()
+    }
+
+
+def _method(name: str, service: Service, calls: Calls, answer: Any, right: Right) -> Any:
+    asked, answered = message(f"inference.{name}Request"), message(f"inference.{name}Response")
+
+    async def respond(request: Any, context: Any) -> bytes:
+        made: bytes = answered(**await answer(service, request)).SerializeToString()
+        return made
+
+    return calls.unary(name, asked.FromString, respond, right)
+
+
+async def _status(service: Service, request: Any) -> dict[str, Any]:
+    rows = allowed(service.regions).status(request.name)
+    return {"regions": {row["name"]: row for row in rows}}
+
+
+async def _register(service: Service, request: Any) -> dict[str, Any]:
+    regions = allowed(service.regions)
+    regions.register(request.name, request.key, request.offset, request.byte_size)
+    return {}
+
+
+async def _unregister(service: Service, request: Any) -> dict[str, Any]:
+    allowed(service.regions).unregister(request.name)
+    return {}
+
+
+async def _load(service: Service, request: Any) -> dict[str, Any]:
+    repository = service.allowed_repository()
+    _check_repository(request)
+    await repository.load(request.model_name, request.parameters)
+    return {}
+
+
+async def _unload(service: Service, request: Any) -> dict[str, Any]:
+    repository = service.allowed_repository()
+    _check_repository(request)
+    await repository.unload(request.model_name, request.parameters)
+    return {}
+
+
+def _check_repository(request: Any) -> None:
+    if request.repository_name:
+        raise InputError("there is one repository, which has no name")
+
+
+_ANSWERS: Final[dict[str, tuple[Any, Right]]] = {
+    "SystemSharedMemoryStatus": (_status, "infer"),
+    "SystemSharedMemoryRegister": (_register, "infer"),
+    "SystemSharedMemoryUnregister": (_unregister, "infer"),
+    "RepositoryModelLoad": (_load, "repository"),
+    "RepositoryModelUnload": (_unload, "repository"),
+}

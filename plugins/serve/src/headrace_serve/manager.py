@@ -1,0 +1,59 @@
+"""What gives pipelines by name and version, where they are not named by configurations."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import headrace
+from headrace.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["ModelManager", "load_manager"]
+
+
+@runtime_checkable
+class ModelManager(Protocol):
+    """An object that has pipelines; `headrace_serve.Server` takes one as its models.
+
+    It is asked when the server starts, when it reloads, and, where requests may load models, for the
+    versions of the one that is to be loaded. Pipelines stay the manager's: the server never closes them.
+    """
+
+    def versions(self) -> Mapping[str, Iterable[str]]:
+        """Give the versions of each model by its name; a version is a text of digits."""
+
+    def pipeline(self, name: str, version: str) -> headrace.Pipeline:
+        """Give the pipeline of a version of a model."""
+
+
+def load_manager(path: str, *, allow_import: bool = True) -> ModelManager:
+    """Import a manager.
+
+    Args:
+        path: ``"package.module:object"``.
+        allow_import: Whether code may be imported; ``HEADRACE_IMPORT=0`` refuses it as well, as for
+            the ``import`` of a configuration.
+
+    Raises:
+        ConfigError: Imports are refused, the module cannot be imported, or it has no such manager.
+    """
+    module, _, name = path.partition(":")
+    if not module or not name.isidentifier():
+        raise ConfigError(Problem("serve", f"the manager {path!r} is no package.module:object"))
+    # A configuration that imports the module: refused, and failing, as any other is.
+    headrace.PipelineConfig.load(
+        {"backend": "Identity", "import": [module]}, allow_import=allow_import
+    )
+    found: Any = getattr(sys.modules[module], name, None)
+    if not isinstance(found, ModelManager):
+        raise ConfigError(
+            Problem(
+                "serve",
+                f"{path} is no manager of models",
+                hint="It has the methods versions() and pipeline(name, version).",
+            )
+        )
+    return found

@@ -1,0 +1,165 @@
+"""Loading and unloading of models by requests: of those that were named when the server started, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import InputError, OverloadedError
+from headrace_serve.errors import (
+    NotAllowedError,
+    UnavailableError,
+    UnknownModelError,
+    unknown_parameter,
+)
+from headrace_serve.models import build_models
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable
+
+    from headrace_serve.service import Service
+
+__all__ = ["Repository", "named"]
+
+logger = logging.getLogger("headrace.serve")
+
+_MOST_WAITING = 16
+_OLD_S = 30.0
+"""Seconds in which requests end in a pipeline that was replaced or unloaded."""
+
+
+class Repository:
+    """Loads and unloads models of a service, one after the other; used by its event loop."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def load(self, name: str, parameters: Iterable[str]) -> None:
+        """Read the configurations of a model again, and serve those; on a failure the old ones stay.
+
+        Args:
+            name: The model; all of its versions are loaded.
+            parameters: The names of the parameters of the request.
+
+        Raises:
+            NotAllowedError: The request brings a configuration or files: they are code.
+            UnknownModelError: It was not named when the server started.
+            OverloadedError: Too many requests wait for their turn.
+            ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
+        """
+        for parameter in parameters:
+            if parameter == "config" or parameter.startswith("file:"):
+                raise NotAllowedError(
+                    f"parameter {parameter[:80]!r}: configurations and files of requests are refused,"
+                    " since they are code"
+                )
+            raise unknown_parameter(parameter, "the request", [])
+        await self._in_turn(name, self._load(name))
+
+    async def unload(self, name: str, parameters: Iterable[str]) -> None:
+        """Refuse requests of a model from now on, let those that it has end, and close it.
+
+        Args:
+            name: The model; all of its versions are unloaded.
+            parameters: The names of the parameters of the request; ``unload_dependents`` may be among
+                them, since no model depends on another.
+
+        Raises:
+            UnknownModelError: There is none.
+            OverloadedError: Too many requests wait for their turn.
+        """
+        for parameter in parameters:
+            if parameter != "unload_dependents":
+                raise unknown_parameter(parameter, "the request", ["unload_dependents"])
+        await self._in_turn(name, self._unload(name))
+
+    async def end(self) -> None:
+        """Wait for what has begun."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _in_turn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Do it to its end, also where the client goes away."""
+        if not self._service.models.has(name) or self._waiting >= _MOST_WAITING:
+            work.close()
+            if self._waiting >= _MOST_WAITING:
+                what = "other models are being loaded"
+                raise OverloadedError(what, queue_size=_MOST_WAITING, waiting=self._waiting)
+            raise UnknownModelError(name, served={one.name for one in self._service.models})
+
+        async def run() -> None:
+            self._waiting += 1
+            try:
+                async with self._turn:
+                    await work
+            finally:
+                self._waiting -= 1
+
+        await asyncio.shield(self._keep(run()))
+
+    def _keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _load(self, name: str) -> None:
+        service = self._service
+        before = [model for model in service.models if model.name == name]
+        for model in before:
+            model.loading = True
+        service.changes.tell()
+        try:
+            new = await asyncio.to_thread(
+                build_models,
+                service.given,
+                service.models,
+                only=name,
+                allow_import=service.allow_import,
+            )
+        except Exception as error:
+            logger.exception("model %r cannot be loaded", name)
+            for model in before:
+                if model.unloaded:
+                    model.reason = f"loading failed: {type(error).__name__}"
+            raise
+        finally:
+            for model in before:
+                model.loading = False
+            service.changes.tell()
+        if service.draining or not service.models.has(name):
+            await asyncio.to_thread(new.close, 2.0)
+            raise UnavailableError(f"model {name!r} is not served any more")
+        replaced = [model for model in service.models if model.name == name]
+        service.models = service.models.replaced(name, new)
+        service.changes.tell()
+        for model in replaced:
+            self._keep(asyncio.to_thread(model.close, timeout=_OLD_S))
+
+    async def _unload(self, name: str) -> None:
+        models = [model for model in self._service.models if model.name == name]
+        if all(model.unloaded for model in models):
+            return
+        for model in models:
+            model.unloaded, model.reason = True, "unloading"
+        self._service.changes.tell()
+        await asyncio.gather(*(asyncio.to_thread(one.close, timeout=_OLD_S) for one in models))
+        for model in models:
+            model.reason = "unloaded"
+        self._service.changes.tell()
+
+
+def named(body: Any) -> Iterable[str]:
+    """Give the names of the parameters in the body of a request.
+
+    Raises:
+        InputError: It has another shape.
+    """
+    parameters = body.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise InputError("parameters", expected="an object", got=type(parameters).__name__)
+    return parameters

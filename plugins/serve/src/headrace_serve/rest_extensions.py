@@ -1,0 +1,84 @@
+"""What REST has where it is allowed: shared memory of the system, loading and unloading of models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from headrace.errors import InputError
+from headrace_serve.exchange import Reply
+from headrace_serve.repository import named
+from headrace_serve.shared_memory import allowed
+
+if TYPE_CHECKING:
+    from headrace_serve.exchange import Exchange
+    from headrace_serve.keys import Right
+
+__all__ = ["ROUTES", "json_object"]
+
+
+async def json_object(exchange: Exchange, *keys: str) -> dict[str, Any]:
+    """Give the body as an object of JSON, which may be empty.
+
+    Raises:
+        InputError: It is none, or has other keys.
+    """
+    body = await exchange.body()
+    try:
+        found = orjson.loads(body) if body.strip() else {}
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"the body is no JSON: {error}") from None
+    if not isinstance(found, dict) or not set(found) <= set(keys):
+        raise InputError("the body", expected=f"nothing, or an object with {', '.join(keys)}")
+    return found
+
+
+async def _status(exchange: Exchange) -> Reply:
+    regions = allowed(exchange.service.regions)
+    return Reply.json(regions.status(exchange.path.get("region", "")))
+
+
+async def _register(exchange: Exchange) -> Reply:
+    regions = allowed(exchange.service.regions)
+    asked = await json_object(exchange, "key", "offset", "byte_size")
+    name, offset = exchange.path["region"], asked.get("offset", 0)
+    regions.register(name, asked.get("key"), offset, asked.get("byte_size"))
+    return Reply.json({})
+
+
+async def _unregister(exchange: Exchange) -> Reply:
+    regions = allowed(exchange.service.regions)
+    await json_object(exchange)
+    regions.unregister(exchange.path.get("region", ""))
+    return Reply.json({})
+
+
+async def _load(exchange: Exchange) -> Reply:
+    repository = exchange.service.allowed_repository()
+    asked = await json_object(exchange, "parameters")
+    await repository.load(exchange.path["model"], named(asked))
+    return Reply.json({})
+
+
+async def _unload(exchange: Exchange) -> Reply:
+    repository = exchange.service.allowed_repository()
+    asked = await json_object(exchange, "parameters")
+    await repository.unload(exchange.path["model"], named(asked))
+    return Reply.json({})
+
+
+_MEMORY = "/v2/systemsharedmemory"
+_REGION = f"{_MEMORY}/region/{{region}}"
+_MODEL = "/v2/repository/models/{model}"
+
+ROUTES: Final[tuple[tuple[str, str, Any, Right], ...]] = (
+    ("GET", f"{_MEMORY}/status", _status, "infer"),
+    ("GET", f"{_REGION}/status", _status, "infer"),
+    ("POST", f"{_REGION}/register", _register, "infer"),
+    ("POST", f"{_REGION}/unregister", _unregister, "infer"),
+    ("POST", f"{_MEMORY}/unregister", _unregister, "infer"),
+    ("POST", f"{_MODEL}/load", _load, "repository"),
+    ("POST", f"{_MODEL}/unload", _unload, "repository"),
+)
+"""Method, path, handler, and the right that a key needs."""

@@ -1,0 +1,278 @@
+"""Tensors in shared memory of the system: regions that clients make, name, and register here.
+
+A region is read and written by file calls, not mapped: a client that shortens it while it is used gets
+an error, where touching a mapping would end the server. Linux keeps regions under ``/dev/shm``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import InputError
+from headrace_serve.errors import (
+    AlreadyExistsError,
+    BodyTooLargeError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["AVAILABLE", "Access", "Place", "Regions", "allowed"]
+
+AVAILABLE = sys.platform == "linux"
+"""Whether this platform has regions that can be opened by name as files."""
+
+_FOLDER = "/dev/shm"  # noqa: S108 - where shm_open puts them
+_KEY = re.compile(r"/?[A-Za-z0-9_.-]{1,250}")
+_PARAMETERS = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
+_MOST_BYTES = 1 << 62
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies.
+
+    Attributes:
+        region: The name of the region.
+        offset: Bytes from the start of the region.
+        byte_size: How many bytes there are for it.
+    """
+
+    region: str
+    offset: int
+    byte_size: int
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of an output that was written there."""
+        return dict(zip(_PARAMETERS, (self.region, self.offset, self.byte_size), strict=True))
+
+
+@dataclass(frozen=True)
+class _Region:
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+    file: int
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size
+        }  # fmt: skip
+
+
+class Regions:
+    """The registered regions; used by one event loop.
+
+    Args:
+        most: How many there may be; each holds an open file.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._regions: dict[str, _Region] = {}
+
+    def register(self, name: str, key: Any, offset: Any, byte_size: Any) -> None:
+        """Take note of a region.
+
+        Args:
+            name: How requests name it.
+            key: The name of the memory, as given to ``shm_open``.
+            offset: Where the region begins in it, in bytes.
+            byte_size: The size of the region.
+
+        Raises:
+            InputError: There is no such memory, or it is smaller.
+            AlreadyExistsError: There is a region of this name.
+        """
+        if name in self._regions:
+            raise AlreadyExistsError(f"shared memory region {name!r} is registered already")
+        if len(self._regions) >= self._most:
+            raise InputError(f"there are {self._most} regions, the most that may be registered")
+        if not isinstance(key, str) or not _KEY.fullmatch(key) or key.strip("/") in (".", ".."):
+            raise InputError(f"key of region {name!r}", expected="the name of a shared memory")
+        start, size = _size("offset", offset), _size("byte_size", byte_size)
+        try:
+            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+            file = os.open(f"{_FOLDER}/{key.removeprefix('/')}", flags)
+        except OSError as error:
+            raise InputError(
+                f"region {name!r}: the shared memory {key!r} cannot be opened: {error.strerror}"
+            ) from None
+        found = os.fstat(file)
+        wrong = None
+        if not stat.S_ISREG(found.st_mode):
+            wrong = InputError(f"region {name!r}: {key!r} is no shared memory")
+        elif start + size > found.st_size:
+            wrong = InputError(
+                f"region {name!r} would end at byte {start + size}",
+                expected=f"at most {found.st_size}, the size of {key!r}",
+            )
+        if wrong is not None:
+            os.close(file)
+            raise wrong
+        self._regions[name] = _Region(name, key, start, size, file)
+
+    def unregister(self, name: str = "") -> None:
+        """Forget a region, or all; what is not registered is no error."""
+        for one in [name] if name else list(self._regions):
+            region = self._regions.pop(one, None)
+            if region is not None:
+                os.close(region.file)
+
+    def status(self, name: str = "") -> list[dict[str, Any]]:
+        """Tell of a region, or of all: name, key, offset, byte_size.
+
+        Raises:
+            InputError: There is none of this name.
+        """
+        found = [self._find(name)] if name else self._regions.values()
+        return [region.told() for region in found]
+
+    def check(self, place: Place) -> None:
+        """Check that a place lies inside of its region.
+
+        Raises:
+            InputError: It does not, or there is no such region.
+        """
+        region = self._find(place.region)
+        if place.offset + place.byte_size > region.byte_size:
+            raise InputError(
+                f"bytes {place.offset} to {place.offset + place.byte_size} of region {place.region!r}",
+                expected=f"a place inside of its {region.byte_size} bytes",
+            )
+
+    def read(self, place: Place) -> bytes:
+        """Give the bytes at a place, which `check` has let pass.
+
+        Raises:
+            InputError: The memory has become shorter.
+        """
+        region = self._find(place.region)
+        found = bytearray(place.byte_size)
+        done = 0
+        while done < place.byte_size:
+            at = region.offset + place.offset + done
+            count = os.preadv(region.file, [memoryview(found)[done:]], at)
+            if count == 0:
+                raise InputError(f"the shared memory of region {place.region!r} is shorter by now")
+            done += count
+        return found  # type: ignore[return-value]  # a buffer that nobody else has
+
+    def write(self, name: str, place: Place, data: bytes | memoryview) -> None:
+        """Write an output to its place.
+
+        Raises:
+            InputError: It does not fit, or the region is gone or shorter.
+        """
+        self.check(place)
+        region = self._find(place.region)
+        if len(data) > place.byte_size:
+            raise InputError(
+                f"output {name!r} has {len(data)} bytes",
+                expected=f"at most {place.byte_size}, as the request says",
+            )
+        at, view = region.offset + place.offset, memoryview(data)
+        if os.fstat(region.file).st_size < at + len(view):
+            raise InputError(f"the shared memory of region {place.region!r} is shorter by now")
+        while len(view):
+            count = os.pwrite(region.file, view, at)
+            at, view = at + count, view[count:]
+
+    def _find(self, name: str) -> _Region:
+        region = self._regions.get(name)
+        if region is None:
+            raise InputError(f"Unable to find shared memory region: {name!r}")
+        return region
+
+
+class Access:
+    """The regions as one request may use them.
+
+    Args:
+        regions: The regions, None where they are not allowed.
+        hold: Takes room for bytes that are read, as those of a body.
+        most_bytes: How many may be read for one request.
+    """
+
+    def __init__(
+        self, regions: Regions | None, hold: Callable[[int], None], most_bytes: int
+    ) -> None:
+        self._regions = regions
+        self._hold = hold
+        self._most_bytes = most_bytes
+        self._read_bytes = 0
+
+    def place(self, where: str, parameters: dict[str, Any]) -> Place | None:
+        """Take the place of a tensor out of its parameters; None where they have none.
+
+        Raises:
+            InputError: The place is wrong.
+            UnsupportedError: Regions are not allowed.
+        """
+        given = {name: parameters.pop(name) for name in _PARAMETERS if name in parameters}
+        if not given:
+            return None
+        regions = self.regions
+        region = given.get(_PARAMETERS[0])
+        if not isinstance(region, str):
+            raise InputError(f"{_PARAMETERS[0]} of {where}", expected="the name of a region")
+        place = Place(
+            region,
+            _size(f"{_PARAMETERS[1]} of {where}", given.get(_PARAMETERS[1], 0)),
+            _size(f"{_PARAMETERS[2]} of {where}", given.get(_PARAMETERS[2])),
+        )
+        regions.check(place)
+        return place
+
+    @property
+    def regions(self) -> Regions:
+        """The regions.
+
+        Raises:
+            UnsupportedError: They are not allowed.
+        """
+        return allowed(self._regions)
+
+    def read(self, place: Place) -> bytes:
+        """Give the bytes of an input.
+
+        Raises:
+            BodyTooLargeError, OverloadedError: They are too many.
+            InputError: The memory has become shorter.
+        """
+        self._read_bytes += place.byte_size
+        if self._read_bytes > self._most_bytes:
+            raise BodyTooLargeError(
+                f"the inputs in shared memory have {self._read_bytes} bytes,"
+                f" the limit is {self._most_bytes}"
+            )
+        self._hold(place.byte_size)
+        return self.regions.read(place)
+
+
+def allowed(regions: Regions | None) -> Regions:
+    """Give the regions.
+
+    Raises:
+        UnsupportedError: They are not allowed.
+    """
+    if regions is None:
+        raise UnsupportedError(
+            "shared memory (shared_memory_region) is not supported by this server, which was started"
+            " without --allow shared-memory"
+        )
+    return regions
+
+
+def _size(what: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST_BYTES:
+        raise InputError(what, expected="a number of bytes", got=repr(value)[:40])
+    return value

@@ -1,0 +1,285 @@
+"""Loading and unloading by requests, and pipelines that a manager gives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import httpx
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from tritonclient.utils import InferenceServerException
+
+import headrace
+from headrace.errors import ConfigError
+from headrace_serve import Server
+from headrace_serve.manager import load_manager
+
+
+@pytest.fixture(params=["http", "grpc"])
+def client(request, serving):
+    made = []
+
+    def connect(models, **settings):
+        server = serving(models, grpc_port=0, **{"allow": ["repository"], **settings})
+        module, port = (
+            (triton_http, server.port)
+            if request.param == "http"
+            else (triton_grpc, server.grpc_port)
+        )
+        made.append(module.InferenceServerClient(f"127.0.0.1:{port}"))
+        made[-1].server = server
+        return made[-1]
+
+    yield connect
+    for one in made:
+        one.close()
+
+
+def status(call, *args, **kwargs):
+    with pytest.raises(InferenceServerException) as caught:
+        call(*args, **kwargs)
+    return caught.value.status().removeprefix("StatusCode.")
+
+
+def run(server, name="m"):
+    return httpx.post(f"{server.url}/run/{name}", content=b"x", timeout=60)
+
+
+def index(server):
+    rows = httpx.post(f"{server.url}/v2/repository/index").json()
+    return {(row["name"], row["version"]): (row["state"], row["reason"]) for row in rows}
+
+
+def test_load_reads_the_file_again_and_a_failure_leaves_the_old_one(client, tmp_path):
+    headrace.register("ServeA", lambda data: "a", replace=True)
+    headrace.register("ServeB", lambda data: "b", replace=True)
+    path = tmp_path / "m.toml"
+    path.write_text('backend = "ServeA"')
+    c = client({"m": str(path), "n": {"backend": "Identity"}})
+    other = c.server._service.models.find("n").pipe
+    path.write_text('backend = "ServeB"')
+    c.load_model("m")
+    assert run(c.server).json() == {"result": "b"}
+    path.write_text('backend = "ServeNobody"')
+    assert status(c.load_model, "m") in ("500", "INTERNAL")
+    assert run(c.server).json() == {"result": "b"}
+    assert index(c.server)["m", "1"] == ("READY", "")
+    assert c.server._service.models.find("n").pipe is other
+
+
+def test_an_unloaded_model_refuses_and_comes_back(client):
+    c = client(
+        {"m": {"backend": "Identity"}, "m:2": {"backend": "Identity"}, "n": {"backend": "Identity"}}
+    )
+    old = c.server._service.models.find("m").pipe
+    c.unload_model("m")
+    assert old.stats()["state"] == "closed"
+    answer = run(c.server)
+    assert (answer.status_code, answer.json()["code"]) == (503, "closed")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert not c.is_model_ready("m")
+    assert c.is_model_ready("n")
+    assert c.is_server_ready()
+    assert index(c.server)["m", "2"] == ("UNAVAILABLE", "unloaded")
+    ready = httpx.post(f"{c.server.url}/v2/repository/index", json={"ready": True}).json()
+    assert [row["name"] for row in ready] == ["n"]
+    c.unload_model("m")
+    c.load_model("m")
+    assert c.is_model_ready("m", "1")
+    assert run(c.server).status_code == 200
+
+
+def test_only_what_was_named_and_no_code(client):
+    c = client({"m": {"backend": "Identity"}})
+    for call in (c.load_model, c.unload_model):
+        assert status(call, "other") in ("404", "NOT_FOUND")
+    config = '{"backend": "Identity"}'
+    for more in ({"config": config}, {"config": config, "files": {"file:1/model.py": b"x"}}):
+        assert status(c.load_model, "m", **more) in ("403", "PERMISSION_DENIED")
+    assert run(c.server).status_code == 200
+
+
+class Slow:
+    """Says that it is being built, and waits."""
+
+    entered = threading.Event()
+    open = threading.Event()
+    fails = False
+
+    def __init__(self):
+        self.entered.set()
+        assert self.open.wait(60)
+        if Slow.fails:
+            raise RuntimeError("secret")
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+
+
+@pytest.fixture
+def slow():
+    Slow.entered.clear()
+    Slow.open.set()
+    Slow.fails = False
+    headrace.register("ServeSlow", Slow, replace=True)
+    yield Slow
+    Slow.open.set()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_ready_and_index_tell_the_truth_while_loading(client, slow, fails):
+    c = client({"m": {"backend": "ServeSlow"}})
+    slow.entered.clear()
+    slow.open.clear()
+
+    def loading():
+        slow.entered.clear()
+        slow.open.clear()
+        url = f"{c.server.url}/v2/repository/models/m/load"
+        thread = threading.Thread(target=httpx.post, args=(url,), kwargs={"timeout": 60})
+        thread.start()
+        assert slow.entered.wait(30)
+        return thread
+
+    thread = loading()
+    assert index(c.server)["m", "1"] == ("READY", "")
+    assert run(c.server).status_code == 200
+    slow.open.set()
+    thread.join()
+    c.unload_model("m")
+    slow.fails = fails
+    thread = loading()
+    assert index(c.server)["m", "1"] == ("LOADING", "")
+    assert not c.is_model_ready("m")
+    answer = run(c.server)
+    assert (answer.status_code, "being loaded" in answer.json()["error"]) == (503, True)
+    slow.open.set()
+    thread.join()
+    state, reason = index(c.server)["m", "1"]
+    assert state == ("UNAVAILABLE" if fails else "READY")
+    assert ("failed" in reason) is fails
+    assert "secret" not in reason
+
+
+def test_a_server_that_ends_while_a_model_is_loaded_closes_it(serving, slow):
+    server = serving({"m": {"backend": "ServeSlow"}}, allow=["repository"])
+    slow.entered.clear()
+    slow.open.clear()
+    answers = []
+
+    def load():
+        url = f"{server.url}/v2/repository/models/m/load"
+        answers.append(httpx.post(url, timeout=60).status_code)
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    assert slow.entered.wait(30)
+    closing = threading.Thread(target=server.close)
+    closing.start()
+    while not server._service.draining:
+        threading.Event().wait(0.002)
+    slow.open.set()
+    loading.join()
+    closing.join()
+    assert answers == [503]
+
+
+def test_keys_need_the_right_to_it(serving, tmp_path):
+    import hashlib
+
+    from headrace_serve.keys import Keys
+
+    text = ""
+    for name, rights in (("plain", ""), ("admin", 'rights = ["repository"]\n')):
+        text += f'[{name}]\nsha256 = "{hashlib.sha256(name.encode()).hexdigest()}"\n{rights}'
+    (tmp_path / "keys.toml").write_text(text)
+    keys = Keys.load(tmp_path / "keys.toml")
+    server = serving({"m": {"backend": "Identity"}}, allow=["repository"], keys=keys)
+    for key, expected in (("plain", 403), ("admin", 200)):
+        url = f"{server.url}/v2/repository/models/m/load"
+        assert httpx.post(url, headers={"x-api-key": key}).status_code == expected
+
+
+def test_what_may_be_allowed_is_checked():
+    with pytest.raises(ConfigError, match="repository"):
+        Server({"m": {"backend": "Identity"}}, allow=["repositry"])
+
+
+class Manager:
+    """Two versions of one model; which pipelines it gave."""
+
+    def __init__(self):
+        self.pipes = {v: headrace.pipe({"backend": "Identity"}) for v in ("1", "3")}
+        self.asked = []
+
+    def versions(self):
+        return {"m": list(self.pipes)}
+
+    def pipeline(self, name, version):
+        self.asked.append((name, version))
+        return self.pipes[version]
+
+
+def test_a_manager_gives_pipelines_which_stay_its_own():
+    manager = Manager()
+    with Server(manager, port=0, allow=["repository"]) as server:
+        assert index(server) == {("m", "1"): ("READY", ""), ("m", "3"): ("READY", "")}
+        manager.pipes["4"] = headrace.pipe({"backend": "Identity"})
+        server.reload()
+        assert ("m", "4") in index(server)
+        manager.asked.clear()
+        url = f"{server.url}/v2/repository/models/m"
+        assert httpx.post(f"{url}/unload").status_code == 200
+        assert run(server).status_code == 503
+        assert httpx.post(f"{url}/load").status_code == 200
+        assert manager.asked == [("m", "1"), ("m", "3"), ("m", "4")]
+        assert run(server).json() == {"result": "x"}
+    for pipe in manager.pipes.values():
+        assert pipe({"data": 1})["result"] == 1
+        pipe.close()
+
+
+MODULE = """
+import headrace
+
+class Manager:
+    def versions(self):
+        return {"m": ["1"]}
+    def pipeline(self, name, version):
+        return headrace.pipe({"backend": "Identity"})
+
+manager = Manager()
+number = 5
+"""
+
+
+def test_a_manager_is_imported_where_imports_are_allowed(tmp_path, monkeypatch, start):
+    (tmp_path / "serve_manager_module.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_manager("serve_manager_module:manager").versions() == {"m": ["1"]}
+    for wrong in (
+        "serve_manager_module:number",
+        "serve_manager_module:none",
+        "serve_manager_module",
+        "nowhere_at_all:x",
+    ):
+        with pytest.raises(ConfigError):
+            load_manager(wrong)
+    with pytest.raises(ConfigError, match="allow"):
+        load_manager("serve_manager_module:manager", allow_import=False)
+    monkeypatch.setenv("HEADRACE_IMPORT", "0")
+    with pytest.raises(ConfigError, match="HEADRACE_IMPORT"):
+        load_manager("serve_manager_module:manager")
+    monkeypatch.delenv("HEADRACE_IMPORT")
+    _, url = start("--manager", "serve_manager_module:manager", "--port", "0", cwd=tmp_path)
+    assert httpx.post(f"{url}/run/m", content=b"x").json() == {"result": "x"}
+    for more in (["--no-import"], ["a.toml"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", "serve", "--manager", "serve_manager_module:manager", *more],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2
