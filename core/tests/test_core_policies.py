@@ -88,6 +88,14 @@ SIZES = {"batch_sizes": (8, 1, 4)}
         ("pad holds all", {**SIZES, "pad": True}, line(*[1] * 6), Inst(max=8), 0.0, Cut(6)),
         ("pad, more than all", {**SIZES, "pad": True}, line(*[1] * 9), Inst(max=8), 0.0, Cut(8)),
         (
+            "pad, within what it takes",
+            {**SIZES, "pad": True},
+            line(*[1] * 6),
+            Inst(max=5),
+            0.0,
+            Cut(4),
+        ),
+        (
             "no size is filled: wait",
             {"batch_sizes": (4, 8), **LINGER},
             line(3, 3),

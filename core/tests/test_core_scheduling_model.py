@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 from headrace._backend import Backend, InitContext
 from headrace._build.batch_end import BatchEnd
 from headrace._presence import Presence
+from headrace._scheduling.batch import repeated
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.instance import Instance, Limits
 from headrace._scheduling.locks import Signal
@@ -505,9 +506,12 @@ class Model(RuleBasedStateMachine):
                 limits = instance.limits
                 assert weight == instance.running_weight
                 assert instance.max is None or weight <= instance.max
-                assert limits.pad or weight >= instance.min
-                if limits.batch_sizes and not limits.pad:
-                    assert weight in limits.batch_sizes
+                if limits.pad:
+                    fillers = repeated([entry.weight for entry in instance.entries], instance)
+                    weight += sum(instance.entries[k].weight for k in fillers)
+                assert weight >= instance.min
+                assert instance.max is None or weight <= instance.max
+                assert not limits.batch_sizes or weight in limits.batch_sizes
 
     @invariant()
     def a_batch_that_ran_has_one_end(self):

@@ -213,6 +213,32 @@ def test_below_min_the_last_item_is_repeated_with_pad_and_refused_without(gate):
         assert [r["result"] for r in pipe([{"data": k} for k in range(3)])] == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("keys", "weights", "ran"),
+    [
+        ({"min": 3, "max": 4}, [2], [2, 2]),
+        ({"min": 3, "max": 3}, [2], None),
+        ({"min": 3, "max": 8}, [2], [2, 2]),
+        ({"batch_sizes": [2, 8]}, [3], None),
+        ({"batch_sizes": [2, 4], "max": 8}, [3], None),
+        ({"batch_sizes": [2, 8]}, [2, 3], [2, 3, 3]),
+        ({"batch_sizes": [2, 8]}, [1, 5], [1, 5, 1, 1]),
+    ],
+)
+def test_a_batch_is_padded_to_a_weight_that_the_node_allows_or_refused(gate, keys, weights, ran):
+    gate.shut = False
+    requests = [{"data": weight, "request_size": weight} for weight in weights]
+    with headrace.pipe({"backend": "Gate", "pad": True, **keys}) as pipe:
+        if ran is None:
+            with pytest.raises(RequestsFailed) as caught:
+                pipe(requests)
+            assert [type(error) for error in caught.value.errors] == [BatchRangeError]
+            assert "no number of copies" in str(caught.value)
+        else:
+            assert [request["result"] for request in pipe(requests)] == weights
+        assert gate.batches == ([] if ran is None else [ran])
+
+
 def test_max_counts_weights(gate, client, waiting):
     with headrace.pipe({"backend": "Gate", "max": 4}) as pipe:
         first = client(pipe, {"data": "first"})

@@ -224,6 +224,8 @@ def test_work_that_a_backend_takes_into_its_own_thread_is_told(expression, told)
     [
         ("batch_size", "max"),
         ("max_batch_size", "max"),
+        ("extend", "extends"),
+        ("imports", "import"),
         ("workers", "instance_num"),
         ("num_workers", "instance_num"),
         ("widht", "width"),

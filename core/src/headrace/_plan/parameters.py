@@ -290,7 +290,9 @@ def _report_unknown(
     elif incomplete:
         suggestion = problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
     else:
-        suggestion = KEYS_ELSEWHERE.get(part) or problems.nearest(key, known)
+        suggestion = KEYS_ELSEWHERE.get(part) or problems.nearest(
+            key, {*known, "extends", "import"}
+        )
     if found.origin == "node" and isinstance(found.written.value, dict):
         suggestion = misspelt_table(key) or suggestion
     if suggestion is not None or not incomplete:

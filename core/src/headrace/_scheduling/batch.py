@@ -28,22 +28,50 @@ class Filler(dict[str, Any]):
     """A copy of an item that fills a batch up, and is nobody's request: what it gives is dropped."""
 
 
-def refusal(
-    node: str, weight: int, instance: Instance, sizes: tuple[int, ...], *, pad: bool
-) -> BatchRangeError | None:
-    """Give the error of a batch that was cut too small and may not be padded, else None."""
-    if pad or (weight >= instance.min and (not sizes or weight in sizes)):
+def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRangeError | None:
+    """Give the error of a batch of these weights that is too small and cannot be padded, else None."""
+    weight, sizes, pad = sum(weights), instance.limits.batch_sizes, instance.limits.pad
+    if weight >= instance.min and (not sizes or weight in sizes):
+        return None
+    if pad and repeated(weights, instance) is not None:
         return None
     allowed = f"the sizes {', '.join(map(str, sizes))}" if sizes else f"a min of {instance.min}"
+    copies = ", which no number of copies of its requests gives" if pad else ""
+    hint = "a longer batching_timeout, or allow smaller batches."
     return BatchRangeError(
-        f"the wait for company is over with a weight of {weight}, and the node has {allowed}",
+        f"the wait for company is over with a weight of {weight}, and the node has {allowed}{copies}",
         weight=weight,
         min=instance.min,
         max=instance.max,
         node=node,
         instance=instance.index,
-        hint="Set pad = true, a longer batching_timeout, or allow smaller batches.",
+        hint=f"Set {hint}" if pad else f"Set pad = true, {hint}",
     )
+
+
+def repeated(weights: Sequence[int], instance: Instance) -> list[int] | None:
+    """Give the items that are repeated so that a batch has an allowed weight, None where none do.
+
+    It is the last item, and earlier ones where that alone weighs too much.
+
+    Args:
+        weights: Of the items of the batch.
+        instance: Whose ``min``, ``max`` and ``batch_sizes`` hold.
+    """
+    weight, most = sum(weights), instance.max
+    least = max(weight, instance.min)
+    enough = least + max(weights)  # a smaller sum is reached by copies of any one item
+    sizes = instance.limits.batch_sizes or range(least, enough if most is None else most + 1)
+    for size in sizes:
+        if size < least or (most is not None and size > most):
+            continue
+        found, missing = [], size - weight
+        for item in reversed(range(len(weights))):
+            times, missing = divmod(missing, weights[item])
+            found += [item] * times
+        if not missing:
+            return found
+    return None
 
 
 def run(work: Work, node: str, *, needs_result: bool) -> Outcome:
@@ -60,7 +88,7 @@ def run(work: Work, node: str, *, needs_result: bool) -> Outcome:
     instance, entries = work
     batch: list[Any] = [entry.request for entry in entries]
     if instance.limits.pad:
-        _pad(batch, instance)
+        _pad(batch, [entry.weight for entry in entries], instance)
     interrupt: BaseException | None = None
     outcomes: Sequence[BaseException | None] | None
     timed = not instance.queued & instance.mask
@@ -113,18 +141,12 @@ def _per_entry(
         del errors  # see `Entry.take_error`
 
 
-def _pad(batch: list[Request], instance: Instance) -> None:
-    """Append shallow copies of the last item until the batch has an allowed weight, or more."""
-    weight, most, sizes = instance.running_weight, instance.max, instance.limits.batch_sizes
-    target = max(weight, instance.min)
-    target = next((size for size in sizes if size >= target), target)
-    last = batch[-1]
-    step = last.get("request_size", 1)
-    while weight < target and (most is None or weight + step <= most):
-        copy = Filler(last)
+def _pad(batch: list[Request], weights: Sequence[int], instance: Instance) -> None:
+    """Append shallow copies of the last item until the batch has an allowed weight."""
+    for item in repeated(weights, instance) or ():
+        copy = Filler(batch[item])
         copy.pop("result", None)
         batch.append(copy)
-        weight += step
 
 
 def run_alone(

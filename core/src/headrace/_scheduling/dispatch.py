@@ -174,8 +174,9 @@ class Dispatcher(Assignment):
             entries = node.queue.head(take)
             if self._fail_late(entries, now):
                 return None
-            weight = sum([entry.weight for entry in entries])
-            refused = self._out_of_range(instance, weight)
+            weights = [entry.weight for entry in entries]
+            weight = sum(weights)
+            refused = self._out_of_range(instance, weights)
             if refused is None:
                 return self._claim(instance, entries, weight, now)
             if weight >= instance.min or not self._fits_elsewhere(instance, weight):
@@ -235,13 +236,13 @@ class Dispatcher(Assignment):
             self._node.let_in()
         return bool(late)
 
-    def _out_of_range(self, instance: Instance, weight: int) -> BatchRangeError | None:
+    def _out_of_range(self, instance: Instance, weights: list[int]) -> BatchRangeError | None:
         """Check the range, which is exact whatever a policy says."""
-        limits = self._node.limits
+        weight = sum(weights)
         if instance.max is None or weight <= instance.max:
-            if weight >= instance.min and not limits.batch_sizes:
+            if weight >= instance.min and not self._node.limits.batch_sizes:
                 return None
-            return refusal(self._node.name, weight, instance, limits.batch_sizes, pad=limits.pad)
+            return refusal(self._node.name, weights, instance)
         return BatchRangeError(
             f"the batch policy cut a weight of {weight} for a max of {instance.max}",
             weight=weight,
@@ -297,7 +298,6 @@ class Dispatcher(Assignment):
         """
         node = self._node
         instance, entries = work
-        weight = instance.running_weight
         if not node.queue.count or instance.full or instance.retired is not None:
             return
         now = node.clock()
@@ -308,9 +308,10 @@ class Dispatcher(Assignment):
             return
         more = take - len(entries)
         joining = node.queue.head(more) if more > 0 else []
-        weight += sum([entry.weight for entry in joining])
-        if not joining or self._out_of_range(instance, weight) or self._fail_late(joining, now):
+        weights = [entry.weight for entry in (*entries, *joining)]
+        if not joining or self._out_of_range(instance, weights) or self._fail_late(joining, now):
             return
+        weight = sum(weights)
         instance.sizes[len(entries)] -= 1
         entries += joining
         instance.sizes[len(entries)] += 1

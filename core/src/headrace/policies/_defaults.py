@@ -63,7 +63,9 @@ class Sized(BatchPolicy):
     def _fits(self, queue: Queue, most: int | None) -> tuple[int, int, bool]:
         """Give count and weight of the longest head within ``most``, and if more cannot join."""
         if self._sizes:
-            most = self._sizes[-1] if most is None else min(most, self._sizes[-1])
+            # A size that the instance does not take is none of its own.
+            sizes = [size for size in self._sizes if most is None or size <= most]
+            most = sizes[-1] if sizes else most
         count, total = len(queue), queue.weight
         if most is None:
             return count, total, False
