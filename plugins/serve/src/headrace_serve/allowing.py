@@ -1,19 +1,21 @@
-"""What ``--allow`` names: parts of the protocol that are off where nobody asks for them."""
+"""What is off unless somebody asks for it by name: parts of the protocol, pages of other origins."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import ConfigError, Problem
 from headrace_serve.shared_memory import AVAILABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["ALLOWABLE", "check_allowed"]
+__all__ = ["ALLOWABLE", "check_allowed", "check_origins"]
 
 ALLOWABLE: Final = ("repository", "shared-memory")
+_ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\[\]:-]+")
 
 
 def check_allowed(names: Iterable[str]) -> frozenset[str]:
@@ -34,6 +36,25 @@ def check_allowed(names: Iterable[str]) -> frozenset[str]:
         problems.append(Problem("serve", f"--allow {name!r} is unknown", hint=hint))
     if "shared-memory" in found and not AVAILABLE:
         problems.append(Problem("serve", "--allow shared-memory: it can be used on Linux only"))
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def check_origins(origins: Sequence[str]) -> tuple[str, ...]:
+    """Check origins of pages: ``https://host[:port]``, or ``*`` for all.
+
+    Raises:
+        ConfigError: One is none.
+    """
+    found = (origins,) if isinstance(origins, str) else tuple(origins)
+    problems = [
+        Problem(
+            "serve", f"{one!r} is no origin", hint="One is https://host[:port], without a path."
+        )
+        for one in found
+        if one != "*" and not _ORIGIN.fullmatch(one)
+    ]
     if problems:
         raise ConfigError(problems)
     return found

@@ -79,6 +79,13 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     priority_default: Annotated[
         int, typer.Option(min=1, help="The priority of requests that say none; 1: most urgent.")
     ] = 2,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="An origin, as https://host, whose pages may read answers; * for all."),
+    ] = None,
+    min_rate: Annotated[
+        int, typer.Option(min=1, help="Bytes per second that a client must send, and take.")
+    ] = 256,
     allow: Annotated[
         list[str] | None,
         typer.Option(
@@ -114,6 +121,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         max_inflight_bytes=max_inflight_bytes,
         max_connections=max_connections,
         receive_timeout_s=receive_timeout,
+        min_rate_bytes_s=min_rate,
         max_timeout_ms=max_timeout_ms,
     )
     if manager is not None and (models or models_file is not None):
@@ -146,6 +154,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         debug_errors=debug_errors,
         priority_default=priority_default,
         allow=allow or (),
+        cors_origins=cors_origin or (),
         allow_import=not no_import,
     )
     if access_log:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
+    from headrace_serve.models import Model
     from headrace_serve.service import Service
 
 __all__ = ["CONNECTION", "DisconnectedError", "Exchange", "Reply"]
@@ -97,7 +98,6 @@ class Exchange:
         identifier: The id of the request, once it is known.
         model: The model that is asked, once it is known.
         line: What is logged of it.
-        unread: Whether there may be a body that was not received whole.
     """
 
     def __init__(
@@ -110,16 +110,28 @@ class Exchange:
         self.headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         self.identifier = ""
         self.model: Any = None
-        self.unread = scope["method"] in ("POST", "PUT", "PATCH")
         self._receive = receive
         self._send = send
         self._held = 0
+        self._admitted: Model | None = None
+        self._received = False
 
     @property
     def path(self) -> dict[str, str]:
         """What the route found in the path."""
         found: dict[str, str] = self.scope.get("path_params", {})
         return found
+
+    def admit(self, model: Model) -> None:
+        """Take a place in the queue of a model, before the body is received.
+
+        Raises:
+            OverloadedError: There is none.
+        """
+        self.model = model
+        self.service.admit(model)
+        model.receiving += 1
+        self._admitted = model
 
     def hold(self, more: int) -> None:
         """Take room for more bytes, until the end of the request.
@@ -159,7 +171,9 @@ class Exchange:
                 self.hold(size - self._held)
             parts.append(part)
             more = message.get("more_body", False)
-        self.unread = False
+        if self._admitted is not None:
+            self._admitted.receiving -= 1
+            self._received = True
         self.line.received_bytes = size
         self.line.mark("receive")
         body = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -266,6 +280,10 @@ class Exchange:
             line.write()
         self.service.release(self._held)
         self._held = 0
+        if self._admitted is not None:
+            self._admitted.inside -= 1
+            self._admitted.receiving -= not self._received
+            self._admitted = None
 
 
 def _encoding(accepted: str) -> str:

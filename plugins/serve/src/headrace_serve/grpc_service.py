@@ -95,12 +95,15 @@ class _Front:
         service = self._service
         model = service.find(received.model_name, received.message.model_version)
         held = service.hold(0, received.size)
+        admitted = False
 
         def hold(more: int) -> None:
             nonlocal held
             held = service.hold(held, more)
 
         try:
+            service.admit(model)
+            admitted = True
             access = service.access(hold)
             asked = read_request(received, timeout_s, access)
             if traceparent:
@@ -110,6 +113,7 @@ class _Front:
             return write_response(answer)
         finally:
             service.release(held)
+            model.inside -= admitted
 
     async def stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Answer ModelStreamInfer: each request once, in their order; several run at a time."""

@@ -1,4 +1,4 @@
-"""A connection of HTTP that is closed when a request does not arrive in time, or is too large in its head."""
+"""A connection of HTTP with bounds: on heads, on how long and how slowly a client may send and take."""
 
 from __future__ import annotations
 
@@ -30,13 +30,23 @@ def protocol_class(limits: Limits) -> type[HttpToolsProtocol]:
 class _LimitedProtocol(HttpToolsProtocol):
     """Adds to uvicorn's protocol what it has no setting for.
 
-    A timer runs from the first byte of a request to its last one, and before the first byte of a new
-    connection. It stops where a request has been answered before its body was received.
+    One timer looks after receiving: from the first byte of a request to its last one, and before the first
+    byte of a new connection. It ends what is late as a whole, or sends its body too slowly. Where a request
+    was answered before its body had come, what comes of it is dropped, since a connection that is
+    closed with unread bytes is reset, and a client that still sends would not see its answer.
+
+    Another looks after sending, from where the buffer of the connection is full, or is not empty behind
+    the last byte of an answer: a client that takes nothing would hold the buffer for ever.
     """
 
     _limits: Limits
-    _timer: asyncio.TimerHandle | None = None
+    _receiving: asyncio.TimerHandle | None = None
+    _sending: asyncio.TimerHandle | None = None
+    _ends = 0.0
     _header_bytes = 0
+    _body_bytes = 0
+    _dropped_bytes = 0
+    _in_body = False
     _refused = False
     on_lost: Callable[[], None] | None = None
     """Called when the connection is lost; who answers a request sets it for that time."""
@@ -47,11 +57,12 @@ class _LimitedProtocol(HttpToolsProtocol):
         if len(self.connections) > self._limits.max_connections:
             self._refuse(503, "too many connections", "overloaded", retry=True)
             return
-        self._start_timer()
+        self._start_receiving()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let a connection go."""
-        self._stop_timer()
+        self._stop_receiving()
+        self._stop_sending()
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()
@@ -66,9 +77,10 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         extended: Any = self.scope
         extended[CONNECTION] = self
-        self._header_bytes = 0
-        self._stop_timer()
-        self._start_timer()
+        self._header_bytes = self._dropped_bytes = 0
+        self._in_body = False
+        self._stop_receiving()
+        self._start_receiving()
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the path."""
@@ -80,17 +92,39 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
         self._count(len(name) + len(value))
 
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body; drop it where the request was answered already."""
+        self._in_body = True
+        self._body_bytes += len(body)
+        if self.cycle.response_complete:
+            self._dropped_bytes += len(body)
+            if self._dropped_bytes > self._limits.max_body_bytes:
+                self.transport.abort()
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """End a request."""
-        self._stop_timer()
+        self._stop_receiving()
         super().on_message_complete()
+        if self.cycle is not None:
+            self.cycle.more_body = False
 
     def on_response_complete(self) -> None:
         """End an answer."""
         super().on_response_complete()
-        if self.cycle is None or not self.cycle.more_body:
-            return
-        self._stop_timer()  # answered before its body was received
+        if self._sending is None and self.transport.get_write_buffer_size():
+            self._start_sending()
+
+    def pause_writing(self) -> None:
+        """Wait with sending: the buffer of the connection is full."""
+        super().pause_writing()
+        if self._sending is None:
+            self._start_sending()
+
+    def resume_writing(self) -> None:
+        """Send on."""
+        super().resume_writing()
+        self._stop_sending()
 
     def _count(self, size: int) -> None:
         self._header_bytes += size
@@ -98,30 +132,68 @@ class _LimitedProtocol(HttpToolsProtocol):
             text = f"the headers have more than {self._limits.max_header_bytes} bytes"
             self._refuse(431, text, "headers_too_large")
 
-    def _start_timer(self) -> None:
-        self._timer = self.loop.call_later(self._limits.receive_timeout_s, self._late)
+    def _start_receiving(self) -> None:
+        self._ends = self.loop.time() + self._limits.receive_timeout_s
+        self._look_later(self._limits.receive_timeout_s)
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _look_later(self, left_s: float) -> None:
+        self._body_bytes = 0
+        looks_s = min(left_s, self._limits.rate_window_s)
+        self._receiving = self.loop.call_later(looks_s, self._look_at_receiving)
 
-    def _late(self) -> None:
-        """End a connection whose request has not arrived in time."""
-        self._timer = None
+    def _stop_receiving(self) -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+            self._receiving = None
+
+    def _look_at_receiving(self) -> None:
+        """End a connection whose request is late, or whose body comes too slowly."""
+        self._receiving = None
+        if self.pipeline:  # it waits behind another request, and nothing of it is read meanwhile
+            self._start_receiving()
+            return
+        left_s = self._ends - self.loop.time()
+        least = self._limits.min_rate_bytes_s * self._limits.rate_window_s
+        slow = self._in_body and self._body_bytes < least
+        if left_s > 0.001 and not slow:
+            self._look_later(left_s)
+            return
         cycle = self.cycle
-        if cycle is not None and cycle.response_started and not cycle.response_complete:
+        if cycle is not None and cycle.more_body and cycle.response_started:
             self.transport.abort()
             return
         text = f"the request was not received within {self._limits.receive_timeout_s:g} s"
+        if left_s > 0.001:
+            text = f"the body came slower than {self._limits.min_rate_bytes_s} bytes per second"
         self._refuse(408, text, "receive_timeout")
+
+    def _start_sending(self) -> None:
+        size = self.transport.get_write_buffer_size()
+        self._sending = self.loop.call_later(
+            self._limits.rate_window_s, self._look_at_sending, size
+        )
+
+    def _stop_sending(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+
+    def _look_at_sending(self, before: int) -> None:
+        """End a connection whose client takes its answer too slowly."""
+        self._sending = None
+        size = self.transport.get_write_buffer_size()
+        least = self._limits.min_rate_bytes_s * self._limits.rate_window_s
+        if size and 0 <= before - size < min(before, least):
+            self.transport.abort()
+        elif size:
+            self._start_sending()
 
     def _refuse(self, status: int, text: str, code: str, *, retry: bool = False) -> None:
         """Answer without the application, and close."""
         if self._refused:
             return
         self._refused = True
-        self._stop_timer()
+        self._stop_receiving()
         body = orjson.dumps({"error": text, "code": code, "node": None, "id": ""})
         reasons = {408: "Request Timeout", 431: "Request Header Fields Too Large"}
         head = (

@@ -19,6 +19,9 @@ class Limits:
         max_streams: Calls of gRPC that are open on one connection at a time.
         receive_timeout_s: Seconds in which a request of HTTP must have arrived, from its first byte; a new
             connection must send that byte within the same time.
+        min_rate_bytes_s: Bytes per second that a client of HTTP must send of a body, and take of an answer
+            that waits for it; looked at every ``rate_window_s``.
+        rate_window_s: Seconds over which that rate is measured.
         keep_alive_s: Seconds that a connection may be idle between two requests.
         max_regions: Regions of shared memory that are registered at a time.
         max_items: Elements of an input of items, each of which is a request of the pipeline.
@@ -31,6 +34,8 @@ class Limits:
     max_connections: int = 4096
     max_streams: int = 1024
     receive_timeout_s: float = 60.0
+    min_rate_bytes_s: int = 256
+    rate_window_s: float = 10.0
     keep_alive_s: float = 75.0
     max_regions: int = 256
     max_items: int = 4096

@@ -32,10 +32,14 @@ class Model:
         unloaded: Whether it takes no requests, since a request has unloaded it.
         loading: Whether another pipeline is being built in its place.
         reason: Why it is unloaded, where it is.
+        queue_size: How many requests may wait; None: newcomers shed others, so none is refused early.
+        inside: Requests that this server has admitted and not answered.
+        receiving: Those of them whose bodies are being received.
     """
 
     unloaded = loading = False
     reason = ""
+    inside = receiving = 0
 
     def __init__(
         self, name: str, version: str, entry: ModelEntry, counts: Counts | None = None
@@ -47,10 +51,16 @@ class Model:
         self.pipe: Pipeline = headrace.pipe(entry.config) if self.owned else entry.config
         try:
             self.signature = read_signature(self.pipe.describe(), entry.inputs, entry.outputs)
+            self.queue_size = _queue_size(self.pipe)
         except BaseException:
             self.close(timeout=2.0)
             raise
         self.counts = counts or Counts()
+
+    def waiting(self) -> int:
+        """Give how many requests wait in its pipeline."""
+        nodes = self.pipe.stats()["nodes"]
+        return sum(int(node["waiting"]) for node in nodes.values())
 
     @property
     def ready(self) -> bool:
@@ -61,6 +71,16 @@ class Model:
         """Close the pipeline if the server built it."""
         if self.owned:
             self.pipe.close(timeout=timeout)
+
+
+def _queue_size(pipe: Pipeline) -> int | None:
+    """Give the bound of the node at which requests enter; None where newcomers are let in anyway."""
+    nodes = headrace.explain(pipe.config)["nodes"]
+    targets = {name for node in nodes.values() for name in node["next"]}
+    keys = [node["keys"] for name, node in nodes.items() if name not in targets]
+    if len(keys) != 1 or keys[0]["queue_full"]["value"] == "shed_oldest":
+        return None
+    return int(keys[0]["queue_size"]["value"])
 
 
 class Counts:

@@ -63,6 +63,7 @@ async def run(exchange: Exchange) -> Reply:
             hint=f"Use POST /v2/models/{model.name}/infer.",
         )
     asked = _Asked(model, exchange)
+    exchange.admit(model)
     body = await exchange.body()
     model = service.find(model.name)  # another pipeline may be in its place by now
     kind = exchange.headers.get("content-type", "")

@@ -77,10 +77,10 @@ class Repository:
                 raise unknown_parameter(parameter, "the request", ["unload_dependents"])
         await self._in_turn(name, self._unload(name))
 
-    async def end(self) -> None:
-        """Wait for what has begun."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def end(self, timeout: float) -> None:
+        """Wait for what has begun, and not for ever."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout)
 
     async def _in_turn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Do it to its end, also where the client goes away."""

@@ -8,6 +8,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from headrace.errors import HeadraceError, InputError
@@ -76,7 +78,19 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
         places = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
         return [route(method, f"{place}{end}", handler, right) for place in places]
 
+    cors = []
+    if service.cors_origins:
+        cors.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=service.cors_origins,
+                allow_methods=["GET", "POST"],
+                allow_headers=_SENT_HEADERS,
+                expose_headers=[HEADER_LENGTH, "Retry-After"],
+            )
+        )
     return Starlette(
+        middleware=cors,
         routes=[
             *per_model("POST", "/infer", _infer, "infer"),
             route("POST", "/run/{model}", run, "infer"),
@@ -104,6 +118,11 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
         lifespan=lifespan,
     )
 
+
+_SENT_HEADERS = (
+    "Authorization", "X-API-Key", "Content-Type", "Content-Encoding", HEADER_LENGTH, "traceparent",
+)  # fmt: skip
+"""Headers that a page of another origin may send, where it is allowed."""
 
 _UNSUPPORTED = (
     "cudasharedmemory/{rest:path}",
@@ -151,15 +170,13 @@ class _Endpoint:
         told = refusal(failure, debug=self._service.debug_errors)
         exchange.line.code = told.code
         after = self._service.retry_after_s(exchange.model) if told.retry else 0
-        reply = Reply.refused(told, exchange.identifier, after)
-        if exchange.unread:
-            reply.headers["connection"] = "close"  # the rest of its body is not received
-        return reply
+        return Reply.refused(told, exchange.identifier, after)
 
 
 async def _infer(exchange: Exchange) -> Reply:
     service = exchange.service
-    model = exchange.model = _find(exchange, service)
+    model = _find(exchange, service)
+    exchange.admit(model)
     body = await exchange.body()
     model = _find(exchange, service)  # another pipeline may be in its place by now
     access = service.access(exchange.hold)

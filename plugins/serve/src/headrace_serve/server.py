@@ -21,7 +21,7 @@ from headrace_serve.rest import application
 from headrace_serve.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
 
     from headrace_serve.keys import Keys
@@ -68,6 +68,7 @@ class Server:
         tls: Tls | None = None,
         allow: Iterable[str] = (),
         allow_import: bool = True,
+        cors_origins: Sequence[str] = (),
     ) -> None:
         """Build the models.
 
@@ -83,6 +84,7 @@ class Server:
             priority_default: The priority of requests that say none; 1 is most urgent.
             allow: What is off else: ``repository``, ``shared-memory``; see the page.
             allow_import: Whether configurations may import code.
+            cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages browsers let read answers.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
@@ -106,6 +108,7 @@ class Server:
                 given=models,
                 allow=allow,
                 allow_import=allow_import,
+                cors_origins=cors_origins,
             )
         except BaseException:
             catalogue.close(2.0)
@@ -288,8 +291,7 @@ class Server:
             connection.shutdown()
         if self._state.tasks:
             await asyncio.wait(self._state.tasks, timeout=timeout)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._service.end(), max(0.0, ends - loop.time()))
+        await self._service.end(max(0.0, ends - loop.time()))
         # Closed pipelines fail what is left, and every client gets that as its answer.
         left = max(0.0, ends - loop.time())
         await asyncio.to_thread(self._service.models.close, left)

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ClosedError, InstanceLostError, OverloadedError
-from headrace_serve.allowing import check_allowed
+from headrace_serve.allowing import check_allowed, check_origins
 from headrace_serve.changes import Changes
 from headrace_serve.counters import Counters
 from headrace_serve.errors import NotAllowedError, UnavailableError
@@ -18,7 +18,7 @@ from headrace_serve.repository import Repository
 from headrace_serve.shared_memory import Access, Regions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from headrace_serve.keys import Keys
     from headrace_serve.messages import Answer, Asked
@@ -45,11 +45,12 @@ class Service:
         given: What the models are read from again, when they are loaded again.
         allow_import: Whether configurations may import code.
         regions: The shared memory, None where it is not allowed.
+        cors_origins: Origins whose pages may read answers; ``"*"``: all.
         connections: Gives the number of connections of HTTP; who listens sets it.
         worker: The number of this process among several that share the port; None: it is the only one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings, by name
         self,
         models: Catalogue,
         *,
@@ -60,6 +61,7 @@ class Service:
         given: Any = None,
         allow: Iterable[str] = (),
         allow_import: bool = True,
+        cors_origins: Sequence[str] = (),
     ) -> None:
         if isinstance(priority_default, bool) or not isinstance(priority_default, int):
             raise TypeError(f"priority_default is an int, got {priority_default!r}")
@@ -78,6 +80,7 @@ class Service:
         self.worker: int | None = None
         self.given = given
         self.allow_import = allow_import
+        self.cors_origins = check_origins(cors_origins)
         self.regions: Regions | None = None
         self._repository: Repository | None = None
         for name in check_allowed(allow):
@@ -111,10 +114,10 @@ class Service:
         """Give the shared memory for one request; ``hold`` takes room for what is read."""
         return Access(self.regions, hold, self.limits.max_body_bytes)
 
-    async def end(self) -> None:
-        """Let what changes models end, and give back what it holds beside them."""
+    async def end(self, timeout: float) -> None:
+        """Let what changes models end within a time, and give back what it holds beside them."""
         if self._repository is not None:
-            await self._repository.end()
+            await self._repository.end(timeout)
         if self.regions is not None:
             self.regions.unregister()
 
@@ -141,6 +144,21 @@ class Service:
         if self.draining:
             raise UnavailableError("the server is shutting down")
         return model
+
+    def admit(self, model: Model) -> None:
+        """Count a request as inside of a model, if its queue has room; whoever calls this takes it out again.
+
+        Raises:
+            OverloadedError: As many requests wait, or are being received, as the queue may hold.
+        """
+        most = model.queue_size
+        if most is not None and model.inside >= most:
+            waiting = model.waiting() + model.receiving
+            if waiting >= most:
+                raise OverloadedError(
+                    f"the queue of model {model.name!r} is full", queue_size=most, waiting=waiting
+                )
+        model.inside += 1
 
     def hold(self, held: int, more: int) -> int:
         """Take room for bytes of a body; give how many are held then, for `release`.

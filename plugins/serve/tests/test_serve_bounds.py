@@ -1,0 +1,180 @@
+"""What is refused before its body is read, clients that are too slow, and pages of other origins."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import httpx
+import pytest
+
+import headrace
+from headrace.errors import ConfigError
+from headrace_serve import Limits, Server
+
+
+def connect(server):
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def head(path, length, *more):
+    lines = [f"POST {path} HTTP/1.1", "host: h", f"content-length: {length}", *more, "", ""]
+    return "\r\n".join(lines).encode()
+
+
+def answer_of(connection):
+    """Read one answer: its status and its body."""
+    got = b""
+    while b"\r\n\r\n" not in got:
+        got += connection.recv(65536) or pytest.fail(f"the connection ended after {got!r}")
+    start, _, rest = got.partition(b"\r\n\r\n")
+    headers = dict(line.lower().split(b": ", 1) for line in start.split(b"\r\n")[1:])
+    while len(rest) < int(headers[b"content-length"]):
+        rest += connection.recv(65536)
+    return int(start.split()[1]), rest
+
+
+def until(condition):
+    poll = threading.Event()
+    while not condition():
+        poll.wait(0.002)
+
+
+@pytest.mark.parametrize("full", ["wait", "reject"])
+def test_a_full_queue_refuses_before_the_body_is_read(serving, gate, full):
+    config = {"backend": "ServeGate", "queue_size": 2, "queue_full": full}
+    server = serving({"m": config, "other": {"backend": "Identity"}})
+    pipe = server._service.models.find("m").pipe
+    running = [connect(server) for _ in range(2)]
+    running[0].sendall(head("/run/m", 1) + b"1")
+    assert gate.entered.wait(30)
+    running[1].sendall(head("/run/m", 1) + b"2")
+    until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 1)
+    receiving = connect(server)
+    receiving.sendall(head("/run/m", 3) + b"3")
+    until(lambda: server._service.models.find("m").receiving == 1)
+    with connect(server) as late:
+        late.sendall(head("/run/m", 1000))
+        status, body = answer_of(late)
+        assert (status, b"overloaded" in body) == (429, True)
+        late.sendall(b"x" * 1000 + head("/run/other", 1) + b"a")
+        assert answer_of(late) == (200, b'{"result":"a"}')
+    receiving.sendall(b"33")
+    gate.open.set()
+    for one in (*running, receiving):
+        assert answer_of(one)[0] == 200
+        one.close()
+    model = server._service.models.find("m")
+    until(lambda: model.inside == 0)
+    assert model.receiving == 0
+
+
+def test_who_goes_away_while_sending_leaves_its_place(serving):
+    server = serving({"m": {"backend": "Identity", "queue_size": 1}})
+    model = server._service.models.find("m")
+    one = connect(server)
+    one.sendall(head("/run/m", 10) + b"abc")
+    until(lambda: model.receiving == 1)
+    one.close()
+    until(lambda: (model.receiving, model.inside) == (0, 0))
+
+
+def test_newcomers_that_shed_others_are_let_in(serving, gate):
+    config = {"backend": "ServeGate", "queue_size": 1, "queue_full": "shed_oldest"}
+    server = serving({"m": config})
+    pipe = server._service.models.find("m").pipe
+    clients = [connect(server) for _ in range(3)]
+    clients[0].sendall(head("/run/m", 1) + b"0")
+    assert gate.entered.wait(30)
+    clients[1].sendall(head("/run/m", 1) + b"1")
+    until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 1)
+    clients[2].sendall(head("/run/m", 1) + b"2")
+    assert answer_of(clients[1])[0] == 429
+    gate.open.set()
+    assert [answer_of(one)[0] for one in (clients[0], clients[2])] == [200, 200]
+    for one in clients:
+        one.close()
+
+
+def test_bodies_that_take_all_room_refuse_others_before_theirs_are_read(serving):
+    server = serving({"m": {"backend": "Identity"}}, limits=Limits(max_inflight_bytes=100))
+    with connect(server) as first, connect(server) as second:
+        first.sendall(head("/run/m", 80) + b"x")
+        until(lambda: server._service._inflight_bytes == 80)
+        second.sendall(head("/run/m", 30))
+        assert answer_of(second)[0] == 429
+        first.sendall(b"x" * 79)
+        assert answer_of(first)[0] == 200
+
+
+def test_a_refused_body_without_end_ends_the_connection(serving):
+    server = serving({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=1000))
+    with connect(server) as one:
+        one.sendall(head("/run/none", 1 << 40))
+        assert answer_of(one)[0] == 404
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            one.sendall(bytes(100_000_000))
+
+
+def test_a_body_that_comes_too_slowly_is_answered_with_408(serving):
+    limits = Limits(min_rate_bytes_s=1000, rate_window_s=0.05)
+    server = serving({"m": {"backend": "Identity"}}, limits=limits)
+    with connect(server) as one:
+        one.sendall(head("/run/m", 100) + b"x")
+        status, body = answer_of(one)
+    assert (status, b"slower than 1000" in body) == (408, True)
+
+
+class Large:
+    """Gives 64 MB."""
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = bytes(64_000_000)
+
+
+headrace.register("ServeLarge", Large)
+
+
+def test_a_client_that_takes_no_answer_loses_its_connection(serving):
+    limits = Limits(min_rate_bytes_s=1000, rate_window_s=0.05)
+    server = serving({"m": {"backend": "ServeLarge"}}, limits=limits)
+    with connect(server) as one:
+        one.sendall(head("/run/m", 1, "accept: application/x") + b"x")
+        until(lambda: server._service.models.find("m").counts.ok == 1)
+        until(lambda: not server._state.connections)
+    assert server._service.counters.in_flight["http"] == 0
+
+
+def test_pages_of_other_origins_read_nothing_unless_they_are_named(serving):
+    origin = {"origin": "https://page.example"}
+    asks = {**origin, "access-control-request-method": "POST"}
+    for origins, allowed in (((), None), (["https://page.example"], "https://page.example")):
+        server = serving({"m": {"backend": "Identity"}}, cors_origins=origins)
+        url = f"{server.url}/run/m"
+        answer = httpx.post(url, content=b"a", headers=origin)
+        assert answer.json() == {"result": "a"}
+        assert answer.headers.get("access-control-allow-origin") == allowed
+        before = httpx.options(url, headers=asks)
+        assert before.headers.get("access-control-allow-origin") == allowed
+    other = httpx.post(url, content=b"a", headers={"origin": "https://other.example"})
+    assert "access-control-allow-origin" not in other.headers
+    for wrong in (["page.example"], ["https://page.example/path"]):
+        with pytest.raises(ConfigError, match="origin"):
+            Server({"m": {"backend": "Identity"}}, cors_origins=wrong)
+
+
+def test_who_goes_away_is_noticed_with_origins_named_too(serving, gate):
+    server = serving({"m": {"backend": "ServeGate"}}, cors_origins=["*"])
+    pipe = server._service.models.find("m").pipe
+    first, second = connect(server), connect(server)
+    first.sendall(head("/run/m", 1, "origin: https://a.example") + b"1")
+    assert gate.entered.wait(30)
+    second.sendall(head("/run/m", 1, "origin: https://a.example") + b"2")
+    until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 1)
+    second.close()
+    until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 0)
+    gate.open.set()
+    assert answer_of(first)[0] == 200
+    first.close()
