@@ -126,8 +126,8 @@ def _serve(channel: Channel, teller: _Teller, closing: ExitStack) -> None:
         parcels = None
         try:
             made = [
-                (found._replace(new=without_copies(found.new)), outcome)
-                for found, outcome in answers
+                ((same, without_copies(new, new), gone), outcome)
+                for (same, new, gone), outcome in answers
             ]
             content = pickled(("answers", teller.count, made))
         except Exception:  # noqa: BLE001 - whatever its values raise; which of them, is told
@@ -173,7 +173,7 @@ def _run_apart(
     return [next(answers) if not bad else (_NOTHING, _unknown(bad)) for _, bad in remade]
 
 
-_NOTHING = Changes({}, {}, [])
+_NOTHING: Changes = ({}, {}, [])
 
 
 def _unknown(bad: dict[str, Exception]) -> InputError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._build.channel import LARGE_BYTES
@@ -13,6 +13,8 @@ from headrace._function import FunctionBackend, of_function
 from headrace._registry.backends import as_backend, source_of
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from headrace.keys import Request
 
 
@@ -60,13 +62,14 @@ def unpacked(content: bytes) -> Any:
 # Requests.
 
 
-def without_copies(values: dict[str, Any]) -> dict[str, Any]:
-    """Give values as they are pickled: large ``bytes`` as buffers, which the pickle does not copy."""
+def without_copies(values: Request, keys: Container[str]) -> Request:
+    """Give some values as they are pickled: large ``bytes`` as buffers, which the pickle does not copy."""
     return {
         key: pickle.PickleBuffer(value)
         if type(value) is bytes and len(value) >= LARGE_BYTES
         else value
         for key, value in values.items()
+        if key in keys
     }
 
 
@@ -94,29 +97,24 @@ def together(parts: dict[str, bytes]) -> tuple[dict[str, Any], dict[str, Excepti
     return good, bad
 
 
-class Changes(NamedTuple):
-    """What a backend has made of a request.
-
-    Attributes:
-        same: Keys that hold what another key held before and nobody can have changed, and which.
-        new: Keys with other values.
-        gone: Keys that were taken out.
-    """
-
-    same: dict[str, str]
-    new: dict[str, Any]
-    gone: list[str]
+Changes = tuple[dict[str, str], dict[str, Any], list[str]]
+"""What a backend has made of a request: keys that hold what another key held before and nobody can have
+changed, and which that is; keys with other values; keys that were taken out."""
 
 
 def changes(before: Request, after: Request) -> Changes:
     """Tell what has become of a request."""
-    # What could have been changed in place is sent back, also where it is an object that came.
-    known = {id(value): key for key, value in before.items() if type(value) in _UNCHANGING}
-    missing = object()
-    touched = {k: v for k, v in after.items() if before.get(k, missing) is not v}
-    same = {key: known[id(value)] for key, value in touched.items() if id(value) in known}
-    new = {key: value for key, value in touched.items() if key not in same}
-    return Changes(same, new, [key for key in before if key not in after])
+    same, new = {}, {}
+    for key, value in after.items():
+        if key in before and before[key] is value:
+            continue
+        # What could have been changed in place is sent back, also where it is an object that came.
+        known = [k for k, v in before.items() if v is value] if type(value) in _UNCHANGING else None
+        if known:
+            same[key] = known[0]
+        else:
+            new[key] = value
+    return same, new, [key for key in before if key not in after]
 
 
 _UNCHANGING = frozenset({bytes, str, int, float, complex, bool, type(None)})
@@ -124,8 +122,9 @@ _UNCHANGING = frozenset({bytes, str, int, float, complex, bool, type(None)})
 
 def apply(found: Changes, request: Request) -> None:
     """Do to a request what has become of its copy."""
-    before = dict(request)
-    for key in found.gone:
+    same, new, gone = found
+    kept = {key: request[source] for key, source in same.items()}
+    for key in gone:
         request.pop(key, None)
-    request.update({key: before[source] for key, source in found.same.items()})
-    request.update(found.new)
+    request.update(kept)
+    request.update(new)

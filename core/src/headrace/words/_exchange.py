@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from typing import TYPE_CHECKING
 
-from headrace._build.channel import LARGE_BYTES, UnreadableError, pickled
-from headrace._build.parcels import Changes, apart, apply, together
+from headrace._build.channel import UnreadableError, pickled
+from headrace._build.parcels import Changes, apart, apply, together, without_copies
 from headrace._portable import error_text
 from headrace._scheduling.entry import claimed
 from headrace.errors import BackendError, ContractError, InputError
@@ -57,7 +56,7 @@ class Exchange:
         errors: list[Exception | None] = [None] * len(batch)
         answers: Iterable[Answer] | None = None
         try:
-            content = pickled(("batch", [_sent(one, keys) for one in batch]))
+            content = pickled(("batch", [without_copies(one, keys) for one in batch]))
         except Exception:  # noqa: BLE001 - whatever the values raise; which of them, is found out below
             content = None
         if content is not None:
@@ -132,17 +131,6 @@ def taken_back(entry: Entry | None) -> bool:
     return True
 
 
-def _sent(request: Request, keys: frozenset[str]) -> Request:
-    """Give what goes there of a request: large ``bytes`` as buffers, which the pickle does not copy."""
-    return {
-        key: pickle.PickleBuffer(value)
-        if type(value) is bytes and len(value) >= LARGE_BYTES
-        else value
-        for key, value in request.items()
-        if key in keys
-    }
-
-
 def _remade(answer: tuple[dict[str, str], dict[str, bytes], list[str], bytes]) -> Answer:
     """Give what has become of a request, of which each value was sent by itself."""
     same, parts, gone, outcome = answer
@@ -153,8 +141,8 @@ def _remade(answer: tuple[dict[str, str], dict[str, bytes], list[str], bytes]) -
             f"what it wrote to {key!r} is unknown outside of its process: {error_text(error)}",
             hint=_EVERYWHERE,
         )
-        return Changes({}, {}, []), failure
+        return ({}, {}, []), failure
     found, unknown = together({"outcome": outcome})
     for error in unknown.values():
         found["outcome"] = BackendError(f"its error is unknown here: {error_text(error)}")
-    return Changes(same, good, gone), found["outcome"]
+    return (same, good, gone), found["outcome"]
