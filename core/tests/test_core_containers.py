@@ -11,6 +11,7 @@ from headrace._registry.registry import registry
 from headrace.errors import (
     BackendError,
     BatchRangeError,
+    ClosedError,
     ConfigError,
     NoResultError,
     RequestsFailed,
@@ -378,6 +379,18 @@ def test_what_stands_for_an_infer_says_rerun_as_that_does(infer):
 def test_an_item_that_cannot_be_gathered_fails_alone():
     text = "CatSplit[S[FailOnBad,Fix],Infer,Split]"
     assert outcomes(text, ["bad", "b", "c"]) == [BackendError, "b!", "c!"]
+
+
+def test_a_closed_pipeline_inside_of_infer_is_the_outcome_of_all_items():
+    @headrace.register("InferClosed", replace=True)
+    class InferClosed(headrace.Backend):
+        def forward(self, batch):
+            raise ClosedError("the one inside")._passing()
+
+    with headrace.plugins.build({"backend": "CatSplit[Fix,InferClosed,Split]", "max": 4}) as built:
+        found = built.call([{"data": "a"}, {"data": "b"}])
+    assert [type(error) for error in found] == [ClosedError, ClosedError]
+    assert found[0] is not found[1]
 
 
 @pytest.mark.parametrize("text", ["CatSplit[Never,Infer,Split]", "CatSplit[Fix,Never,Split]"])

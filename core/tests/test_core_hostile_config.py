@@ -64,6 +64,12 @@ def test_such_a_number_in_toml_is_told_with_its_place(number, tmp_path):
     assert found.path == "max" or "line 2" in found.message
 
 
+def test_the_span_of_such_a_number_in_toml_is_the_number(tmp_path):
+    path = write(tmp_path / "c.toml", f'backend = "Identity"\nmax = -{BIG}\n')
+    (found,) = problems(path)
+    assert found.span is None or found.text[slice(*found.span)] == BIG
+
+
 @pytest.mark.parametrize(
     "text",
     [f"HasKey({BIG})[Identity]", f"HasKey(key={BIG})[Identity]"],

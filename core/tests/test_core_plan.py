@@ -396,6 +396,37 @@ def test_an_instance_that_several_threads_reach_is_called_by_one_at_a_time(monke
     assert set(most) == {1}
 
 
+def test_a_named_instance_with_its_dependency_is_called_by_one_at_a_time(monkeypatch):
+    inside, met, both = threading.Barrier(2), [], threading.Barrier(2)
+
+    class Around(headrace.Backend):
+        def forward_with_dep(self, batch, dependency):
+            try:
+                inside.wait(0.2)  # a second thread that is let in would end this at once
+                met.append(self)
+            except threading.BrokenBarrierError:
+                pass
+            return dependency(batch)
+
+    monkeypatch.setitem(registry.local, "Around", Around)
+    source = {
+        "own": {"node_entrypoint": "List[Register(w)[Around],Register[Batching[X]]]"},
+        "use": {"backend": "w[Y]", "instance_num": 2},
+    }
+    with headrace.pipe(source) as pipe:
+
+        def call():
+            both.wait()
+            assert pipe({"data": 0, "node_name": "use"})["result"] == "Y"
+
+        threads = [threading.Thread(target=call) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert (met, inside.broken) == ([], True)
+
+
 # Nodes.
 
 FORMS = [
@@ -465,7 +496,17 @@ def test_a_node_needs_a_backend_only_if_it_reflects_it():
 def test_a_node_that_cannot_work_is_refused_before_anything_is_built(keys, code):
     found = problems({"backend": "X", **keys})
     assert found[0].code == code
+    assert found[0].path == f"main.{next(iter(keys))}"
     assert made == []
+
+
+def test_beside_an_unknown_name_keys_are_judged_as_far_as_what_was_meant_is_known():
+    found = problems({"backend": "Xx", "aa": 1, "a": 2, "nothing_like_it": 3})
+    assert [(one.code, one.suggestion) for one in found] == [
+        ("unknown_backend", "X"),
+        ("unknown_key", "a"),
+        ("unknown_key", None),
+    ]
 
 
 def test_nodes_are_built_after_those_they_name_else_in_file_order():
