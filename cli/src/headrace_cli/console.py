@@ -16,6 +16,7 @@ __all__ = [
     "INTERRUPTED",
     "OK",
     "WRONG",
+    "FileError",
     "UsageError",
     "WrongArgument",
     "counted",
@@ -44,6 +45,12 @@ class UsageError(Exception):
     """Arguments that the command does not have, or that are missing."""
 
     code = "usage"
+
+
+class FileError(Exception):
+    """A file that could not be read or written."""
+
+    code = "file"
 
 
 def print_data(text: str) -> None:

@@ -14,6 +14,7 @@ from headrace_cli.console import (
     FAILED,
     INTERRUPTED,
     WRONG,
+    FileError,
     UsageError,
     WrongArgument,
     discard_stdout,
@@ -136,11 +137,11 @@ def _reported(traceback: bool, args: Sequence[str]) -> Iterator[None]:
         raise typer.Exit(BROKEN_PIPE) from None
     except OSError as error:
         # A full disk, say; what is still to be written cannot be written at the end either.
+        text = _told_of_file(error, args)
         discard_stdout()
         if traceback:
             _show_traceback(error)
-        about = "" if error.filename is None else f": {error.filename}"
-        print_message(f"error: reading or writing failed: {error.strerror or error}{about}")
+        print_message(f"error: {text}")
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         print_message("interrupted")
@@ -149,6 +150,16 @@ def _reported(traceback: bool, args: Sequence[str]) -> Iterator[None]:
         if is_usage_error(error):
             print_usage_error(error, args)
         raise
+
+
+def _told_of_file(error: OSError, args: Sequence[str]) -> str:
+    """Give the message of what could not be read or written; a file's goes to stdout as JSON too."""
+    about = "" if error.filename is None else f": {error.filename}"
+    text = f"reading or writing failed: {error.strerror or error}{about}"
+    if about and "--json" in args:  # else stdout itself, say, is full
+        _print_error(FileError(text))
+        sys.stdout.flush()
+    return text
 
 
 def _show_traceback(error: BaseException) -> None:

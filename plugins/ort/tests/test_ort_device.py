@@ -459,8 +459,10 @@ def test_a_file_that_is_no_provider_library_is_named(one_to_one, start, tmp_path
         "model": str(one_to_one(["n", 3])),
         "provider_libraries": {"mine": str(tmp_path / "lib.so")},
     }
-    with pytest.raises(SetupError, match="imports are refused"):
-        headrace.pipe(headrace.PipelineConfig.load(config, allow_import=False))
+    with pytest.raises(headrace.errors.ConfigError, match="imports are refused") as caught:
+        headrace.PipelineConfig.load(config, allow_import=False)
+    assert [problem.path for problem in caught.value.problems] == ["main.provider_libraries"]
+    headrace.PipelineConfig.load({**config, "provider_libraries": {}}, allow_import=False)
 
 
 def has_cuda():

@@ -209,6 +209,7 @@ def test_types_numpy_cannot_hold_are_setup_errors(start, save, kind):
         (T.UINT8, 0.5, False),
         (T.UINT8, float("inf"), False),
         (T.FLOAT, float("inf"), True),
+        (T.FLOAT16, 1e6, False),
         (T.BOOL, 1, True),
         (T.BOOL, 2, False),
         (T.STRING, 0, False),
@@ -219,8 +220,19 @@ def test_the_padding_must_fit_the_dtype(start, one_to_one, kind, value, fits):
     if fits:
         start(path, ragged="pad", pad_value=value)
     else:
-        with pytest.raises(SetupError):
+        with pytest.raises(SetupError, match="cannot be padded with"):
             start(path, ragged="pad", pad_value=value)
+
+
+@pytest.mark.parametrize("options", [{"inputs": {"imput": "data"}}, {"outputs": ["output1"]}])
+def test_an_unknown_name_is_told_the_nearest_one(start, save, options):
+    path = save(
+        [("Relu", ["input"], ["output"], {})],
+        inputs=[("input", T.FLOAT, ["n", 2])],
+        outputs=[("output", T.FLOAT, ["n", 2])],
+    )
+    with pytest.raises(SetupError, match=r"Did you mean '(in|out)put'\?"):
+        start(path, **options)
 
 
 def test_threads_are_the_instance_s_share(start, one_to_one):

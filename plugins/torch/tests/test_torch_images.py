@@ -60,6 +60,15 @@ def test_resize_with_antialias_is_pillows(bench, size, how, flag, within):
     assert far(result, expected) <= within
 
 
+def test_antialias_rounds_halves_as_pillow_does(bench):
+    image, tensor = noise(37, 53)
+    one = bench()
+    resize = one.start(ResizeTensor, resize_h=74, resize_w=106, antialias=True)  # many halves
+    (result,) = one.run(resize, {"data": tensor})
+    expected = np.asarray(Image.fromarray(image).resize((106, 74), Image.BILINEAR))
+    assert far(result, expected) == 0
+
+
 def test_nearest_takes_the_pixel_that_holds_the_centre(bench):
     image, tensor = noise(10, 9)
     one = bench()
@@ -185,7 +194,15 @@ def test_a_crop_holds_the_pixels_of_its_box(bench):
         assert far(result, expected) == 0
         assert result.is_contiguous()
         assert result.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
-    for box in ((30, 0, 40, 5), (5, 5, 5, 9), (1, 2, 3), "box", (0, 0, float("nan"), 4), None):
+    for box in (
+        (30, 0, 40, 5),
+        (5, 5, 5, 9),
+        (1, 2, 3),
+        "box",
+        (0, 0, float("nan"), 4),
+        None,
+        (10**400, 0, 1, 1),
+    ):
         error = one.error(crop, {"data": tensor, "box": box})
         assert isinstance(error, InputError)
         assert error.key == "box"

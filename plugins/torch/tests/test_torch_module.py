@@ -284,6 +284,12 @@ def test_a_factory_with_weights_of_every_kind(bench, files, net, weights):
         ({"model": "broken.bin"}, SetupError, "broken.bin"),
         ({"module": "nowhere_at_all:make"}, MissingDependencyError, "nowhere_at_all"),
         ({"module": "torch.nn:Nothing"}, SetupError, "Nothing"),
+        ({"module": f"{HERE}Nett"}, SetupError, "Did you mean 'Net'?"),
+        (
+            {"module": f"{HERE}Itself", "shape": "uint8:-1", "ragged": "pad", "pad_value": -1},
+            SetupError,
+            "cannot be padded with -1",
+        ),
         ({"module": "torch:pi"}, SetupError, "cannot be called"),
         ({"module": f"{HERE}no_module"}, SetupError, "int"),
         ({"module": f"{HERE}failing", "args": {"reason": "told so"}}, SetupError, "told so"),
@@ -435,6 +441,15 @@ def test_ragged_batches_are_refused_padded_or_grouped(bench):
         [62, 8],
         [35, 8],
     ]
+
+
+def test_padding_that_does_not_fit_the_dtype_is_an_error_and_not_another_value(bench):
+    one = bench()
+    start = one.start(TorchModule, module=f"{HERE}Itself", ragged="pad", pad_value=0.5)
+    ragged = [{"data": torch.ones(n, dtype=torch.int64)} for n in (1, 2)]
+    for error in one.outcomes(start, *ragged):
+        assert isinstance(error, InputError)
+        assert "holds pad_value = 0.5, got int64" in str(error)
 
 
 def test_results_own_their_memory(bench):

@@ -13,7 +13,7 @@ import pytest
 import headrace
 import headrace_trt
 from headrace.errors import ConfigError, HeadraceError, SetupError
-from headrace_trt import LoadTensorrtEngine, Onnx2Tensorrt, TensorrtInferTensor
+from headrace_trt import BuildSettings, LoadTensorrtEngine, Onnx2Tensorrt, TensorrtInferTensor
 from headrace_trt.hooks import TENSORRT_TENSOR
 
 ROOT = Path(__file__).parent.parent
@@ -127,10 +127,12 @@ def test_fallback_to_onnx_runtime_says_what_it_chose_and_why(small_net, rtx):
         ({"network": "a:b", "precision": "fp16"}, "change an ONNX graph"),
         ({"network": "nowhere"}, "package.module:function"),
         ({"keep_fp32": ["a"]}, "goes with precision = fp16 or bf16"),
-        ({"precision": "fp16", "calibration": "x.npz"}, "goes with precision = int8 or fp8"),
+        ({"precision": "fp16", "calibration": str(ROOT)}, "goes with precision = int8 or fp8"),
         ({"precision": "fp16", "verbosity": "none"}, "hides the types"),
         ({"std": [1.0, 0.0]}, "must not be 0"),
-        ({"profiles": []}, "at least 1"),
+        ({"precision": "int8", "calibration": "no.npz"}, r"no such file or folder: 'no\.npz'"),
+        ({"profiles": []}, "at least one"),
+        ({"profiles": [{"max": "x:1xa"}]}, "'1xa' is no shape for input 'x'"),
         ({"profiles": [{"min": "x:1"}]}, "max"),
         ({"optimization_level": 6}, "less than or equal to 5"),
         ({"precision": "int9"}, "fp16"),
@@ -207,6 +209,23 @@ def test_plugins_are_refused_where_imports_are(small_net, rtx):
         with pytest.raises(SetupError, match="imports are refused"):
             load_plugins(rtx, (plugin,), allow_import=False)
     load_plugins(rtx, (), allow_import=False)
+    whole = {
+        "backend": "TensorrtTensor",
+        "model": str(small_net),
+        "plugins": ["package.module:Made"],
+    }
+    code = {"backend": "TensorrtInferTensor[Onnx2Tensorrt]", "network": "package.module:make"}
+    for config, key in ((whole, "plugins"), (code, "network")):
+        with pytest.raises(ConfigError, match="imports are refused") as caught:
+            headrace.PipelineConfig.load(config, allow_import=False)
+        assert [problem.path for problem in caught.value.problems] == [f"main.{key}"]
+        headrace.PipelineConfig.load(config)
+
+
+def test_settings_take_known_names_only(small_net):
+    for name in ("library", "precision", "hardware_compatibility", "verbosity"):
+        with pytest.raises(ValueError, match=f"{name} is one of .*, not 'fp32'"):
+            BuildSettings(model=small_net, **{name: "fp32"})
 
 
 def test_the_readme_lists_every_option_with_its_default():

@@ -121,6 +121,31 @@ def test_capability_names_the_nodes_and_saves_the_parts(rtx, half_known, small_n
     assert trt("capability", small_net, "--json")["supported"]
 
 
+def test_capability_lists_what_is_refused_where_no_part_is_left_to_save(rtx, save, tmp_path):
+    model = save([("NoSuch", ["x"], ["y"], {})], [("x", T.FLOAT, [2])], [("y", T.FLOAT, [2])])
+    told = trt("capability", model, "--save", tmp_path / "parts", "--json", status=1)
+    assert (told["saved"], [entry["node"] for entry in told["refused"]]) == ([], ["nosuch_0"])
+
+
+def test_a_path_is_printed_whole_and_an_empty_batch_is_refused(rtx, save, tmp_path):
+    model = save(
+        [("Relu", ["x"], ["y"], {})], [("x", T.FLOAT, ["n", 2])], [("y", T.FLOAT, ["n", 2])]
+    )
+    target = tmp_path / ("long" * 30) / "my.plan"
+    assert f"engine          {target}\n" in trt("build", model, "-o", target)
+    trt("build", model, "--max", 0, status=2)
+
+
+def test_a_file_that_cannot_be_written_is_told_as_json_too(small_net, tmp_path):
+    main = pytest.importorskip("headrace_cli.app").app
+    page = tmp_path / "nothing" / "page.html"
+    args = ["trt", "inspect", str(small_net), "--html", str(page), "--json"]
+    done = CliRunner().invoke(main, args)
+    told = json.loads(done.stdout)
+    assert (done.exit_code, told["ok"], told["error"]["code"]) == (1, False, "file")
+    assert str(page) in told["error"]["message"]
+
+
 def test_capability_prints_counts_and_not_every_node(rtx, save):
     nodes = [("Relu", [f"t{i}"], [f"t{i + 1}"], {}) for i in range(40)]
     model = save(nodes, [("t0", T.FLOAT, ["n", 2])], [("t40", T.FLOAT, ["n", 2])])

@@ -162,6 +162,20 @@ def test_ragged_batches(device, plan, pipe, image, backend, ragged):
 
 
 @BOTH
+@pytest.mark.parametrize(("value", "fits"), [(7, True), (0.5, False), (-1, False), (256, False)])
+def test_the_padding_must_fit_the_type(device, plan, pipe, save, backend, value, fits):
+    ports = [("x", T.UINT8, ["n", "w"])], [("y", T.UINT8, ["n", "w"])]
+    made = plan(save([("Identity", ["x"], ["y"], {})], *ports), {"x": ((1, 1), (4, 4), (8, 8))})
+    config = {"backend": backend, "model": str(made), "max": 8, "ragged": "pad", "pad_value": value}
+    if not fits:
+        with pytest.raises(SetupError, match=r"input 'x' is uint8 .* cannot be padded with"):
+            pipe(**config)
+        return
+    short, _ = pipe(**config)([{"data": np.ones(n, np.uint8)} for n in (1, 3)])
+    assert short["result"].tolist() == [1, 7, 7]
+
+
+@BOTH
 def test_an_array_on_the_device_is_never_padded(device, plan, pipe, image, backend):
     from fake_device import OnDevice
 

@@ -112,6 +112,7 @@ class OnnxTensor(headrace.Backend):
             unbatched=options.unbatched,
             batch_axis=options.batch_axis,
         )
+        signature.refuse_unknown("inputs", options.inputs, self._signature.inputs)
         self._keys = _keys(self._signature, options.inputs)
         self.reads = tuple(dict.fromkeys(self._keys.values()))
         if options.ragged == "pad":
@@ -356,11 +357,5 @@ class OnnxTensor(headrace.Backend):
 def _keys(signature: Signature, inputs: dict[str, str]) -> dict[str, str]:
     """Give the key of the request for each input."""
     names = [port.name for port in signature.inputs]
-    for name in inputs:
-        if name not in names:
-            raise SetupError(
-                f"`inputs` names {name!r}, which the model does not have",
-                hint=f"It has: {', '.join(names)}.",
-            )
     alone = {names[0]: "data"} if len(names) == 1 else {name: name for name in names}
     return {**alone, **inputs}

@@ -163,11 +163,11 @@ def check_padding(ports: Sequence[Port], value: float) -> None:
             continue
         dtype = numpy_dtype(port)
         if dtype.kind == "f":
-            continue
-        if dtype.kind == "b":
+            fits = not np.isfinite(value) or abs(value) <= np.finfo(dtype).max
+        elif dtype.kind == "b":
             fits = value in (0, 1)
         else:
-            fits = dtype.kind in "iu" and value == int(value)
+            fits = dtype.kind in "iu" and float(value).is_integer()
             fits = fits and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
         if not fits:
             raise SetupError(

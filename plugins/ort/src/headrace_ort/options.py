@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 import headrace
 
@@ -101,6 +101,13 @@ class OnnxOptions(headrace.Options):
         description="What ONNX Runtime itself prints to stderr; default: fatal on the CPU, where "
         "every error is raised, else error.",
     )
+
+    @field_validator("provider_libraries", mode="before")
+    @classmethod
+    def _may_import(cls, value: Any, info: ValidationInfo) -> Any:
+        if value and (info.context or {}).get("allow_import") is False:
+            raise ValueError("they bring in code, and imports are refused here: leave them out")
+        return value
 
     @field_validator("outputs", "unbatched")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -116,12 +117,12 @@ def read_signature(
     """
     takes, gives = list(session.get_inputs()), list(session.get_outputs())
     named, axes = frozenset(unbatched), dict(batch_axis or {})
-    _refuse_unknown("unbatched", named, [*takes, *gives])
-    _refuse_unknown("batch_axis", axes, [*takes, *gives])
+    refuse_unknown("unbatched", named, [*takes, *gives])
+    refuse_unknown("batch_axis", axes, [*takes, *gives])
     _refuse_axes(axes, named, [*takes, *gives])
     by_name = {node.name: node for node in gives}
     if outputs is not None:
-        _refuse_unknown("outputs", outputs, gives)
+        refuse_unknown("outputs", outputs, gives)
         gives = [by_name[name] for name in outputs]
     first = {
         node.name: _axis(node.shape[axes.get(node.name, 0)])
@@ -203,11 +204,17 @@ def _refuse_axes(axes: Mapping[str, int], unbatched: Iterable[str], nodes: Itera
             )
 
 
-def _refuse_unknown(option: str, names: Iterable[str], nodes: Sequence[Any]) -> None:
+def refuse_unknown(option: str, names: Iterable[str], nodes: Sequence[Any]) -> None:
+    """Refuse names in an option that are none of the inputs or outputs ``nodes``.
+
+    Raises:
+        SetupError: One of them is unknown; it tells the nearest known one.
+    """
     known = [node.name for node in nodes]
     for name in names:
         if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
             raise SetupError(
                 f"`{option}` names {name!r}, which the model does not have",
-                hint=f"It has: {', '.join(known)}.",
+                hint=f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(known)}.",
             )

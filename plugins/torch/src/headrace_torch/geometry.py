@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, FiniteFloat, model_validator
@@ -39,7 +39,7 @@ def _numbers(
     if right and (not exactly or len(listed) == count):
         found = tuple(listed[:count])
         plain = all(isinstance(one, (int, float)) and type(one) is not bool for one in found)
-        if plain and all(map(math.isfinite, found)):
+        if plain and all(abs(one) <= sys.float_info.max for one in found):
             return found
     got = repr(listed) if isinstance(listed, (list, tuple)) else type(value).__name__
     raise InputError("these are not the numbers", key=key, expected=expected, got=got[:200])

@@ -105,8 +105,8 @@ def resize_image(
 ) -> torch.Tensor:
     """Resize images; pixel centres lie at half coordinates, the dtype is kept.
 
-    ``uint8`` is computed in ``float32``, rounded to the nearest integer, halves to the even one,
-    and limited to 0 and 255; ``float16`` and ``bfloat16`` are computed in ``float32`` too.
+    ``uint8`` is computed in ``float32``, rounded to the nearest integer, halves to the even one
+    (with ``antialias`` up, as Pillow does), and limited to 0 and 255; ``float16`` and ``bfloat16`` are computed in ``float32`` too.
 
     Args:
         images: ``[N, C, H, W]``.
@@ -124,14 +124,12 @@ def resize_image(
     if mode == "nearest-exact":
         return functional.interpolate(images, hw, mode=mode)
     if antialias and images.dtype == torch.uint8:
-        # As Pillow does: along the rows first, and whole numbers in between.
+        # As Pillow does: along the rows first, and whole numbers, halves up, in between.
         for step in ((images.shape[2], hw[1]), tuple(hw)):
-            images = _back(
-                functional.interpolate(
-                    images.float(), step, mode=mode, align_corners=False, antialias=True
-                ),
-                torch.uint8,
+            values = functional.interpolate(
+                images.float(), step, mode=mode, align_corners=False, antialias=True
             )
+            images = values.add_(0.5).floor_().clamp_(0, 255).to(torch.uint8)
         return images
     narrow = images.dtype not in (torch.float32, torch.float64)
     values = images.float() if narrow else images

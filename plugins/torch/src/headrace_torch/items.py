@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,16 @@ if TYPE_CHECKING:
     from headrace_torch.place import Place
     from headrace_torch.signature import Port, Signature
 
-__all__ = ["Item", "as_rows", "fits", "group_items", "joined", "read_item", "refuse_ragged"]
+__all__ = [
+    "Item",
+    "as_rows",
+    "fits",
+    "group_items",
+    "joined",
+    "padding_fits",
+    "read_item",
+    "refuse_ragged",
+]
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,7 @@ def read_item(
     keys: Mapping[str, str],
     place: Place,
     dtype: torch.dtype | None = None,
+    pad_value: float | None = None,
 ) -> Item:
     """Read the inputs of a model from a request.
 
@@ -49,6 +60,8 @@ def read_item(
         keys: The key of the request for each input name.
         place: Device and stream of the instance.
         dtype: What floating inputs are cast to; None: they are left as they are.
+        pad_value: What axes may be filled with, which each tensor must be able to hold; None: none
+            is filled.
 
     Raises:
         InputError: A key is missing, or its value has another dtype, shape or device.
@@ -63,6 +76,9 @@ def read_item(
             raise InputError(what, key=key, expected=port.accepts(), got="nothing")
         given = input_tensor(request[key], place, key, port.accepts())
         tensor = _with_dtype(given, port, key, dtype)
+        if pad_value is not None and not padding_fits(tensor.dtype, pad_value):
+            expected = f"a dtype that holds pad_value = {pad_value}"
+            raise refused("this cannot be padded", expected, tensor, key)
         if port.shape is None:
             alone = place.is_sample(request, given)
         else:
@@ -197,6 +213,16 @@ def joined(
         last = tensors[-1][-1:]
         tensors = [*tensors, last.expand(missing, *last.shape[1:])]
     return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+
+
+def padding_fits(dtype: torch.dtype, value: float) -> bool:
+    """Tell whether tensors of a dtype can be padded with a value as it is."""
+    if dtype.is_floating_point:
+        return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
+    if dtype == torch.bool:
+        return value in (0, 1)
+    about = torch.iinfo(dtype)
+    return value.is_integer() and about.min <= value <= about.max
 
 
 def _padded(

@@ -73,6 +73,8 @@ class TorchModule(TensorBackend):
         self._keys = signature.choose_keys(told, options.inputs)
         self.reads = tuple(dict.fromkeys(self._keys.values()))
         self._dtype = running.DTYPES.get(options.dtype or "")
+        if options.ragged == "pad":
+            self._check_padding(options.pad_value)
         if told.rows is not None:
             self.min = self.max = told.rows
         self._runner = running.Runner(
@@ -101,6 +103,21 @@ class TorchModule(TensorBackend):
             "outputs": None,  # until the warm-up has run the model
             "threads": torch.get_num_threads(),
         }
+
+    def _check_padding(self, value: float) -> None:
+        """Refuse a value that an input with dynamic axes, whose dtype is told, cannot hold."""
+        from headrace_torch.items import padding_fits
+
+        for port in self._signature.inputs:
+            dtype = port.dtype
+            if dtype is None or port.shape is None or None not in port.shape[1:]:
+                continue
+            if self._dtype is not None and dtype.is_floating_point:
+                dtype = self._dtype
+            if not padding_fits(dtype, value):
+                raise SetupError(
+                    f"input {port.name!r} is {port.text()}: it cannot be padded with {value}"
+                )
 
     def _most(self, context: InitContext) -> int:
         """Give the largest batch that the node may cut, in rows."""
@@ -184,11 +201,11 @@ class TorchModule(TensorBackend):
         outcomes: list[Exception | None] = [None] * len(batch)
         items: list[Item] = []
         places: list[int] = []
+        told = self._signature, self._keys, self._place, self._dtype
+        pad_value = self._options.pad_value if self._options.ragged == "pad" else None
         for place, request in enumerate(batch):
             try:
-                items.append(
-                    read_item(request, self._signature, self._keys, self._place, self._dtype)
-                )
+                items.append(read_item(request, *told, pad_value))
             except InputError as error:
                 outcomes[place] = error
             else:

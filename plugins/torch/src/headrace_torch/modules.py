@@ -15,7 +15,7 @@ import torch
 
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_torch.loading import Model, first_line, kind_of
-from headrace_torch.signature import Port, Signature
+from headrace_torch.signature import Port, Signature, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -88,7 +88,8 @@ def _find(name: str) -> Callable[..., Any]:
             found = getattr(found, part)
     except AttributeError:
         raise SetupError(
-            f"{place!r} has no {attribute!r}", hint="`module` is written 'package.mod:factory'."
+            f"{place!r} has no {attribute!r}",
+            hint=nearest(part, dir(found)) or "`module` is written 'package.mod:factory'.",
         ) from None
     if not callable(found):
         raise SetupError(f"{name} is {type(found).__name__}, which cannot be called")

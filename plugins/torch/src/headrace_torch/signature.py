@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,9 @@ from headrace.errors import BackendError, SetupError
 from headrace_torch.tensors import dtype_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Port", "Signature", "choose_keys", "named_outputs", "with_shapes"]
+__all__ = ["Port", "Signature", "choose_keys", "named_outputs", "nearest", "with_shapes"]
 
 
 @dataclass(frozen=True)
@@ -86,16 +87,26 @@ def with_shapes(signature: Signature, shape: str | Mapping[str, str] | None) -> 
                 hint="Write a table, shape = {NAME = '3x224x224', ...}.",
             )
         shape = {names[0]: shape}
-    for name in shape:
-        if name not in names:
-            raise SetupError(
-                f"`shape` names {name!r}, which the model does not have",
-                hint=f"It has: {', '.join(names)}.",
-            )
+    _refuse_unknown("shape", shape, names)
     told = {name: _told(name, text) for name, text in shape.items()}
     return replace(
         signature, inputs=tuple(_narrowed(port, told.get(port.name)) for port in signature.inputs)
     )
+
+
+def _refuse_unknown(option: str, names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise SetupError(
+                f"`{option}` names {name!r}, which the model does not have",
+                hint=nearest(name, known) or f"It has: {', '.join(known)}.",
+            )
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Give the hint that names the nearest known name; None where none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean {near[0]!r}?" if near else None
 
 
 def _told(name: str, text: str) -> Port:
@@ -136,12 +147,7 @@ def choose_keys(signature: Signature, inputs: Mapping[str, str]) -> dict[str, st
         SetupError: ``inputs`` names what is no input.
     """
     names = [port.name for port in signature.inputs]
-    for name in inputs:
-        if name not in names:
-            raise SetupError(
-                f"`inputs` names {name!r}, which the model does not have",
-                hint=f"It has: {', '.join(names)}.",
-            )
+    _refuse_unknown("inputs", inputs, names)
     alone = {names[0]: "data"} if len(names) == 1 else {name: name for name in names}
     return {**alone, **inputs}
 
@@ -174,7 +180,7 @@ def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str,
         if missing:
             raise BackendError(
                 f"`outputs` names {missing[0]!r}, which the model does not give",
-                hint=f"It gives: {', '.join(found)}.",
+                hint=nearest(missing[0], found) or f"It gives: {', '.join(found)}.",
             )
         found = {name: found[name] for name in wanted}
     else:

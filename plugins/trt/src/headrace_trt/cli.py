@@ -208,7 +208,8 @@ def capability_command(
 
     told = capability(model, library=library)
     if save is not None:
-        told["saved"] = [str(path) for path in save_parts(model, save, told["parts"])]
+        saved = save_parts(model, save, told["parts"]) if told["parts"] else []
+        told["saved"] = [str(path) for path in saved]
     if as_json:
         show(told, as_json=True)
     else:

@@ -47,7 +47,7 @@ def with_build_options(command: Callable[..., Any]) -> Callable[..., Any]:
     first = [p for name, p in own.parameters.items() if name != "build"]
     made = [_parameter(name) for name in BuildOptions.model_fields if name not in _OWN]
     made += [_listed(name, text) for name, text in _SHAPES.items()]
-    made += [_option(name, Optional[int], text) for name, text in _ROWS.items()]  # noqa: UP045
+    made += [_option(name, Optional[int], text, min=1) for name, text in _ROWS.items()]  # noqa: UP045
     names = {parameter.name for parameter in made}
 
     def run(**given: Any) -> Any:
@@ -76,8 +76,8 @@ def _parameter(name: str) -> inspect.Parameter:
     return _option(name, Optional[str], text)  # noqa: UP045
 
 
-def _option(name: str, kind: Any, text: str) -> inspect.Parameter:
-    annotation = Annotated[kind, typer.Option(help=text, show_default=False)]
+def _option(name: str, kind: Any, text: str, **more: Any) -> inspect.Parameter:
+    annotation = Annotated[kind, typer.Option(help=text, show_default=False, **more)]
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
     )

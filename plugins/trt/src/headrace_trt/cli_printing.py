@@ -41,11 +41,10 @@ def show(told: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(told, indent=1, default=str) + "\n")
         return
-    table = Table(show_header=False, box=None)
-    for key, value in told.items():
+    width = max(map(len, told))
+    for key, value in told.items():  # no table: a path that is cut off or broken cannot be used
         text = value if isinstance(value, str) else json.dumps(value, default=str)
-        table.add_row(key, text)
-    console().print(table)
+        sys.stdout.write(f"{key:{width}}  {text}\n")
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import BackendError, SetupError
+from headrace.errors import BackendError
 from headrace_trt.options import InferOptions
 from headrace_trt.words import (
     GATHERING,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from headrace.keys import Request
     from headrace_trt.gathering import Gathering
-    from headrace_trt.runner import Runner
+    from headrace_trt.runner import Runner, RunSettings
     from headrace_trt.signature import Signature
 
 __all__ = ["TensorrtCat", "TensorrtInferTensor", "TensorrtSplit"]
@@ -75,7 +75,7 @@ class TensorrtInferTensor(headrace.Backend):
     def init(self, options: InferOptions, context: headrace.InitContext) -> None:
         """Make an execution context of the engine before this, on the instance's stream."""
         from headrace_trt.gathering import Gathering
-        from headrace_trt.runner import Runner, RunSettings, SharedScratch
+        from headrace_trt.runner import Runner, SharedScratch
         from headrace_trt.signature import read_signature
 
         with device_errors_in_setup():
@@ -92,8 +92,7 @@ class TensorrtInferTensor(headrace.Backend):
                 scratch = context.shared.get_or_create(
                     ("headrace_trt.scratch", id(engine)), lambda: SharedScratch(engine, cuda)
                 )
-            fields = RunSettings.__dataclass_fields__
-            settings = RunSettings(**{name: getattr(options, name) for name in fields})
+            settings = _settings(options, signature)
             stream = stream_of(context, cuda, ordinal)
             make: Callable[..., Runner] = Runner
             if context.span is not None:
@@ -264,14 +263,26 @@ def _device_errors() -> Iterator[None]:
         raise request_error(error) from error
 
 
+def _settings(options: InferOptions, signature: Signature) -> RunSettings:
+    """Give the options of a run.
+
+    Raises:
+        SetupError: Inputs cannot be padded with what the options say.
+    """
+    from headrace_trt.placing import check_padding
+    from headrace_trt.runner import RunSettings
+
+    if options.ragged == "pad":
+        check_padding(signature.inputs, options.pad_value)
+    fields = RunSettings.__dataclass_fields__
+    return RunSettings(**{name: getattr(options, name) for name in fields})
+
+
 def _keys(signature: Signature, inputs: dict[str, str]) -> dict[str, str]:
     """Give the key of the request for each input."""
+    from headrace_trt.signature import refuse_unknown
+
     names = [port.name for port in signature.inputs]
-    for name in inputs:
-        if name not in names:
-            raise SetupError(
-                f"`inputs` names {name!r}, which the engine does not have",
-                hint=f"It has: {', '.join(names)}.",
-            )
+    refuse_unknown("inputs", inputs, names)
     alone = {names[0]: "data"} if len(names) == 1 else {name: name for name in names}
     return {**alone, **inputs}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -16,7 +16,12 @@ from pydantic import (
 )
 
 import headrace
+from headrace.errors import SetupError
+from headrace_trt.profiles import parse_shapes
 from headrace_trt.settings import BuildSettings, is_python_plugin
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["BuildOptions", "InferOptions", "LoadOptions"]
 
@@ -27,8 +32,23 @@ Shapes = str | dict[str, str | list[int]]
 _PATH: Final = TypeAdapter(headrace.OutputPath)
 
 
+def _refuse_code(value: Any, info: ValidationInfo) -> Any:
+    """Refuse what brings in code where imports are refused."""
+    if value is not None and (info.context or {}).get("allow_import") is False:
+        raise ValueError(f"{value!r} brings in code, and imports are refused here")
+    return value
+
+
+def _there(path: Path) -> Path:
+    """Refuse a file or folder to read that is not there."""
+    if not path.exists():
+        raise ValueError(f"no such file or folder: {str(path)!r}")
+    return path
+
+
 def _plugin(value: Any, info: ValidationInfo) -> Any:
     """Give the path of a plugin library, relative to the file that wrote it; a class as it is."""
+    _refuse_code(value, info)
     if not isinstance(value, str) or not value or is_python_plugin(value):
         return value
     path = _PATH.validate_python(value, context=info.context)
@@ -40,13 +60,26 @@ def _plugin(value: Any, info: ValidationInfo) -> Any:
 PluginNames = tuple[Annotated[str, Field(min_length=1), BeforeValidator(_plugin)], ...]
 
 
-def _with_max(profile: dict[str, Any]) -> dict[str, Any]:
+def _profile(profile: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a profile without `max`, and shapes that cannot be read."""
     if "max" not in profile:
         raise ValueError("a profile must have `max`")
+    for shapes in profile.values():
+        try:
+            parse_shapes(shapes)
+        except SetupError as error:
+            raise ValueError(": ".join(filter(None, (error.what, error.hint)))) from None
     return profile
 
 
-ProfileShapes = Annotated[dict[Literal["min", "opt", "max"], Shapes], AfterValidator(_with_max)]
+def _some(profiles: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Refuse an empty list, after its items were found right."""
+    if not profiles:
+        raise ValueError("there must be at least one profile")
+    return profiles
+
+
+ProfileShapes = Annotated[dict[Literal["min", "opt", "max"], Shapes], AfterValidator(_profile)]
 """One optimization profile: shapes as trtexec writes them, or tables of shapes by input."""
 
 
@@ -58,7 +91,7 @@ class BuildOptions(headrace.Options):
     model: headrace.FilePath | None = Field(
         None, description="The ONNX file; external data lies beside it."
     )
-    network: str | None = Field(
+    network: Annotated[str, AfterValidator(_refuse_code)] | None = Field(
         None,
         description="In place of `model`: package.module:function, called as (trt, builder, "
         "network), which builds the network with TensorRT's own API.",
@@ -74,7 +107,7 @@ class BuildOptions(headrace.Options):
         description="The graph's own types, or the type it is converted to; int8 and fp8 through "
         "Q/DQ nodes, the graph's or made from `calibration`. Inputs and outputs keep their types.",
     )
-    calibration: headrace.OutputPath | None = Field(
+    calibration: Annotated[headrace.OutputPath, AfterValidator(_there)] | None = Field(
         None, description="Folder of .npy or .npz samples, or one .npz of all, for int8 and fp8."
     )
     keep_fp32: Names = Field(
@@ -83,7 +116,7 @@ class BuildOptions(headrace.Options):
     tf32: bool = Field(
         True, description="Whether float32 layers may multiply with 10 bits of mantissa (TF32)."
     )
-    profiles: Annotated[tuple[ProfileShapes, ...], Field(min_length=1)] | None = Field(
+    profiles: Annotated[tuple[ProfileShapes, ...], AfterValidator(_some)] | None = Field(
         None,
         description="Optimization profiles, each {min, opt, max} as trtexec writes shapes; default: "
         "one with the batch axis from the node's `min` to its `max`.",

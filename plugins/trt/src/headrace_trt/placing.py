@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headrace.errors import SetupError
 from headrace_trt.arrays import Foreign, item_bytes, numpy_dtype
 from headrace_trt.memory import ALIGNMENT, Buffer, close_all
 
@@ -21,7 +22,29 @@ if TYPE_CHECKING:
     from headrace_trt.memory import PinnedArena
     from headrace_trt.signature import Port, Signature
 
-__all__ = ["InputBuffers"]
+__all__ = ["InputBuffers", "check_padding"]
+
+
+def check_padding(ports: Sequence[Port], value: float) -> None:
+    """Refuse a value that an input with dynamic axes cannot be padded with.
+
+    Raises:
+        SetupError: ``value`` does not fit the input's type.
+    """
+    for port in ports:
+        if not port.batched or None not in port.shape[1:]:
+            continue
+        if port.dtype == "bool":
+            fits = value in (0, 1)
+        elif "int" in port.dtype:
+            about = np.iinfo(port.dtype)
+            fits = value.is_integer() and about.min <= value <= about.max
+        else:
+            fits = port.dtype != "float16" or abs(value) <= np.finfo(np.float16).max
+        if not fits:
+            raise SetupError(
+                f"input {port.name!r} is {port.text()}: it cannot be padded with {value}"
+            )
 
 
 class InputBuffers:

@@ -11,6 +11,14 @@ __all__ = ["PRECISIONS", "BuildSettings", "is_python_plugin"]
 
 PRECISIONS: Final = ("model", "fp16", "bf16", "int8", "fp8")
 
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "library": ("auto", "tensorrt", "tensorrt_rtx"),
+    "precision": PRECISIONS,
+    "hardware_compatibility": ("none", "ampere_plus", "same_compute_capability"),
+    "verbosity": ("detailed", "layer_names_only", "none"),
+}
+"""What may stand in fields that take one of some names."""
+
 _ELSEWHERE: Final = ("model", "engine", "cache_dir", "cache_size_bytes", "timing_cache", "library")
 """Fields that say where things are; the content of the model is in the key by its hash."""
 
@@ -18,6 +26,8 @@ _ELSEWHERE: Final = ("model", "engine", "cache_dir", "cache_size_bytes", "timing
 @dataclass(frozen=True)
 class BuildSettings:
     """All settings of a build.
+
+    A name that a field does not know is a ValueError.
 
     Attributes:
         model: The ONNX file; None with ``network``.
@@ -80,6 +90,10 @@ class BuildSettings:
     timing_cache: Path | None = None
 
     def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise ValueError(f"{name} is one of {', '.join(choices)}, not {value!r}")
         for name in ("model", "calibration", "tactics", "timing_cache"):
             value = getattr(self, name)
             if isinstance(value, str):

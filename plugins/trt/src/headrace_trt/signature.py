@@ -141,8 +141,8 @@ def read_signature(
     """
     takes, gives = io_names(engine.engine, engine.library)
     named = frozenset(unbatched)
-    _refuse_unknown("unbatched", named, [*takes, *gives])
-    _refuse_unknown("outputs", outputs or (), gives)
+    refuse_unknown("unbatched", named, [*takes, *gives])
+    refuse_unknown("outputs", outputs or (), gives)
     wanted = list(outputs) if outputs is not None else list(gives)
     read = {name: _port(engine, name, profile, taken=name in takes) for name in (*takes, *gives)}
     first = {
@@ -261,7 +261,12 @@ def _values(engine: Any, name: str, profile: int) -> list[tuple[int, ...]]:
     return [tuple(int(n) for n in values) for values in found]
 
 
-def _refuse_unknown(option: str, names: Iterable[str], known: Sequence[str]) -> None:
+def refuse_unknown(option: str, names: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse names in an option that the engine does not have.
+
+    Raises:
+        SetupError: One of them is unknown; it tells the nearest known one.
+    """
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
