@@ -240,6 +240,16 @@ def test_pad_puts_an_image_into_a_corner_or_the_middle(bench):
     image, tensor = noise(5, 6)
     (corner,) = one.run(one.start(PadTensor, pad_h=8, pad_w=9, pad_value=7), {"data": tensor})
     assert far(corner, np.pad(image, ((0, 3), (0, 3), (0, 0)), constant_values=7)) == 0
+    for values in (
+        -3,
+        2.5,
+        3.5,
+        300,
+    ):  # rounded, halves to the even one, and limited: as in headrace-cv
+        (filled,) = one.run(
+            one.start(PadTensor, pad_h=6, pad_w=6, pad_value=values), {"data": tensor}
+        )
+        assert filled[:, 5].unique().tolist() == [min(max(round(values), 0), 255)]
     (middle,) = one.run(one.start(PadTensor, pad_h=8, pad_w=9, centered=True), {"data": tensor})
     assert far(middle, np.pad(image, ((1, 2), (1, 2), (0, 0)))) == 0
     (step,) = one.run(one.start(PadTensor, multiple=4), {"data": tensor})

@@ -76,6 +76,12 @@ class Itself(torch.nn.Module):
         return x
 
 
+class InPlace(torch.nn.Module):
+    def forward(self, x):
+        x[..., :1].add_(1)
+        return x * 2
+
+
 class Constant(torch.nn.Module):
     """Gives views of its own weights."""
 
@@ -441,6 +447,19 @@ def test_ragged_batches_are_refused_padded_or_grouped(bench):
         [62, 8],
         [35, 8],
     ]
+
+
+@pytest.mark.parametrize("shape", [None, "3"])
+def test_a_model_that_works_in_place_changes_nothing_of_its_callers(bench, shape):
+    one = bench()
+    start = one.start(TorchModule, module=f"{HERE}InPlace", shape=shape)
+    fixed = np.float32([1, 2, 3])
+    fixed.setflags(write=False)
+    for data in (torch.tensor([1.0, 2, 3]), np.float32([1, 2, 3]), fixed):
+        for _ in range(2):
+            (result,) = one.run(start, {"data": data})
+            assert result.tolist() == [4, 4, 6]
+            assert data.tolist() == [1, 2, 3]
 
 
 def test_padding_that_does_not_fit_the_dtype_is_an_error_and_not_another_value(bench):

@@ -163,7 +163,7 @@ def check_padding(ports: Sequence[Port], value: float) -> None:
             continue
         dtype = numpy_dtype(port)
         if dtype.kind == "f":
-            fits = not np.isfinite(value) or abs(value) <= np.finfo(dtype).max
+            fits = not np.isfinite(value) or abs(value) <= float(np.finfo(dtype).max)
         elif dtype.kind == "b":
             fits = value in (0, 1)
         else:

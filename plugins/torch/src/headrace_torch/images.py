@@ -162,7 +162,7 @@ def crop_image(
             pixels from ``x1`` to before ``x2`` and from ``y1`` to before ``y2``.
         outside: ``"clip"`` cuts a box off that leaves the image, ``"refuse"`` refuses it,
             ``"fill"`` fills up with ``fill_value``.
-        fill_value: One number, or one per channel.
+        fill_value: One number, or one per channel; for ``uint8`` rounded and limited to 0 and 255.
         key: The key of the request that held the box, for the error.
 
     Raises:
@@ -219,7 +219,8 @@ def pad_image(
     Args:
         images: ``[N, C, H, W]``.
         hw: Height and width of the result, in pixels.
-        pad_value: One number, or one per channel; in pixel values.
+        pad_value: One number, or one per channel; in pixel values, for ``uint8`` rounded to the
+            nearest integer and limited to 0 and 255.
         centered: Put the image into the middle (an odd pixel of padding goes right or below), not
             into the upper left corner.
         key: The key of the request that is too large, for the error.
@@ -249,6 +250,8 @@ def _on_canvas(
 ) -> torch.Tensor:
     """Put images onto a new canvas of one value, or of one per channel."""
     (number, channels, height, width), (top, left) = images.shape, corner
+    if images.dtype == torch.uint8:
+        value = _as_bytes(value)
     if isinstance(value, (int, float)):
         margins = (left, hw[1] - left - width, top, hw[0] - top - height)
         return torch.constant_pad_nd(images, margins, value)
@@ -264,6 +267,13 @@ def _on_canvas(
         canvas[:, channel] = one
     canvas[:, :, top : top + height, left : left + width] = images
     return canvas
+
+
+def _as_bytes(value: float | Sequence[float]) -> int | list[int]:
+    """Round numbers, halves to the even one, and limit them to 0 and 255, as headrace-cv does."""
+    if isinstance(value, (int, float)):
+        return min(max(round(value), 0), 255)
+    return [min(max(round(one), 0), 255) for one in value]
 
 
 def convert_color(images: torch.Tensor, source: str, target: str) -> torch.Tensor:

@@ -124,6 +124,8 @@ class Runner:
         self._wanted = outputs
         self._channels_last = channels_last
         self._copies = compile_mode in _WITH_GRAPHS
+        # Whether the model writes into its inputs, which are the callers'. The first run tells.
+        self._writes: bool | None = None
         self.graphs = Graphs(device) if device.type == "cuda" else None
 
     @property
@@ -154,7 +156,11 @@ class Runner:
             return self._checked(self.graphs.run(tensors, rows), rows)
         if self._copies:
             torch.compiler.cudagraph_mark_step_begin()
+        if self._writes is not False:
+            tensors = _copies_of(tensors)
         outputs = self._checked(self.call(tensors), rows)
+        if self._writes is None:
+            self._writes = any(one._version for one in tensors)
         foreign = self._model.memory.union(one.untyped_storage().data_ptr() for one in tensors)
         return {name: self._owned(one, foreign) for name, one in outputs.items()}
 
@@ -178,6 +184,12 @@ class Runner:
         if self.graphs is not None:
             self.graphs.close()
         del self._model
+
+
+def _copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copy tensors to such as count the writes into them, which those of inference mode do not."""
+    with torch.inference_mode(False), torch.no_grad():
+        return [one.clone() for one in tensors]
 
 
 def halved(

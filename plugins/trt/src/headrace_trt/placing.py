@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["InputBuffers", "check_padding"]
 
+_MOST_HALF = 65504.0
+"""The largest float16."""
+
 
 def check_padding(ports: Sequence[Port], value: float) -> None:
     """Refuse a value that an input with dynamic axes cannot be padded with.
@@ -40,7 +43,7 @@ def check_padding(ports: Sequence[Port], value: float) -> None:
             about = np.iinfo(port.dtype)
             fits = value.is_integer() and about.min <= value <= about.max
         else:
-            fits = port.dtype != "float16" or abs(value) <= np.finfo(np.float16).max
+            fits = port.dtype != "float16" or abs(value) <= _MOST_HALF
         if not fits:
             raise SetupError(
                 f"input {port.name!r} is {port.text()}: it cannot be padded with {value}"
