@@ -269,19 +269,22 @@ def held_bytes(server):
     return asyncio.run_coroutine_threadsafe(ended(), server._loop).result()
 
 
+OUTCOMES = ((200, ""), (400, "input"), (504, "deadline"))
+
+
 def test_mutated_bodies_are_errors_of_the_client(strict):
     made = random.Random(20)
     connection = http.client.HTTPConnection("127.0.0.1", strict.port)
-    counts = dict.fromkeys((200, 400), 0)
+    counts = dict.fromkeys((200, 400, 504), 0)
     for number in range(3000):
         model, body, length = MUTATIONS["rest_body"](made)
         status, answer = post(strict, model, body, length, connection)
-        assert status in (200, 400), (number, body, length, answer)
+        code = "" if status == 200 else json.loads(answer)["code"]
+        # A timeout may become one of 1 us, which is over at once.
+        assert (status, code) in OUTCOMES, (number, body, length, answer)
         counts[status] += 1
-        told = json.loads(answer[: answer.rfind(b"}") + 1]) if status == 400 else {}
-        assert status == 200 or told["code"] == "input", (number, body, told)
     connection.close()
-    assert min(counts.values()) > 100  # both kinds were among them
+    assert min(counts[200], counts[400]) > 100  # both kinds were among them
     assert held_bytes(strict) == 0
 
 
@@ -296,7 +299,7 @@ def status_of(call, data):
 def test_mutated_messages_are_errors_of_the_client(strict):
     made = random.Random(21)
     right = MUTATIONS["grpc_requests"](message("inference.ModelInferRequest"))
-    counts = {"OK": 0, "INVALID_ARGUMENT": 0, "NOT_FOUND": 0}
+    counts = dict.fromkeys(("OK", "INVALID_ARGUMENT", "NOT_FOUND", "DEADLINE_EXCEEDED"), 0)
     with grpc.insecure_channel(f"127.0.0.1:{strict.grpc_port}") as channel:
         infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         for number in range(1000):
@@ -304,7 +307,7 @@ def test_mutated_messages_are_errors_of_the_client(strict):
             status = status_of(infer, data)
             assert status in counts, (number, data)
             counts[status] += 1
-    assert min(counts.values()) > 0
+    assert min(counts["OK"], counts["INVALID_ARGUMENT"]) > 10
     assert held_bytes(strict) == 0
 
 
