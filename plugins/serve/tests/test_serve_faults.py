@@ -214,7 +214,7 @@ def test_bodies_that_stop(honest):
     [
         # Fewer bytes than were told, and the end: nobody is left who could take an answer.
         ("Content-Length: 1000", b"x" * 10, (None,)),
-        # More than were told: the rest is no request.
+        # More than were told: the rest is no request, and does not take the answer away.
         ("Content-Length: 3", b"xyzNO REQUEST\r\n\r\n", (200,)),
         ("Content-Length: -1", b"", (400,)),
         ("Content-Length: 1e3", b"", (400,)),
@@ -223,9 +223,9 @@ def test_bodies_that_stop(honest):
         ("Content-Length: 4\r\nTransfer-Encoding: chunked", b"0\r\n\r\n", (400,)),
         ("Transfer-Encoding: chunked", b"ffffffffffffffffff\r\nx", (400,)),
         ("Transfer-Encoding: chunked", b"zz\r\nx", (400,)),
-        ("Transfer-Encoding: chunked", b"5\r\nabcdefgh\r\n0\r\n\r\n", (400, 408, None)),
-        ("Content-Length: 10\r\nContent-Encoding: gzip", b"not a gzip", (400,)),
-        ("Content-Length: 10\r\nContent-Encoding: zstd", b"unknown to", (400, 415)),
+        ("Transfer-Encoding: chunked", b"5\r\nabcdefgh\r\n0\r\n\r\n", (400,)),
+        ("Content-Length: 10\r\nConnection: close\r\nContent-Encoding: gzip", b"not a gzip", (400,)),
+        ("Content-Length: 10\r\nConnection: close\r\nContent-Encoding: zstd", b"unknown to", (400, 415)),
     ],
 )
 def test_bodies_that_lie_about_their_length(honest, head, body, statuses):
@@ -233,11 +233,12 @@ def test_bodies_that_lie_about_their_length(honest, head, body, statuses):
     one = dial(
         among.server, f"POST /run/echo HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n".encode() + body
     )
-    one.shutdown(socket.SHUT_WR)
+    if statuses == (None,):
+        one.shutdown(socket.SHUT_WR)
     answer = read_all(one)
     assert status_of(answer) in statuses, answer
-    if status_of(answer) == 200:  # what follows is an answer of its own, and the end
-        assert b"HTTP/1.1 400 " in answer[10:]
+    if status_of(answer) == 400:
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
     assert settled(among.server) == 0
     among.round()
 
@@ -487,7 +488,7 @@ def test_everything_that_is_there_ends_when_the_server_closes_under_full_load(ho
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         calls = [channel.unary_unary(INFER).future(items("gate", b"%d" % i)) for i in range(10)]
         assert gate.entered.wait(300)
-        until(server, lambda: pipe.stats()["nodes"]["main"]["waiting"] >= 46)
+        until(server, lambda: pipe.stats()["nodes"]["main"]["submitted"] == 50)
         closing = threading.Thread(target=server.close)
         closing.start()
         until(server, lambda: server._service.draining)
