@@ -312,7 +312,18 @@ def test_mutated_messages_are_errors_of_the_client(strict):
 
 
 @pytest.mark.parametrize(
-    "shape", [[2**31, 2**31], [2**39, 0], [2**39], [1] * 32, [1] * 33, [2**63 - 1], [-1], [True]]
+    "shape",
+    [
+        [2**31, 2**31],
+        [2**31, 2**31, 0],
+        [2**39, 0],
+        [2**39],
+        [1] * 32,
+        [1] * 33,
+        [2**63 - 1],
+        [-1],
+        [True],
+    ],
 )
 @pytest.mark.parametrize("datatype", ["FP32", "BYTES", "BF16"])
 def test_a_shape_is_compared_with_the_elements_before_anything_is_allocated(

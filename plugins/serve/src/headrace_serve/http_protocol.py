@@ -32,7 +32,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     One timer looks after receiving: from the first byte of a request to its last one, and before the first
     byte of a new connection. It ends what is late as a whole, or sends its body too slowly. Where a request
-    was answered before its body had come, what comes of it is dropped, since a connection that is
+    was answered before its body had come, what comes of it till then is dropped, since a connection that is
     closed with unread bytes is reset, and a client that still sends would not see its answer.
 
     Another looks after sending, from where the buffer of the connection is full, or is not empty behind
@@ -45,9 +45,9 @@ class _LimitedProtocol(HttpToolsProtocol):
     _ends = 0.0
     _header_bytes = 0
     _body_bytes = 0
-    _dropped_bytes = 0
     _in_body = False
     _refused = False
+    _ignores = False
     on_lost: Callable[[], None] | None = None
     """Called when the connection is lost; who answers a request sets it for that time."""
 
@@ -68,16 +68,32 @@ class _LimitedProtocol(HttpToolsProtocol):
             self.on_lost()
 
     def data_received(self, data: bytes) -> None:
-        """Read on, unless an answer that ends the connection was sent."""
-        if not self._refused:
+        """Read on, unless an answer that ends the connection was sent, or is to be."""
+        if not (self._refused or self._ignores):
             super().data_received(data)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, and close.
+
+        Behind a request that was received whole it takes no answer away: it is ignored, and the
+        connection ends with the answer to that request.
+        """
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if not cycle.more_body:
+                cycle.keep_alive = False
+                self._ignores = True
+                return
+            cycle.disconnected = True  # its body cannot be read to the end
+            cycle.message_event.set()
+        self._refuse(400, msg, "http")
 
     def on_message_begin(self) -> None:
         """Begin a request."""
         super().on_message_begin()
         extended: Any = self.scope
         extended[CONNECTION] = self
-        self._header_bytes = self._dropped_bytes = 0
+        self._header_bytes = 0
         self._in_body = False
         self._stop_receiving()
         self._start_receiving()
@@ -96,10 +112,6 @@ class _LimitedProtocol(HttpToolsProtocol):
         """Take a part of the body; drop it where the request was answered already."""
         self._in_body = True
         self._body_bytes += len(body)
-        if self.cycle.response_complete:
-            self._dropped_bytes += len(body)
-            if self._dropped_bytes > self._limits.max_body_bytes:
-                self.transport.abort()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -195,7 +207,11 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._refused = True
         self._stop_receiving()
         body = orjson.dumps({"error": text, "code": code, "node": None, "id": ""})
-        reasons = {408: "Request Timeout", 431: "Request Header Fields Too Large"}
+        reasons = {
+            400: "Bad Request",
+            408: "Request Timeout",
+            431: "Request Header Fields Too Large",
+        }
         head = (
             f"HTTP/1.1 {status} {reasons.get(status, 'Service Unavailable')}\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"

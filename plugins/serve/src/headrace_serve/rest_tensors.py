@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,8 @@ HEADER_LENGTH = "inference-header-content-length"
 _KEYS = ("id", "model_name", "parameters", "inputs", "outputs")
 UNSUPPORTED_PARAMETERS = ("classification",)
 _MOST_AXES = 32
+_MOST_ELEMENTS = 1 << 56
+"""From here on numpy has no array of eight bytes an element, not even an empty one."""
 
 
 class Wanted:
@@ -146,6 +149,8 @@ def read_shape(name: str, shape: Any) -> tuple[int, ...]:
                 expected="whole numbers of 0 or more",
                 got=repr(axis)[:40],
             )
+    if math.prod(max(axis, 1) for axis in shape) >= _MOST_ELEMENTS:  # also beside an axis of 0
+        raise InputError(f"shape of input {name!r}", expected="fewer elements", got=str(shape)[:80])
     return tuple(shape)
 
 
