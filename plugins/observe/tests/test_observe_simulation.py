@@ -157,6 +157,76 @@ def test_batches_are_filled_up_to_the_sizes_that_a_node_allows():
     assert sorted(run._seen.latencies) == [5.0, 5.0, 12.0, 12.0, 12.0]
 
 
+def batches_of(run):
+    return [size for _, size in run._seen.batches["main"]]
+
+
+def test_who_leads_a_batch_is_back_before_those_it_has_answered():
+    # One of two clients runs alone while the other waits for company. Its next request joins the batch of
+    # the other, who has yet to wake up; whoever led that is back first, and runs alone again.
+    config = {"backend": "Identity", "max": 8, "instance_num": 2, "batching_timeout": 50_000}
+    run = simulated(config, fixed({1: 45, 2: 50}))
+    run.closed_loop(2, 12, 0)
+    assert batches_of(run) == [1, 2] * 4
+    assert [at for at, _ in run._seen.batches["main"]][:5] == [0, 45, 95, 140, 190]
+
+
+def test_runners_go_on_with_what_waits_before_those_they_have_answered_are_back():
+    # Five clients, at most 4 on one instance. The first runs alone, four wait; when it ends these are given
+    # to one of them, and it waits itself; after them it and the client that led them run as 2. By then so
+    # many have yet to wake up that a runner has it, and that leaves nobody time to join: 3, 2, 3, 2, ...
+    config = {"backend": "Identity", "max": 4}
+    run = simulated(config, fixed(dict.fromkeys(range(1, 5), 10)))
+    run.closed_loop(5, 200, 0)
+    assert batches_of(run)[:3] == [1, 4, 2]
+    assert {a + b for a, b in itertools.pairwise(batches_of(run)[3:-4])} == {5}
+
+
+def test_a_request_whose_time_is_over_fails_waiting_or_running():
+    config = {"backend": "Identity", "timeout_ms": 15_000}
+    run = simulated(config, fixed({1: 10}))
+    run.open_loop([0.0, 1.0, 2.0], {"kind": "open", "rate": 1}, 0)
+    assert list(run._seen.latencies) == [10.0]
+    assert run._seen.failed == [(16.0, "deadline"), (17.0, "deadline")]
+    assert [at for at, _ in run._seen.batches["main"]] == [0.0, 10.0]  # the third never ran
+
+
+def test_a_client_whose_request_is_late_sends_the_next():
+    config = {"backend": "Identity", "timeout_ms": 4_000}
+    found = simulated(config, fixed({1: 10})).closed_loop(2, 20, 0).to_dict()
+    assert found["failed"]["deadline"] >= 18
+    assert found["ok"] == 0
+
+
+@pytest.mark.parametrize("share", [0.25, 1.0])
+def test_a_node_with_or_runs_as_often_as_when_its_times_were_measured(share):
+    config = {
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": "Identity", "or": True, "next": "c"},
+        "c": {"backend": "Identity"},
+    }
+    times = {
+        "a": ServiceTimes("a", {1: [1000]}, "here", requests=400),
+        "b": ServiceTimes("b", {1: [5000]}, "here", requests=int(400 * share)),
+        "c": ServiceTimes("c", {1: [1000]}, "here"),
+    }
+    run = simulated(config, times)
+    run.open_loop([100.0 * k for k in range(2000)], {"kind": "open", "rate": 0.01}, 0)
+    taken = {latency: run._seen.latencies.count(latency) for latency in (2.0, 7.0)}
+    assert sum(taken.values()) == 2000
+    assert taken[7.0] / 2000 == pytest.approx(share, abs=0.03)
+
+
+def test_a_node_with_or_needs_counts():
+    config = {
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": "Identity", "or": True},
+    }
+    times = {name: ServiceTimes(name, {1: [1]}, "x") for name in "ab"}
+    with pytest.raises(InputError, match=r"'b' has `or`.*count"):
+        simulated(config, times)
+
+
 class Pairs(BatchPolicy):
     """Two at a time, and what is left over after ten seconds."""
 
@@ -191,7 +261,6 @@ def test_a_policy_that_raises_ends_the_simulation_with_its_name():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"backend": "Identity", "timeout_ms": 5}, "timeout_ms cannot be simulated"),
         ({"backend": "Identity", "each": "boxes"}, "each cannot be simulated"),
         (
             {"a": {"backend": "Identity"}, "b": {"backend": "Identity"}},
@@ -223,6 +292,7 @@ def test_sizes_between_and_above_lie_on_lines():
         ('{"main": {"0": 1}}', "main.0: expected a batch size"),
         ('{"main": {"1": "fast"}}', "main.1: expected a time in milliseconds"),
         ('{"main": {"1": []}}', "main.1: expected a time in milliseconds"),
+        ('{"main": {"1": {"ms": 2, "count": -1}}}', "main.1.count: expected how many"),
     ],
 )
 def test_times_that_cannot_be_read_are_refused_with_the_place(tmp_path, text, message):

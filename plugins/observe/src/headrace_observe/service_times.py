@@ -31,9 +31,17 @@ class ServiceTimes:
         node: The name of the node, for errors.
         measured: Per size, at least 1, its times in milliseconds, at least one.
         origin: Where they come from, for errors.
+        requests: How many requests these batches had in all; None where it is not known.
     """
 
-    def __init__(self, node: str, measured: Mapping[int, Sequence[float]], origin: str) -> None:
+    def __init__(
+        self,
+        node: str,
+        measured: Mapping[int, Sequence[float]],
+        origin: str,
+        requests: int | None = None,
+    ) -> None:
+        self.requests = requests
         self._node, self._origin = node, origin
         self._spread = {size: _spread(times) for size, times in measured.items()}
         self._sizes = sorted(self._spread)
@@ -106,16 +114,22 @@ def _node(node: str, sizes: Any, origin: str) -> ServiceTimes:
     if not isinstance(sizes, dict) or not sizes:
         raise InputError(f"{origin}: {node}: expected an object with times by batch size")
     measured: dict[int, list[float]] = {}
+    requests: int | None = 0
     for size, found in sizes.items():
         place = f"{origin}: {node}.{size}"
         if not str(size).isdecimal() or int(size) < 1:
             raise InputError(f"{place}: expected a batch size, a whole number of at least 1")
-        times = found.get("ms") if isinstance(found, dict) else found
+        times, count = found, None
+        if isinstance(found, dict):
+            times, count = found.get("ms"), found.get("count")
+        if count is not None and (type(count) is not int or count < 0):
+            raise InputError(f"{place}.count: expected how many batches there were, got {count!r}")
         times = times if isinstance(times, list) else [times]
         if not times or not all(_is_time(one) for one in times):
             raise InputError(f"{place}: expected a time in milliseconds, or a list of them")
         measured[int(size)] = times
-    return ServiceTimes(node, measured, origin)
+        requests = None if requests is None or count is None else requests + int(size) * count
+    return ServiceTimes(node, measured, origin, requests)
 
 
 def _is_time(value: Any) -> bool:

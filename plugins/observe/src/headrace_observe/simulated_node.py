@@ -12,7 +12,15 @@ if TYPE_CHECKING:
 
     from headrace.policies import BatchPolicy, DispatchPolicy
 
-__all__ = ["Item", "NodeRules", "SimulatedNode"]
+__all__ = ["FAST_S", "OVER", "RUNS", "SUSTAINED", "WAITS", "Item", "NodeRules", "SimulatedNode"]
+
+WAITS, RUNS, OVER = range(3)
+
+FAST_S = 100e-6
+"""Below this mean duration of a batch a thread runs batches of others as well, as in the real scheduler."""
+
+SUSTAINED = 8
+"""So many more batches that were due at once than instances that stayed free make runners take over."""
 
 _SOONEST_S = 0.001
 """A policy that asks to be asked again at once is asked after this, as by the real scheduler."""
@@ -24,17 +32,20 @@ class Item:
     Attributes:
         arrival: When it came to the node, in seconds.
         request: The request it belongs to.
+        deadline: When it fails unless it has ended; None for never.
+        state: `WAITS`, `RUNS` or `OVER`.
     """
 
-    __slots__ = ("arrival", "request")
+    __slots__ = ("arrival", "deadline", "request", "state")
 
     weight = 1
-    deadline = None
     priority = 0
 
-    def __init__(self, arrival: float, request: Any) -> None:
+    def __init__(self, arrival: float, request: Any, deadline: float | None = None) -> None:
         self.arrival = arrival
         self.request = request
+        self.deadline = deadline
+        self.state = WAITS
 
 
 class _Instance:
@@ -96,6 +107,10 @@ class _Queue:
         """Add an item at the end."""
         self._items.append(item)
 
+    def remove(self, item: Item) -> None:
+        """Take an item out, wherever it stands."""
+        del self._items[self._items.index(item, self._head)]
+
     def take(self, count: int) -> list[Item]:
         """Take items from the front."""
         last = self._head + count
@@ -105,6 +120,27 @@ class _Queue:
             last = 0
         self._head = last
         return taken
+
+
+class _Joined:
+    """A batch that has not begun, with the queue behind it, as a policy sees them."""
+
+    def __init__(self, items: list[Item], queue: _Queue) -> None:
+        self._items, self._queue = items, queue
+        self.weight = len(items) + len(queue)
+        self.running, self.free = queue.running - 1, queue.free + 1
+        self.oldest = items[0].arrival
+        self.open = queue.open
+
+    def __len__(self) -> int:
+        return self.weight
+
+    def __getitem__(self, index: int, /) -> Item:
+        index += self.weight if index < 0 else 0
+        if not 0 <= index < self.weight:
+            raise IndexError("queue index out of range")
+        count = len(self._items)
+        return self._items[index] if index < count else self._queue[index - count]
 
 
 @dataclass(frozen=True)
@@ -118,6 +154,10 @@ class NodeRules:
         devices: Of the instances, in turn.
         batch_sizes: Sizes a batch may have; empty for all.
         pad: Whether a batch that is too small is filled up.
+        lingers: Whether a free instance waits for company while another runs.
+        timeout_s: How long a request may be at the node; None for no limit.
+        owns_thread: Whether each instance has a thread of its own.
+        share: Of a node with ``or``, the share of requests that run there, the others pass it by.
     """
 
     name: str
@@ -126,6 +166,10 @@ class NodeRules:
     devices: tuple[str | None, ...] = (None,)
     batch_sizes: tuple[int, ...] = ()
     pad: bool = False
+    lingers: bool = False
+    timeout_s: float | None = None
+    owns_thread: bool = False
+    share: float | None = None
 
     def size_run(self, size: int) -> int | None:
         """Give the size with which a batch runs, copies that fill it up included; None: refused."""
@@ -166,6 +210,56 @@ class SimulatedNode:
         self.queue = _Queue(self)
         self._seen_queue: Any = self.queue
         self.wake_at: float | None = None
+        self.asleep = 0
+        self.pressure = 0
+        self._mean_s = FAST_S
+        self._skips_the_queue = (
+            batch.sends_when_idle
+            and rules.timeout_s is None
+            and rules.range[0] == 1
+            and not rules.batch_sizes
+            and not rules.owns_thread
+        )
+
+    @property
+    def slow(self) -> bool:
+        """Whether a batch takes longer than a switch of threads."""
+        return self._mean_s >= FAST_S
+
+    @property
+    def crowded(self) -> bool:
+        """Whether many clients that have their answer have yet to wake up to it."""
+        return self.asleep > 2 * len(self.instances)
+
+    def press(self) -> None:
+        """Take note that a batch was due as soon as an instance was free."""
+        self.pressure = min(self.pressure + 1, 2 * SUSTAINED)
+
+    def relax(self) -> None:
+        """Take note that an instance stays free."""
+        self.pressure = max(self.pressure - 1, 0)
+
+    def claim(self) -> _Instance | None:
+        """Give a free instance to a client that runs its own request past the queue, if it may."""
+        free = self.free
+        if not self._skips_the_queue or not free or len(self.queue) or self.crowded:
+            return None
+        if self.rules.lingers and len(free) < len(self.instances):
+            return None
+        instance = free.pop(0)
+        instance.busy, instance.running_weight = True, 1
+        return instance
+
+    def joining(self, items: list[Item], instance: _Instance, now: float) -> list[Item]:
+        """Take who came while a thread woke up to run a batch, as far as the policy would cut it."""
+        most = self.rules.range[1]
+        if not len(self.queue) or (most is not None and len(items) >= most):
+            return []
+        take = self._checked(_Joined(items, self.queue), instance, now)[0]
+        if take <= len(items) or self.rules.size_run(take) is None:
+            return []
+        instance.running_weight = take
+        return self.queue.take(take - len(items))
 
     def due(self, now: float) -> Iterator[tuple[_Instance, list[Item]]]:
         """Give each batch that is due, with the instance that it is given to; set `wake_at`.
@@ -199,26 +293,44 @@ class SimulatedNode:
     ) -> tuple[int, _Instance | None, float | None]:
         try:
             instance: Any = self._choose(len(self.queue), offered)
-            if instance is None:
-                return 0, None, None
-            if self._skips:
-                return 1, instance, None
-            cut = self._cut(self._seen_queue, instance, now)
-            take = min(int(cut.take), len(self.queue))
         except Exception as error:
-            which = " and ".join(dict.fromkeys(self._names))
-            raise InputError(
-                f"node {self.rules.name!r}: the policy {which} raised {type(error).__name__}: {error}"
-            ) from error
-        if not any(instance is one for one in offered) or take < 0:
-            raise InputError(
-                f"node {self.rules.name!r}: the policy {' or '.join(self._names)} decided what cannot be: "
-                f"instance {instance!r}, {take} requests"
-            )
-        return take, instance, cut.wake_at
+            raise self._failed(error) from error
+        if instance is None:
+            return 0, None, None
+        if not any(instance is one for one in offered):
+            raise self._impossible(instance, 0)
+        if self._skips:
+            return 1, instance, None
+        take, wake_at = self._checked(self._seen_queue, instance, now)
+        return take, instance, wake_at
 
-    def release(self, instance: _Instance) -> None:
-        """Take back an instance whose batch has ended."""
+    def _checked(self, queue: Any, instance: _Instance, now: float) -> tuple[int, float | None]:
+        try:
+            cut = self._cut(queue, instance, now)
+            take = min(int(cut.take), len(queue))
+        except Exception as error:
+            raise self._failed(error) from error
+        if take < 0:
+            raise self._impossible(instance, take)
+        return take, cut.wake_at
+
+    def _failed(self, error: Exception) -> InputError:
+        which = " and ".join(dict.fromkeys(self._names))
+        return InputError(
+            f"node {self.rules.name!r}: the policy {which} raised {type(error).__name__}: {error}"
+        )
+
+    def _impossible(self, instance: Any, take: int) -> InputError:
+        return InputError(
+            f"node {self.rules.name!r}: the policy {' or '.join(self._names)} decided what cannot be: "
+            f"instance {instance!r}, {take} requests"
+        )
+
+    def release(self, instance: _Instance, seconds: float) -> None:
+        """Take back an instance whose batch has ended after so long."""
+        self._mean_s += 0.25 * (min(seconds, 4 * self._mean_s) - self._mean_s)
+        if not instance.batches:
+            self._mean_s = seconds
         instance.busy, instance.running_weight = False, 0
         instance.batches += 1
         self.free.append(instance)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_observe.measurement import Point
 from headrace_observe.notes import Window
-from headrace_observe.simulated_node import Item, SimulatedNode
+from headrace_observe.simulated_node import OVER, RUNS, WAITS, Item, SimulatedNode
+from headrace_observe.simulated_threads import Batch, Request, Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from headrace.policies import BatchPolicy, DispatchPolicy
     from headrace_observe.service_times import ServiceTimes
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["SIMULATED_CLOCK", "Line", "Simulation"]
 
 SIMULATED_CLOCK = (
-    "virtual: from the arrival of a request to the end of its last batch; threads, hand-overs and the "
-    "work of clients take no time, and instances do not slow each other down"
+    "virtual: from the arrival of a request to the end of its last batch; threads take turns as in the real "
+    "scheduler, but switches of threads and the work of clients take no time, and instances do not slow each "
+    "other down"
 )
 
-_END, _ARRIVE, _LOOK, _WAKE = range(4)
+_LATE, _END, _ARRIVE, _WAKE = range(4)
 """What happens at the same time happens in this order."""
 
 
@@ -51,19 +53,6 @@ class Line:
     queue_full: str = "wait"
 
 
-class _Request:
-    """One request on its way."""
-
-    __slots__ = ("missing", "open", "sent", "together", "waits")
-
-    def __init__(self, sent: float, together: bool = False) -> None:
-        self.sent = sent
-        self.together = together
-        self.missing: dict[str, int] | None = None
-        self.open = 0  # nodes that it is at; none once it has failed
-        self.waits = 0  # of these, where it waits
-
-
 @dataclass
 class _Seen:
     """What has come out so far."""
@@ -75,7 +64,7 @@ class _Seen:
     busy: dict[str, float] = field(default_factory=dict)
 
 
-class Simulation:
+class Simulation(Threads):
     """Requests through the nodes of a pipeline on a virtual clock.
 
     Args:
@@ -92,6 +81,7 @@ class Simulation:
         times: Mapping[str, ServiceTimes],
         seed: int = 0,
     ) -> None:
+        super().__init__()
         self._line, self._times = line, times
         self._nodes = {
             name: SimulatedNode(rules, *policies[name], self._full)
@@ -100,10 +90,10 @@ class Simulation:
         before = Counter(name for names in line.after.values() for name in names)
         self._joins = {name: count for name, count in before.items() if count > 1}
         self._draw = random.Random(seed).random  # noqa: S311 - no secret
-        self._events: list[tuple[float, int, int, Any, Any, Any]] = []
+        self._events: list[tuple[float, int, int, Any, Any]] = []
         self._number = 0
         self._waiting = 0
-        self._outside: deque[_Request] = deque()
+        self._outside: deque[Request] = deque()
         self._seen = _Seen(
             batches={name: [] for name in line.nodes}, busy=dict.fromkeys(line.nodes, 0.0)
         )
@@ -119,7 +109,7 @@ class Simulation:
         """
         self._closed, self._to_send = True, requests
         for _ in range(min(clients, requests)):
-            self._send_at(0.0)
+            self._push(0.0, _ARRIVE)
         self._run(iter(()))
         return self._point({"kind": "closed", "clients": clients}, warm_up)
 
@@ -130,43 +120,47 @@ class Simulation:
 
     # Events.
 
-    def _push(self, at: float, kind: int, *payload: Any) -> None:
+    def _push(self, at: float, kind: int, a: Any = None, b: Any = None) -> None:
         self._number += 1
-        a, b, c = (*payload, None, None, None)[:3]
-        heapq.heappush(self._events, (at, kind, self._number, a, b, c))
+        heapq.heappush(self._events, (at, kind, self._number, a, b))
 
-    def _send_at(self, at: float, together: bool = False) -> None:
-        if self._to_send:
-            self._to_send -= 1
-            self._push(at, _ARRIVE, together)
-
-    def _run(self, arrivals: Any) -> None:
-        events, pop = self._events, heapq.heappop
+    def _run(self, arrivals: Iterator[float]) -> None:
+        events, ready, pop = self._events, self.ready, heapq.heappop
         first = next(arrivals, None)
         if first is not None:
             self._push(first, _ARRIVE)
         while events:
-            now, kind, _, a, b, c = pop(events)
+            now, kind, _, a, b = pop(events)
             if kind == _END:
-                a.release(b)
-                self._dispatch(a, now)
-                for item in c:
-                    self._left(a.rules.name, item.request, now, len(c) > 1)
+                self._ended(a, b, now)
             elif kind == _ARRIVE:
-                self._last_sent = now
-                self._enter(_Request(now, bool(a)), now)
+                self._send(now)
                 following = next(arrivals, None)
                 if following is not None:
                     self._push(following, _ARRIVE)
-            elif kind == _LOOK or a.wake_at == now:
-                self._dispatch(a, now)
+            elif kind == _LATE:
+                self._late(a, b, now)
+            elif a.wake_at == now:
+                a.wake_at = None
+                self._look(a, now, b if b is not None and b.waits else None)
+            while ready:
+                ready.popleft()(now)
+
+    def _send(self, now: float) -> None:
+        """Let a request arrive; in a closed loop that is the next one of a client, if one is left."""
+        if self._closed:
+            if not self._to_send:
+                return
+            self._to_send -= 1
+        self._last_sent = now
+        self._enter(Request(now, called=self._closed), now)
 
     # A request on its way.
 
     def _full(self) -> bool:
         return self._waiting >= self._line.queue_size
 
-    def _enter(self, request: _Request, now: float) -> None:
+    def _enter(self, request: Request, now: float) -> None:
         if self._outside or self._full():
             if self._line.queue_full == "wait":
                 self._outside.append(request)
@@ -175,26 +169,35 @@ class Simulation:
                 self._fail(request, "overloaded", now)
                 return
             (oldest,) = self._nodes[self._line.entry].queue.take(1)
-            self._starts(oldest.request)
+            self._starts(oldest)
             self._fail(oldest.request, "overloaded", now)
-        self._join(self._line.entry, request, now, request.sent)
+        self._join(self._line.entry, request, now, request.sent, request)
 
-    def _join(self, name: str, request: _Request, now: float, arrival: float) -> None:
+    def _join(
+        self, name: str, request: Request, now: float, arrival: float, me: Request | None
+    ) -> None:
         node = self._nodes[name]
-        self._put(node, request, arrival)
-        if request.together:
-            # Clients that got their answers from one batch come back while a thread wakes up to run
-            # the first one's next request, and join it, as in the real scheduler.
-            request.together = False
-            self._push(now, _LOOK, node)
+        if not request.called:
+            me = None
+        instance = node.claim() if me is not None else None
+        if instance is not None:
+            item = Item(arrival, request)
+            item.state = RUNS
+            request.open += 1
+            self._start(node, Batch(instance, [item], me), now)
         else:
-            self._dispatch(node, now)
+            self._put(node, request, arrival)
+            self._look(node, now, me)
 
-    def _put(self, node: SimulatedNode, request: _Request, arrival: float) -> None:
+    def _put(self, node: SimulatedNode, request: Request, arrival: float) -> None:
         request.open += 1
         request.waits += 1
         self._waiting += request.waits == 1
-        node.queue.push(Item(arrival, request))
+        limit = node.rules.timeout_s
+        item = Item(arrival, request, None if limit is None else arrival + limit)
+        if item.deadline is not None:
+            self._push(item.deadline, _LATE, node, item)
+        node.queue.push(item)
 
     def _let_in(self, inside: SimulatedNode, now: float) -> None:
         """Let in who waits for room, first come first served, while ``inside`` gives its batches."""
@@ -203,38 +206,63 @@ class Simulation:
             request, came = self._outside.popleft(), True
             self._put(entry, request, request.sent)
         if came and entry is not inside:
-            self._dispatch(entry, now)
+            self._look(entry, now, None)
 
-    def _starts(self, request: _Request) -> None:
+    def _starts(self, item: Item) -> None:
         """Take note that a request waits at one node less."""
-        request.waits -= 1
-        self._waiting -= request.waits == 0
+        item.state = RUNS
+        item.request.waits -= 1
+        self._waiting -= item.request.waits == 0
 
-    def _dispatch(self, node: SimulatedNode, now: float) -> None:
-        if not node.free or not len(node.queue):
+    def _begun(self, items: list[Item], node: SimulatedNode, now: float) -> None:
+        for item in items:
+            self._starts(item)
+        self._let_in(node, now)
+
+    def _start(self, node: SimulatedNode, batch: Batch, now: float) -> None:
+        name, count = node.rules.name, len(batch.items)
+        size = node.rules.size_run(count) or count
+        batch.seconds = self._times[name].seconds(size, self._draw())
+        self._seen.batches[name].append((now, count))
+        self._seen.busy[name] += batch.seconds
+        self._push(now + batch.seconds, _END, node, batch)
+
+    def _refuse(self, node: SimulatedNode, items: list[Item], now: float) -> None:
+        for item in items:
+            self._starts(item)
+            item.state = OVER
+            self._fail(item.request, "batch_range", now)
+        self._let_in(node, now)
+
+    def _late(self, node: SimulatedNode, item: Item, now: float) -> None:
+        """Fail a request whose time at a node is over, though its batch may run on."""
+        if item.state == OVER or item.request.open <= 0:
             return
-        name, planned = node.rules.name, node.wake_at
-        for instance, items in node.due(now):
-            for item in items:
-                self._starts(item.request)
-            size = node.rules.size_run(len(items))
-            if size is None:
-                for item in items:
-                    self._fail(item.request, "batch_range", now)
-            else:
-                seconds = self._times[name].seconds(size, self._draw())
-                self._seen.batches[name].append((now, len(items)))
-                self._seen.busy[name] += seconds
-                self._push(now + seconds, _END, node, instance, items)
-            self._let_in(node, now)
-        if node.wake_at is not None and node.wake_at != planned:
-            self._push(node.wake_at, _WAKE, node)
+        if item.state == WAITS:
+            node.queue.remove(item)
+            self._starts(item)
+        item.state = OVER
+        self._fail(item.request, "deadline", now)
+        self._let_in(node, now)
+        self._look(node, now, None)
 
-    def _left(self, name: str, request: _Request, now: float, together: bool) -> None:
-        """Let a request go on from a node to those after it, or end."""
+    def _wake_at(self, node: SimulatedNode, at: float, waker: Request | None) -> None:
+        self._push(at, _WAKE, node, waker)
+
+    def _goes_on(self, name: str) -> bool:
+        return bool(self._line.after[name])
+
+    def _left(self, name: str, request: Request, now: float, me: Request | None) -> None:
         if request.open <= 0:
             return  # it has failed at another node meanwhile
         request.open -= 1
+        self._pass_on(name, request, now, me)
+        if not request.open:
+            self._seen.ended.append(now)
+            self._seen.latencies.append(now - request.sent)
+            self._answered(request, now, me)
+
+    def _pass_on(self, name: str, request: Request, now: float, me: Request | None) -> None:
         for after in self._line.after[name]:
             if after in self._joins:
                 request.missing = request.missing or dict(self._joins)
@@ -243,20 +271,23 @@ class Simulation:
                     request.open += 1  # it waits there for its other branches
                     continue
                 request.open -= self._joins[after] - 1
-            self._join(after, request, now, now)
-        if not request.open:
-            self._seen.ended.append(now)
-            self._seen.latencies.append(now - request.sent)
-            self._answered(now, together)
+            share = self._nodes[after].rules.share
+            if share is None or self._draw() < share:
+                self._join(after, request, now, now, me)
+            else:
+                self._pass_on(after, request, now, me)
 
-    def _fail(self, request: _Request, code: str, now: float) -> None:
+    def _fail(self, request: Request, code: str, now: float) -> None:
         request.open = -(10**9)
         self._seen.failed.append((now, code))
-        self._answered(now)
+        self._answered(request, now, None)
 
-    def _answered(self, now: float, together: bool = False) -> None:
-        if self._closed:
-            self._send_at(now, together)
+    def _answered(self, request: Request, now: float, me: Request | None) -> None:
+        """Let the client of a request send its next one: now, or when it has woken up."""
+        if request.called and me is request:
+            self._send(now)
+        elif request.called:
+            self.ready.append(self._send)
 
     # The figures.
 

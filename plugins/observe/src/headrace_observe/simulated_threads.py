@@ -1,0 +1,185 @@
+"""Which thread runs a batch on the virtual clock, and who comes before it begins.
+
+Threads take no time, but they take turns, in the order in which the real scheduler wakes them: a thread goes
+on until it sleeps, and those that it has woken follow. That decides who joins which batch. A client that
+ends a batch sends its next request before those it has answered wake up to send theirs; a batch that was
+given to a sleeping client begins when that one has woken up, and takes along who came meanwhile; a runner
+goes on with what waits before anybody whom it has answered comes back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace_observe.simulated_node import OVER, RUNS, SUSTAINED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace_observe.simulated_node import Item, SimulatedNode
+
+__all__ = ["RUNNER", "Batch", "Request", "Threads"]
+
+RUNNER: Final = "runner"
+"""The thread of a runner, or of an instance that has one of its own."""
+
+
+class Request:
+    """One request on its way.
+
+    Attributes:
+        sent: When it was sent.
+        called: Whether a client waits for it, who may run batches meanwhile.
+        missing: Per join how many branches have yet to come there.
+        open: At how many nodes it is; far below 0 once it has failed.
+        waits: At how many of these it waits.
+    """
+
+    __slots__ = ("called", "missing", "open", "sent", "waits")
+
+    def __init__(self, sent: float, *, called: bool = False) -> None:
+        self.sent = sent
+        self.called = called
+        self.missing: dict[str, int] | None = None
+        self.open = 0
+        self.waits = 0
+
+
+class Batch:
+    """A batch that was cut, the instance it was given to, and the thread that runs it."""
+
+    __slots__ = ("instance", "items", "leader", "seconds")
+
+    def __init__(self, instance: Any, items: list[Item], leader: Request | str | None) -> None:
+        self.instance = instance
+        self.items = items
+        self.leader = leader
+        self.seconds = 0.0
+
+
+class Threads(ABC):
+    """What threads do between the beginnings and ends of batches.
+
+    Attributes:
+        ready: What threads that were woken do next, each at the time it is called with.
+    """
+
+    def __init__(self) -> None:
+        self.ready: deque[Callable[[float], None]] = deque()
+
+    # What the simulation adds.
+
+    @abstractmethod
+    def _start(self, node: SimulatedNode, batch: Batch, now: float) -> None:
+        """Let a batch run from now on."""
+
+    @abstractmethod
+    def _refuse(self, node: SimulatedNode, items: list[Item], now: float) -> None:
+        """Fail items that were cut to a size which may not run."""
+
+    @abstractmethod
+    def _begun(self, items: list[Item], node: SimulatedNode, now: float) -> None:
+        """Take note that items have left a queue for a batch."""
+
+    @abstractmethod
+    def _left(self, name: str, request: Request, now: float, me: Request | None) -> None:
+        """Let a request go on from a node; ``me`` is its own client where that does it."""
+
+    @abstractmethod
+    def _goes_on(self, name: str) -> bool:
+        """Tell whether there are nodes after this one: workers move a request on to those."""
+
+    @abstractmethod
+    def _wake_at(self, node: SimulatedNode, at: float, waker: Request | None) -> None:
+        """See to it that the queue is looked at again."""
+
+    # What threads do.
+
+    def _dispatch(self, node: SimulatedNode, now: float, me: Request | str | None) -> Batch | None:
+        """Give every batch that is due to a thread; give back the one that ``me`` runs itself."""
+        mine: Batch | None = None
+        if node.free and len(node.queue):
+            planned = node.wake_at
+            for instance, items in node.due(now):
+                if node.rules.size_run(len(items)) is None:
+                    self._refuse(node, items, now)
+                    continue
+                batch = Batch(instance, items, None)
+                self._begun(items, node, now)
+                if mine is None and self._runs(node, batch, me):
+                    mine, batch.leader = batch, me
+                    node.press()
+                else:
+                    self._give(node, batch, me)
+            if node.wake_at is not None and node.wake_at != planned:
+                waits = isinstance(me, Request) and me.waits > 0
+                self._wake_at(node, node.wake_at, me if waits else None)  # type: ignore[arg-type]
+        if node.free and not len(node.queue):
+            node.relax()
+        return mine
+
+    def _runs(self, node: SimulatedNode, batch: Batch, me: Request | str | None) -> bool:
+        if me is None or node.rules.owns_thread:
+            return False
+        if me is RUNNER:
+            return True
+        own = any(item.request is me for item in batch.items)
+        return (own or not node.slow) and node.rules.timeout_s is None and not node.crowded
+
+    def _give(self, node: SimulatedNode, batch: Batch, me: Request | str | None) -> None:
+        """Wake a thread that is to run a batch."""
+        batch.leader = RUNNER
+        if not node.rules.owns_thread:
+            node.press()
+            sustained = node.slow and node.pressure > SUSTAINED
+            if not sustained and not node.crowded and node.rules.timeout_s is None:
+                asleep = (
+                    i.request for i in batch.items if i.request.called and i.request is not me
+                )
+                batch.leader = next(asleep, RUNNER)
+        self.ready.append(partial(self._begin, node, batch))
+
+    def _begin(self, node: SimulatedNode, batch: Batch, now: float) -> None:
+        """Begin a batch in a thread that has woken up; who came meanwhile joins it if it may."""
+        joining = node.joining(batch.items, batch.instance, now)
+        if joining:
+            batch.items += joining
+            self._begun(joining, node, now)
+        self._start(node, batch, now)
+        if node.free and len(node.queue):
+            self._dispatch(node, now, None)
+
+    def _look(self, node: SimulatedNode, now: float, me: Request | None) -> None:
+        """See whether a batch is due, and run it where ``me`` may."""
+        if node.free:
+            mine = self._dispatch(node, now, me)
+            if mine is not None:
+                self._start(node, mine, now)
+
+    def _ended(self, node: SimulatedNode, batch: Batch, now: float) -> None:
+        """Give an instance back, look for what is due, and wake who has an answer."""
+        node.release(batch.instance, batch.seconds)
+        name, leader = node.rules.name, batch.leader
+        answered = [item.request for item in batch.items if item.state == RUNS]
+        for item in batch.items:
+            item.state = OVER
+        node.asleep += sum(request.called for request in answered)
+        mine = self._dispatch(node, now, leader)
+        on_its_way = leader is RUNNER and self._goes_on(name)
+        for request in answered:
+            if not request.called or on_its_way:
+                node.asleep -= request.called
+                self._left(name, request, now, None)
+            elif request is not leader:
+                self.ready.append(partial(self._wakes, node, request))
+        if mine is not None:
+            self._start(node, mine, now)
+        elif isinstance(leader, Request):
+            self._wakes(node, leader, now)
+
+    def _wakes(self, node: SimulatedNode, request: Request, now: float) -> None:
+        node.asleep -= 1
+        self._left(node.rules.name, request, now, request)
