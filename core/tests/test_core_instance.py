@@ -498,6 +498,22 @@ def test_of_what_a_backend_builds(device):
     assert device.calls.count("late") == 2
 
 
+def test_what_is_built_in_init_ends_with_the_batch_around_it(device):
+    @headrace.register("BuildsAndGoesOn", replace=True)
+    class BuildsAndGoesOn(headrace.Backend):
+        def init(self, options, context):
+            self.inner = context.build("Device(inner)")
+
+        def forward(self, batch):
+            outcomes = self.inner(batch)
+            device.calls.append("after the inner one")
+            return outcomes
+
+    with headrace.pipe({"backend": "BuildsAndGoesOn"}) as pipe:
+        assert pipe({"data": 1})["result"].done
+    assert device.calls == ["after the inner one", "inner"]
+
+
 def test_it_belongs_to_the_forward_time(device, monkeypatch):
     """By a clock that only ``finish`` moves on."""
     from headrace._scheduling import batch

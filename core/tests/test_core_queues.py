@@ -8,7 +8,9 @@ import pytest
 
 import headrace
 from headrace import errors
+from headrace._scheduling.batch import Filler
 from headrace._scheduling.named_queues import NamedQueue
+from headrace.words.queues import _one_by_one
 
 NODES = {
     "out": {"backend": "Send(q)"},
@@ -34,6 +36,15 @@ def test_a_copy_is_queued_so_that_the_caller_keeps_its_dict():
         pipe(request)
         request["data"] = "other"
         assert pipe(to("in"))["result"] == ["x"]
+
+
+def test_an_item_that_only_fills_up_has_an_outcome_beside_one_that_fails():
+    def late(request, deadline):
+        raise errors.DeadlineExceededError("late")
+
+    found = _one_by_one([{"data": 1}, Filler({"data": 1})], late)
+    assert isinstance(found[0], errors.DeadlineExceededError)
+    assert found[1:] == [None]
 
 
 def test_recv_waits_for_what_is_sent_later():
