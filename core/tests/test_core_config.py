@@ -666,6 +666,20 @@ def test_a_configuration_is_frozen_and_can_be_pickled():
     assert again != headrace.PipelineConfig.load({"backend": "Show(a=2)", "text": "x"})
 
 
+@pytest.mark.parametrize(
+    ("item", "said", "hint"),
+    [
+        ("./code", "is no Python file", None),
+        ("gone.py", "no such file", "Paths are relative to the file that holds the configuration."),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_a_problem_that_says_why(item, said, hint, tmp_path):
+    write(tmp_path / "code", "x = 1\n")
+    (found,) = problems(write(tmp_path / "c.toml", f'import = ["{item}"]\nbackend = "Show"\n'))
+    assert (found.code, found.hint) == ("import", hint)
+    assert said in found.message
+
+
 def test_to_dict_with_its_folder_means_the_same_anywhere(tmp_path, monkeypatch):
     write(tmp_path / "in $dir" / "m'.bin", "x")
     write(tmp_path / "in $dir" / "mine.py", CODE)

@@ -210,7 +210,9 @@ def test_refused_with_its_place(text):
         ("A[B x]", "expected ',', ';' or ']'"),
         ("A[]", "empty brackets"),
         ("A[1]", "expected a name"),
-        ('A("\u200b")', r"\u200b"),
+        ('A("\u200b")', "Write it as \\u200b.\n"),
+        ("A('\u200b')", "Write it as \\u200b between double quotes."),
+        ('A("\ud800")', "A lone surrogate cannot be encoded"),
         ("A({x})", "{node_name}"),
         ("A,B", "S[A,B]"),
     ],
@@ -218,7 +220,7 @@ def test_refused_with_its_place(text):
 def test_refusal_says_what_was_expected(text, words):
     with pytest.raises(ConfigError) as caught:
         parse(text)
-    assert words in str(caught.value)
+    assert words in f"{caught.value}\n"
 
 
 @pytest.mark.parametrize("value", [None, b"A", 1, A, ["A"]])

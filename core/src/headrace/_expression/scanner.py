@@ -19,7 +19,6 @@ from headrace._expression.templates import (
 from headrace._expression.words import (
     NAME,
     PLAIN_NAME,
-    WORD,
     WORD_CHARACTER,
     describe,
     first_hidden,
@@ -115,13 +114,9 @@ class Scanner:
     def word(self) -> str:
         """Read a word as written, placeholders included; ``""`` if none begins here."""
         start = self.at
-        match = (_WIDE_WORD if self.literal else WORD).match(self.text, start)
-        self.at = match.end() if match else start
-        if not self.literal and self.text[self.at : self.at + 1] in _MARKS:
-            match = _WIDE_WORD.match(self.text, self.at)
-            self.at = match.end() if match else self.at
-        if self.at > start:
-            self.end = self.at
+        match = _WIDE_WORD.match(self.text, start)
+        if match is not None:
+            self.at = self.end = match.end()
         return self.text[start : self.at]
 
     def pieces_of(self, word: str, start: int) -> list[Piece]:
