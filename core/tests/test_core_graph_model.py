@@ -247,7 +247,10 @@ def outcome_of(graph, entry, request):
         pairs = [p for p in maps[name] if p[0] in taking_part] if name in maps else None
         needed = {*found, *(source for source, _, _ in pairs or ())} if name != entry else set()
         if not needed <= ends.keys():
-            continue  # after a failure
+            # After a failure. If another of those before it gave no result, that may be told instead.
+            without = [n for n in found if n in ends and "result" not in ends[n]]
+            failures += [("no_result", n) for n in without if not nodes[name].get("or")]
+            continue
         if found and nodes[name].get("or") and "result" in ends[found[0]]:
             ends[name] = ends[found[0]] if shared(found[0]) else dict(ends[found[0]])
             continue

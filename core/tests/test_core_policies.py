@@ -117,6 +117,21 @@ def test_greedy_cuts(why, options, queue, instance, now, expected):
     assert greedy(**options).cut(queue, instance, now) == expected, why
 
 
+@pytest.mark.parametrize(
+    ("most", "sizes", "wanted"), [(4, None, 4), (None, None, None), (8, (2, 6), 6), (None, (2,), 2)]
+)
+def test_greedy_says_from_which_weight_on_an_arrival_matters(most, sizes, wanted):
+    """While another instance runs, an arrival that does not fill the batch changes nothing."""
+    policy = greedy(batch_sizes=sizes, **LINGER)
+    queue, instance = line(1, running=1), Inst(max=most)
+    cut = policy.cut(queue, instance, 0.0)
+    assert (cut.take, cut.wake_weight) == (0, wanted)
+    for weight in range(2, wanted or 20):
+        assert policy.cut(line(*[1] * weight, running=1), instance, 0.0).take == 0
+    if wanted is not None:
+        assert policy.cut(line(*[1] * wanted, running=1), instance, 0.0).take == wanted
+
+
 def test_greedy_counts_the_wait_from_the_oldest_arrival_not_from_now():
     queue = Line([Request(arrival=5.0), Request(arrival=5.009)], running=1)
     assert greedy(**LINGER).cut(queue, Inst(), 5.009) == Cut(0, pytest.approx(5.01))

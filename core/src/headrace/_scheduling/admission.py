@@ -59,13 +59,13 @@ def enter(
             continue
         # Bounds hold where a request enters the pipeline, not between its nodes.
         if not (node.outside or node.full) or (entry.waits is not None and entry.waits.entered):
-            node.push(entry)
+            node.queue.push(entry)
             continue
         node.dispatch(None)
         if node.outside or node.full:
             _enter_full(node, entry)
         else:
-            node.push(entry)
+            node.queue.push(entry)
 
 
 def held_here(node: Node, ident: int | None = None) -> bool:
@@ -141,7 +141,7 @@ def _enter_full(node: Node, entry: Entry) -> None:
         node.outside[entry] = None
         entry.state = OUTSIDE
     elif decision == "shed" and _shed(node, oldest, entry.priority, waiting):
-        node.push(entry)
+        node.queue.push(entry)
     else:
         node.settle(entry, _overloaded(node, waiting, shed=False))
 

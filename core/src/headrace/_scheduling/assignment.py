@@ -95,13 +95,12 @@ class Assignment:
         interpreter lock. A runner takes the batch, the caller sleeps, and who wakes up meanwhile
         joins it. A swift backend is done before that.
         """
-        if instance.mean_s < SWIFT_S:
-            return False
         node = self._node
-        asleep = len(node.callers) - node.queue.count
-        for other in node.instances:
-            asleep -= len(other.entries or ())
-        return asleep > 2 * len(node.instances)
+        most = 2 * len(node.instances)
+        if len(node.callers) <= most or instance.mean_s < SWIFT_S:
+            return False
+        running = sum([len(other.entries or ()) for other in node.instances])
+        return len(node.callers) - node.queue.count - running > most
 
     def wakes(self, instance: Instance) -> bool:
         """Tell whether a request should join a batch whose thread is waking up, if there is one.

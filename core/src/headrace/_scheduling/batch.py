@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from headrace._scheduling.instance import Instance
+    from headrace._scheduling.node import Node
     from headrace._scheduling.threads import Work
     from headrace.keys import Request
 
@@ -74,19 +75,20 @@ def repeated(weights: Sequence[int], instance: Instance) -> list[int] | None:
     return None
 
 
-def run(work: Work, node: str, *, needs_result: bool) -> Outcome:
+def run(work: Work, node: Node) -> Outcome:
     """Run a batch on the instance that was claimed for it, in the calling thread.
 
     Args:
         work: The batch and its instance.
         node: The node.
-        needs_result: Whether an item that ends without a ``result`` has failed.
 
     Returns:
         What `Outcome` says. What a backend raises is no exception here.
     """
     instance, entries = work
-    batch: list[Any] = [entry.request for entry in entries]
+    batch: list[Any] = []
+    for entry in entries:  # a comprehension would be a call more
+        batch.append(entry.request)  # noqa: PERF401
     if instance.limits.pad:
         _pad(batch, [entry.weight for entry in entries], instance)
     interrupt: BaseException | None = None
@@ -101,36 +103,33 @@ def run(work: Work, node: str, *, needs_result: bool) -> Outcome:
     except BaseException as error:  # noqa: BLE001 - nothing may be lost, whatever hits here
         if not isinstance(error, Exception):
             interrupt = error
-        outcomes = [wrapped(node, instance, error) for _ in entries]
+        outcomes = [wrapped(node.name, instance, error) for _ in entries]
     finally:
-        if outer:
-            batches_run[me] = outer
-        else:
-            del batches_run[me]
+        batches_run[me] = outer
     if timed:
         instance.timed(time.perf_counter() - begun)
     if outcomes is None:
-        for entry in entries:
-            if "result" not in entry.request and needs_result:
+        for request in batch:
+            if "result" not in request and node.needs_result:
                 outcomes = [None] * len(entries)
                 break
         else:
             return None, None
     try:
-        return _per_entry(work, node, outcomes, needs_result=needs_result), interrupt
+        return _per_entry(work, node, outcomes), interrupt
     finally:
         del outcomes, interrupt  # see `Entry.take_error`
 
 
 def _per_entry(
-    work: Work, node: str, outcomes: Sequence[BaseException | None], *, needs_result: bool
+    work: Work, node: Node, outcomes: Sequence[BaseException | None]
 ) -> list[BaseException | None]:
     """Give one error or None per entry, and what it is counted as; fillers have outcomes, too."""
     instance, entries = work
     errors = [_for_owner(error) for error in outcomes[: len(entries)]]
     for index, entry in enumerate(entries):
-        if errors[index] is None and needs_result and "result" not in entry.request:
-            errors[index] = _no_result(node, instance, entry.request)
+        if errors[index] is None and node.needs_result and "result" not in entry.request:
+            errors[index] = _no_result(node.name, instance, entry.request)
         failure = errors[index]
         if failure is not None:
             entry.code = code_of(failure)  # before the lock is taken

@@ -87,34 +87,32 @@ class Claiming(SchedulerBase):
         """Claim an instance for a caller's own request, if it may skip the queue."""
         node = self._node
         with node.section, node.lock:
-            node.collect()
-            free = node.free
             if (
-                free
-                and (not node.queue.count or self._may_barge())
-                and weight <= self._unqueued_max
+                weight <= self._unqueued_max
                 and (home is not None or self._quota.count < self.limits.queue_size)
-                and (not self._linger or len(free) == len(self.instances))
-                and (free[0].mean_s < SWIFT_S or self._may_start(free[0]))
+                and (not self._linger or node.idle_count == len(self.instances))
+                and node.collect_one()
+                and self._may_start(node.free[0])
             ):
-                instance = free.pop(0)
+                instance = node.free.pop(0)
                 instance.ident = get_ident()
                 instance.unqueued += 1
                 instance.holder = request
-                if free and not node.queue.count:
+                if node.free and not node.queue.count:
                     node.publish()
                 return instance
         return None
 
-    def _may_barge(self) -> bool:
-        """Tell whether a newcomer may take a free instance though others wait. Under the lock."""
-        (oldest,) = self._queue.head(1)
-        swift = self._node.free[0].mean_s < SWIFT_S
-        return swift and self._node.clock() - oldest.arrival < BARGE_S
-
     def _may_start(self, instance: Instance) -> bool:
-        """Tell whether a caller may run an instance that is not swift. Under the lock."""
-        return not self._dispatcher.wakes(instance) and not self._dispatcher.crowded(instance)
+        """Tell whether a newcomer may run its own request on an instance. Under the lock."""
+        if instance.mean_s >= SWIFT_S:
+            dispatcher = self._dispatcher
+            waits = self._queue.count or dispatcher.wakes(instance) or dispatcher.crowded(instance)
+            return not waits
+        if not self._queue.count:
+            return True
+        (oldest,) = self._queue.head(1)
+        return self._node.clock() - oldest.arrival < BARGE_S
 
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
         """Run a caller's own request on the instance it claimed; give its error."""

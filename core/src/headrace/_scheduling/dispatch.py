@@ -58,6 +58,7 @@ class Dispatcher(Assignment):
         self._batches = batch_policy
         self._dispatches = dispatch_policy
         self._timer = timer
+        self._enough: float = 0  # what the batch policy said last of `Node.enough`
         self._takes_what_is_full = getattr(batch_policy.cut, "takes_what_is_full", False)
         takes_the_only_one = getattr(dispatch_policy.choose, "takes_the_only_one", False)
         self._has_usual_policies = self._takes_what_is_full and takes_the_only_one
@@ -85,7 +86,7 @@ class Dispatcher(Assignment):
             and instance.max == instance.min == 1
             and instance.entries is work.entries
             and instance.retired is None
-            and instance.living
+            and (instance.lost is None or instance.living)
             and not node.limits.batch_sizes
             and not node.has_idle
         ):
@@ -113,17 +114,21 @@ class Dispatcher(Assignment):
         # `outside` afterwards, and one that has put an entry there looks at the quota here: either that
         # thread sees the entry, or this one sees the room.
         node.let_in()
+        node.enough = 0
         if node.queue.count:
             node.collect()
         if node.queue.count and node.free:
             offered = list(node.free)
-            wake_at = inf
+            wake_at = enough = inf
             while offered and node.queue.count:
                 if isinstance(me, Caller) and mine is None and self._leaves(me, offered[0]):
+                    enough = 0
                     break
+                self._enough = 0
                 outcome = self._next(offered)
                 if isinstance(outcome, float):
                     wake_at = min(wake_at, outcome)
+                    enough = min(enough, self._enough)
                     continue
                 if outcome is not None:
                     node.let_in()
@@ -134,7 +139,8 @@ class Dispatcher(Assignment):
                 # What has begun, or has left the queue and let others move up, may make a batch due on
                 # instances that were passed by. And where no thread could be found to run a batch, its
                 # instance is free again.
-                offered, wake_at = list(node.free), inf
+                offered, wake_at, enough = list(node.free), inf, inf
+            node.enough = enough if node.queue.count and node.free else 0
             if wake_at < inf and node.queue.count:
                 self._plan(wake_at, None if mine is not None else me)
         if node.free and not node.queue.count:
@@ -214,6 +220,8 @@ class Dispatcher(Assignment):
         if not sound:
             what = f"gave {cut!r}: expected Cut(take, wake_at), a count and a time or None"
             raise _PolicyFailedError(policy, what)
+        if not take and cut.wake_weight is not None:
+            self._enough = cut.wake_weight
         return min(take, len(queue)), inf if again_at is None else float(again_at)
 
     def _policy_failed(self, failed: _PolicyFailedError) -> None:

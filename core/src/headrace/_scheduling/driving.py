@@ -36,6 +36,7 @@ class Driver:
     """
 
     _dispatcher_type = Dispatcher
+    _run = staticmethod(_batch.run)
 
     def __init__(
         self, node: Node, batch_policy: BatchPolicy, dispatch_policy: DispatchPolicy, timer: Timer
@@ -62,16 +63,13 @@ class Driver:
     def _safely(self, work: Work) -> _batch.Outcome:
         """Run a batch, and let none of its outcomes be lost, whatever is raised."""
         try:
-            return self._run(work)
+            return self._run(work, self._node)
         except BaseException as error:  # noqa: BLE001 - past all guards: the stack or memory ends
             name, instance = self._node.name, work.instance
             return (
                 [_batch.wrapped(name, instance, error) for _ in work.entries],
                 None if isinstance(error, Exception) else error,
             )
-
-    def _run(self, work: Work) -> _batch.Outcome:
-        return _batch.run(work, self._node.name, needs_result=self._node.needs_result)
 
     # Callers.
 

@@ -134,10 +134,13 @@ class Entry:
 
         Not while a backend runs on it. A dict that refuses it has failed, whatever it was before.
         """
-        error = self.error
-        if self.data is _UNTOUCHED:
+        error, data = self.error, self.data
+        if data is _UNTOUCHED:
             return
         try:
+            if error is None and data is not MISSING:
+                self.request["data"] = data
+                return
             if error is not None and getattr(error, "abandoned", False) is True:
                 return
             self.put_back()

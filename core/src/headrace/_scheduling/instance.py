@@ -23,23 +23,25 @@ _BOUNDS_MS = tuple(0.0001 * _STEP**i for i in range(220))
 class Timings:
     """A histogram of durations in milliseconds."""
 
-    __slots__ = ("_counts", "count", "total_ms")
+    __slots__ = ("_counts", "total_ms")
 
     def __init__(self) -> None:
         self._counts = [0] * (len(_BOUNDS_MS) + 1)
-        self.count = 0
         self.total_ms = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many have been counted."""
+        return sum(self._counts)
 
     def add(self, duration_ms: float) -> None:
         """Count one duration."""
         self._counts[bisect_left(_BOUNDS_MS, duration_ms)] += 1
-        self.count += 1
         self.total_ms += duration_ms
 
     def merge(self, other: Timings) -> None:
         """Count all that ``other`` has counted."""
         self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
-        self.count += other.count
         self.total_ms += other.total_ms
 
     def percentile(self, share: float) -> float:
@@ -55,7 +57,7 @@ class Timings:
 
     def summary(self) -> dict[str, float]:
         """Give mean, p50, p90 and p99 in milliseconds, rounded to 0.1 µs."""
-        mean = self.total_ms / self.count if self.count else 0.0
+        mean = self.total_ms / max(self.count, 1)
         return {
             "mean": round(mean, 4),
             "p50": round(self.percentile(0.50), 4),
@@ -277,14 +279,11 @@ class Instance(Counts):
     def timed(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""
         self.forward.add(duration_s * 1000)
-        self.busy_s += duration_s * (self.mask + 1)
-        mean_s = self.mean_s
-        if self.forward.count > 1:
+        mean_s = duration_s
+        if self.busy_s:
             # A thread that was kept from running for a while says little about the backend.
-            most_s = 4 * mean_s
-            mean_s += 0.25 * ((min(most_s, duration_s)) - mean_s)
-        else:
-            mean_s = duration_s
+            mean_s = 0.75 * self.mean_s + 0.25 * min(duration_s, 4 * self.mean_s)
+        self.busy_s += duration_s * (self.mask + 1)
         self.mean_s = mean_s
         self.mask = self.sampling if mean_s < FAST_S else 0
 

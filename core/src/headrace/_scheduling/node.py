@@ -76,6 +76,8 @@ class Node:
         idle_lists: Where the free instances are while nobody waits.
         publishes: Whether any may lie there.
         queue: The requests that wait.
+        enough: While instances are idle though requests wait: the weight from which on an arrival may
+            make a batch due, as the batch policy said when it was asked last.
         outside: The requests that wait for room in the queue, first come first served.
         quota: Counts the requests that entered here and wait at other nodes.
         callers: The threads that wait for their requests here.
@@ -116,6 +118,7 @@ class Node:
         self.publishes = False
         self.afterwards: deque[Callable[[], object]] = deque()
         self.queue = RequestQueue(self.evict, self.afterwards)
+        self.enough: float = 0
         self.outside: OrderedDict[Entry, None] = OrderedDict()
         self.quota = NodeQuota(self.outside, self.move_up)
         self.callers: set[Caller] = set()
@@ -152,10 +155,10 @@ class Node:
 
     # Entries.
 
-    def push(self, entry: Entry) -> None:
-        """Put an entry into the queue."""
-        self.queue.push(entry)
-        entry.state = QUEUED
+    def arrived(self, entry: Entry) -> None:
+        """Dispatch after an entry has come, where that may make a batch due."""
+        if entry.state != QUEUED or (self.queue.weight >= self.enough and self.has_idle):
+            self.dispatch(None)
 
     def take_out(self, entry: Entry) -> None:
         """Take an entry that waits out of where it waits."""
@@ -170,8 +173,8 @@ class Node:
     @property
     def full(self) -> bool:
         """Whether as many requests that entered here wait, here or elsewhere, as may."""
-        waiting = self.queue.count - self.queue.guests + self.quota.count
-        return waiting >= self.limits.queue_size
+        queue = self.queue
+        return queue.count - queue.guests + self.quota.count >= self.limits.queue_size
 
     def let_in(self) -> None:
         """Let in who waits for room, first come first served."""
@@ -210,7 +213,11 @@ class Node:
             entry.alarm.cancel()
         if entry.room is not None:
             entry.room.wake()
-        if not isinstance(owner, Blocked) or self.notifies_callers or not owner.ends(entry):
+        if (
+            self.notifies_callers
+            or not isinstance(owner, Blocked)
+            or not owner.ends(entry, self.afterwards)
+        ):
             self._unnotified[entry] = None
             self.settled.append(entry)
         if error is not None and isinstance(owner, Caller) and owner.groups:
@@ -316,10 +323,25 @@ class Node:
     @property
     def has_idle(self) -> bool:
         """Whether an instance is free, on an idle list or not."""
-        if self.free:
-            return True
-        (swift,), (other,) = self.idle_lists
-        return bool(swift or other)
+        swift, other = self.idle_lists
+        return bool(self.free or swift[0] or other[0])
+
+    @property
+    def idle_count(self) -> int:
+        """How many instances are free, on an idle list or not."""
+        swift, other = self.idle_lists
+        return len(self.free) + len(swift[0]) + len(other[0])
+
+    def collect_one(self) -> bool:
+        """See to it that one instance is among the free ones; False where none is idle."""
+        for (instances,) in () if self.free else self.idle_lists:
+            if instances:
+                try:
+                    self.free.append(instances.popleft())
+                    break
+                except IndexError:  # a caller was quicker
+                    pass
+        return bool(self.free)
 
     def collect(self, idle_lists: Sequence[IdleList] | None = None) -> None:
         """Take what lies on the idle lists among the free ones."""

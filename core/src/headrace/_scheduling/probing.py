@@ -11,7 +11,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.batch import judged, wrapped
+from headrace._scheduling.batch import judged, run, wrapped
 from headrace._scheduling.calls import served_by
 from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.driving import Driver
@@ -143,10 +143,10 @@ class ProbedDriver(Driver):
     _node: ProbedNode
     _dispatcher_type = ProbedDispatcher
 
-    def _run(self, work: Work) -> Outcome:
-        node = self._node
+    @staticmethod
+    def _run(work: Work, node: ProbedNode) -> Outcome:  # type: ignore[override]
         started = node.clock()
-        errors, interrupt = super()._run(work)
+        errors, interrupt = run(work, node)
         ended, instance, probes = node.clock(), work.instance, node.probes
         each = errors or [None] * len(work.entries)
         try:
@@ -154,20 +154,23 @@ class ProbedDriver(Driver):
                 about = (node.name, instance.index, len(each), started, ended)
                 probes.batch_done(*about, [*each])
             if probes.batch_ran is not None:
-                probes.batch_ran(self._record(work, started, ended, [*each]))
+                probes.batch_ran(_record(node, work, started, ended, [*each]))
         except KeyboardInterrupt as raised:
             interrupt = interrupt or raised
         return errors, interrupt
 
-    def _record(
-        self, work: Work, started: float, ended: float, errors: Sequence[BaseException | None]
-    ) -> BatchRecord:
-        node, cut = self._node, self._node.cuts.pop
-        requests = [
-            BatchRequest(e.request, e.arrival, cut(e, started), e.weight) for e in work.entries
-        ]
-        about = (node.name, work.instance.index, get_ident(), requests, started, ended)
-        return BatchRecord(*about, sum([one.weight for one in requests]), errors)
+
+def _record(
+    node: ProbedNode,
+    work: Work,
+    started: float,
+    ended: float,
+    errors: Sequence[BaseException | None],
+) -> BatchRecord:
+    cut = node.cuts.pop
+    requests = [BatchRequest(e.request, e.arrival, cut(e, started), e.weight) for e in work.entries]
+    about = (node.name, work.instance.index, get_ident(), requests, started, ended)
+    return BatchRecord(*about, sum([one.weight for one in requests]), errors)
 
 
 class ProbedScheduler(Scheduler):

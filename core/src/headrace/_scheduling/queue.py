@@ -15,6 +15,8 @@ from heapq import heappop, heappush, heapreplace
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from headrace._scheduling.entry import QUEUED
+
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -71,6 +73,7 @@ class RequestQueue:
         if not level:
             level = self._begin_level(entry)
         level[entry] = None
+        entry.state = QUEUED
         self.count += 1
         self.weight += entry.weight
         if entry.waits is not None:
@@ -113,7 +116,10 @@ class RequestQueue:
                     self._afterwards.append(let_in)
 
     def head(self, count: int) -> list[Entry]:
-        """Give the first ``count`` entries, which stay."""
+        """Give the first ``count`` entries, which stay; at least one waits."""
+        if count == 1 and len(self._levels) == 1:
+            (level,) = self._levels.values()
+            return [next(iter(level))]
         return list(islice(self, count))
 
     def oldest_of_lowest(self) -> Entry | None:

@@ -69,7 +69,7 @@ class Scheduler(FastPath):
             enter(node, [entry], internal=internal, waits=waits)
             if entry.state != DONE and deadline is not None:
                 entry.alarm = self._timer.call_at(deadline, lambda: self._expire(entry))
-            self._dispatcher.dispatch(None)
+            node.arrived(entry)
             if waits_for_room is not None and entry.state == OUTSIDE:
                 entry.room = Signal()
         if entry.room is not None and waits_for_room is not None:

@@ -19,9 +19,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace._scheduling.admission import enter, held_here, interrupted, refuse
 from headrace._scheduling.calls import reset
 from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
-from headrace._scheduling.threads import Blocked, cycle_of, kept_signal, may_be_cycle, waiting
+from headrace._scheduling.threads import (
+    Blocked,
+    cycle_of,
+    kept_signal,
+    kept_signals,
+    may_be_cycle,
+    waiting,
+)
 
 if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable
     from typing import TypeAlias
 
     from headrace._scheduling.node import Node
@@ -74,7 +83,7 @@ class Sleeper(Blocked):
         self.over = False
         self.withdrawn = False
         self._home = home
-        self._signal = kept_signal()
+        self._signal = kept_signal(ident)
         entry.owner = self
 
     def places(self) -> tuple[Place, ...]:
@@ -96,8 +105,9 @@ class Sleeper(Blocked):
         waiting[me] = self
         try:
             self._enter(internal=internal)
+            signal = self._signal
             while not self.over:
-                self._signal.sleep()
+                signal.sleep()
         except BaseException as interrupt:
             try:
                 interrupt.abandoned = self._withdraw()  # type: ignore[attr-defined]
@@ -107,7 +117,7 @@ class Sleeper(Blocked):
             raise
         finally:
             reset(waiting, me, outer)
-        kept_signal(self._signal)
+        kept_signals[me] = self._signal
         _, entry, rest = self.at
         entry.owner = NOBODY  # this knows the entry: together they would be garbage
         entry.give_back()
@@ -115,12 +125,15 @@ class Sleeper(Blocked):
             raise entry.take_error()  # type: ignore[misc]
         return rest
 
-    def ends(self, entry: Entry) -> bool:
-        """Wake the caller, where no node comes next."""
+    def ends(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
+        """Let the caller be woken, where no node comes next.
+
+        Not under the lock: it would wait for the interpreter until this thread runs its next batch.
+        """
         _, current, rest = self.at
         if current is entry and (rest is None or entry.error is not None or self.withdrawn):
             self.over = True
-            self._signal.wake()
+            afterwards.append(self._signal.wake)
         return self.over
 
     def finished(self, entry: Entry) -> None:
@@ -167,8 +180,7 @@ class Sleeper(Blocked):
                 node.settle(entry, interrupted(node, running=False))
             else:
                 enter(node, (entry,), internal=internal)
-            if entry.state != QUEUED or node.has_idle:
-                node.dispatch(None)
+            node.arrived(entry)
         # It is noted as waiting, and in the queue, before it looks for others that wait.
         if may_be_cycle(node):
             self._refuse_cycle(node, entry)

@@ -12,7 +12,6 @@ Instances are read here without the locks of their nodes: those in a cycle do no
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -56,18 +55,16 @@ class Work(NamedTuple):
     entries: list[Entry]
 
 
-_kept = threading.local()
+kept_signals: dict[int, Signal] = {}
+"""Per thread a signal to sleep on, which it takes out while it waits and keeps for the next time."""
 
 
-def kept_signal(back: Signal | None = None) -> Signal:
-    """Give the signal that the calling thread keeps to sleep on, whatever it waits for.
-
-    Args:
-        back: The signal that it has slept on, kept for the next time; None takes one.
-    """
-    signal: Signal | None = back or getattr(_kept, "signal", None)
-    _kept.signal = back  # a wait inside the wait has a signal of its own
-    return signal or Signal()
+def kept_signal(ident: int) -> Signal:
+    """Take out the signal of a thread; it has another one for a wait inside the wait."""
+    try:
+        return kept_signals.pop(ident)
+    except KeyError:
+        return Signal()
 
 
 class Blocked:
@@ -80,8 +77,12 @@ class Blocked:
     __slots__ = ()
     ident: int
 
-    def ends(self, entry: Entry) -> bool:
+    def ends(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
         """Take the outcome of an entry, under the lock of its node.
+
+        Args:
+            entry: It is done.
+            afterwards: What is to be called once the lock is left.
 
         Returns:
             False for one of which the owner is to be notified, once the lock is left.
@@ -120,8 +121,11 @@ class Caller(Blocked):
     wake_at: float | None = None
     node: NodeView | None = None
     foreign_until: float | None = None
-    signal: Signal = field(default_factory=kept_signal)
+    signal: Signal = field(init=False)
     groups: dict[Entry, list[Entry]] | None = None
+
+    def __post_init__(self) -> None:
+        self.signal = kept_signal(self.ident)
 
     def places(self) -> tuple[Place, ...]:
         """Give where it sleeps; see `headrace._scheduling.threads`."""
@@ -129,7 +133,7 @@ class Caller(Blocked):
             return ((self.node, self),)
         return ()
 
-    def ends(self, entry: Entry) -> bool:
+    def ends(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
         """Count one outcome."""
         self.pending -= 1
         self.release()
@@ -145,7 +149,7 @@ class Caller(Blocked):
 
     def end(self) -> None:
         """Keep the signal for the next time that this thread waits."""
-        kept_signal(self.signal)
+        kept_signals[self.ident] = self.signal
 
     @property
     def done(self) -> bool:
@@ -287,7 +291,7 @@ def entries_running_here() -> list[Entry]:
 
 def waited_for(ident: int) -> bool:
     """Tell whether other threads may wait for what thread ``ident`` does now."""
-    return ident in batches_run or serves(ident)
+    return bool(batches_run.get(ident)) or serves(ident)
 
 
 def served_here(ident: int) -> set[int]:

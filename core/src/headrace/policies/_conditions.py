@@ -292,7 +292,7 @@ class ConditionPolicy(Sized):
     @takes_what_is_full
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Cut as the class says; see `BatchPolicy.cut`."""
-        take, weight, full = self._fits(queue, instance.max)
+        take, weight, full = self._fits(queue, self._most(instance))
         if take == 0:
             return Cut(0)
         if not full and getattr(queue, "open", True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from headrace._options import Options as _Options
@@ -103,10 +103,13 @@ class Cut:
         take: How many requests leave the head of the queue as one batch; 0 for none now.
         wake_at: When to ask again though nothing arrives or ends, in seconds on the clock of
             ``now``; None for never.
+        wake_weight: With ``take = 0``, the waiting weight from which on to ask again because
+            requests arrive, which saves asking at each of them; None for at every arrival.
     """
 
     take: int
     wake_at: float | None = None
+    wake_weight: int | None = field(default=None, compare=False)
 
 
 _Cut = TypeVar("_Cut", bound="Callable[..., Cut]")

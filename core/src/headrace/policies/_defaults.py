@@ -60,12 +60,17 @@ class Sized(BatchPolicy):
         self._sizes: tuple[int, ...] = self.options.batch_sizes or ()
         self._pad: bool = self.options.pad
 
+    def _most(self, instance: InstanceView) -> int | None:
+        """Give the greatest weight of a batch on an instance."""
+        most = instance.max
+        if not self._sizes:
+            return most
+        # A size that the instance does not take is none of its own.
+        sizes = [size for size in self._sizes if most is None or size <= most]
+        return sizes[-1] if sizes else most
+
     def _fits(self, queue: Queue, most: int | None) -> tuple[int, int, bool]:
         """Give count and weight of the longest head within ``most``, and if more cannot join."""
-        if self._sizes:
-            # A size that the instance does not take is none of its own.
-            sizes = [size for size in self._sizes if most is None or size <= most]
-            most = sizes[-1] if sizes else most
         count, total = len(queue), queue.weight
         if most is None:
             return count, total, False
@@ -116,14 +121,17 @@ class Greedy(Sized):
     @takes_what_is_full
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Cut as the class says; see `BatchPolicy.cut`."""
-        take, weight, full = self._fits(queue, instance.max)
+        most = self._most(instance)
+        take, weight, full = self._fits(queue, most)
         if take == 0:
             return Cut(0)
         if not full and self._linger:
             over_at = oldest_of(queue) + self._linger
             if now < over_at:
                 # A queue need not say what runs; then nothing does.
-                if weight < instance.min or getattr(queue, "running", False):
+                if getattr(queue, "running", False):
+                    return Cut(0, over_at, most)
+                if weight < instance.min:
                     return Cut(0, over_at)
                 if not self._filled(queue, take, weight):
                     return Cut(0, over_at)
