@@ -108,11 +108,15 @@ def test_bodies_that_take_all_room_refuse_others_before_theirs_are_read(serving)
         assert answer_of(first)[0] == 200
 
 
-def test_a_refused_body_without_end_ends_the_connection(serving):
+def test_a_refused_body_without_end_ends_the_connection_when_its_time_is_over(serving):
     server = serving({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=1000))
     with connect(server) as one:
         one.sendall(head("/run/none", 1 << 40))
         assert answer_of(one)[0] == 404
+        one.sendall(bytes(10_000_000))  # an honest client that reads its answer later
+        (protocol,) = server._state.connections
+        protocol._ends = 0.0
+        server._loop.call_soon_threadsafe(protocol._look_at_receiving)
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             one.sendall(bytes(100_000_000))
 

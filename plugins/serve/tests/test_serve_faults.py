@@ -411,7 +411,7 @@ def go_away(connection, *, reset):
 
 
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
-def test_disconnects_in_every_state(honest, gate, reset):
+def test_disconnects_in_every_state(honest, gate, caplog, reset):
     among = honest({"gate": {"backend": "ServeGate", "max": 1}})
     server = among.server
     pipe = server._service.models.find("gate").pipe
@@ -437,7 +437,9 @@ def test_disconnects_in_every_state(honest, gate, reset):
     among.round()
     gate.open.set()
     assert settled(server) == 0
-    assert set(gate.seen) == {b"one"}  # what ran was left to end; nobody else ever ran
+    pipe({"data": b"three"})
+    assert gate.seen == [b"one", b"three"]  # what ran was left to end; nobody else ever ran
+    assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == []
     among.round()
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
     from headrace_serve.limits import Limits
 
 __all__ = ["protocol_class"]
@@ -48,6 +50,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     _in_body = False
     _refused = False
     _ignores = False
+    _answered: RequestResponseCycle | None = None
     on_lost: Callable[[], None] | None = None
     """Called when the connection is lost; who answers a request sets it for that time."""
 
@@ -63,6 +66,9 @@ class _LimitedProtocol(HttpToolsProtocol):
         """Let a connection go."""
         self._stop_receiving()
         self._stop_sending()
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True  # uvicorn tells the last request alone
+            self._answered.message_event.set()
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()
@@ -97,6 +103,10 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._in_body = False
         self._stop_receiving()
         self._start_receiving()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the path."""
