@@ -155,6 +155,7 @@ def test_a_module_that_cannot_be_imported_is_a_problem_with_its_reason(site):
     site.add("headrace-broken", points, {"hrt_broken": "1 / 0", "hrt_none": ""})
     found = problem({"backend": "Broken"})
     assert found.code == "plugin_load"
+    assert "'Broken' of headrace-broken" in found.message
     assert "ZeroDivisionError" in found.message
     assert problem({"backend": "None1"}).code == "plugin_load"
 

@@ -232,7 +232,10 @@ def find_named(kind: Kind, name: str, files: Files = ()) -> tuple[Any, Offer | N
             if name in table:
                 return table[name], None
     offer = find_offer(kind.hook, kind.noun, name)
-    return None if offer is None else (load(offer.path, offer.record.distribution), offer)
+    if offer is None:
+        return None
+    brings = offer.record.distribution
+    return load(offer.path, brings, f"the {kind.noun} {offer.name!r} of {brings}"), offer
 
 
 def names_of(kind: Kind, files: Files = ()) -> list[str]:

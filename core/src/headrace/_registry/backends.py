@@ -58,7 +58,8 @@ class BackendSpec:
         """
         if self.cls is not None:
             return as_backend(self.cls)
-        found = load(self.path, self.distribution, f"the backend {self.name!r}")
+        what = f"the backend {self.name!r} of {self.distribution}"
+        found = load(self.path, self.distribution, what)
         try:
             return as_backend(found)
         except PluginError as error:
@@ -268,7 +269,7 @@ def load(path: str, distribution: str, what: str = "") -> Any:
     Args:
         path: The import path.
         distribution: Who brings it.
-        what: What it is, for the error: ``the backend 'ResizeMat'``.
+        what: What it is, for the error: ``the backend 'ResizeMat' of headrace-cv``.
 
     Raises:
         PluginLoadError: It cannot be imported.
