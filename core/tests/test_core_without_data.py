@@ -47,7 +47,19 @@ def words(registered):
         def forward(self, batch):
             raise ValueError("no")
 
-    for cls in (Join, Typed, Named, Fails):
+    class Around(headrace.Backend):
+        """Passes its batch on to its child, and says so."""
+
+        takes = 1
+
+        def init(self, options, context):
+            (self._child,) = context.children
+            self.reads = ()
+
+        def forward(self, batch):
+            return self._child(batch)
+
+    for cls in (Join, Typed, Named, Fails, Around):
         headrace.register(cls.__name__, cls, replace=True)
     headrace.register("Negative", lambda number: -number, replace=True)
 
@@ -62,6 +74,7 @@ def words(registered):
         "IoC[Join;S[Join,Negative]]",
         "Fallback[Call(nowhere_at_all:f),S[Named]]",
         "HasKey(left)[Join,Named]",
+        "Around[S[Join,Negative]]",
     ],
 )
 def test_a_request_without_data_is_right_and_comes_back_without(backend, shortcut):

@@ -344,6 +344,18 @@ def test_sync_and_pool_change_no_result(bench):
     assert StreamPool.rerun is SyncTensor.rerun is False
 
 
+@pytest.mark.parametrize("around", ["SyncTensor[{}]", "With[StreamPool,{}]"])
+def test_what_is_inside_of_them_may_read_other_keys_than_data(around):
+    config = {
+        "backend": around.format("TorchModule"),
+        "module": "torch.nn:PairwiseDistance",
+        "device": "cpu",
+    }
+    with headrace.pipe(config) as pipe:
+        request = pipe({"x1": torch.zeros(2), "x2": torch.tensor([3.0, 4.0])})
+    assert request["result"].item() == pytest.approx(5, abs=1e-3)
+
+
 def test_a_batch_is_waited_for_once_whatever_its_words(bench):
     one = bench()
     words = [one.start(cls) for cls in (GpuTensor, ContiguousTensor, SoftmaxTensor, ArgMaxTensor)]

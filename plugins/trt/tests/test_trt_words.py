@@ -227,15 +227,15 @@ def test_several_inputs_and_outputs_by_name(device, plan, pipe, save, backend):
     p = pipe(backend=backend, model=str(made), max=8, inputs={"b": "other"})
     assert sorted(p.describe()["nodes"]["main"]["range"]) == [1, 8]
     a, b = np.float32([1, 2]), np.float32([3, 4])
-    requests = [{"data": None, "a": a * i, "other": b, "k": i % 2 + 1} for i in range(5)]
+    requests = [{"a": a * i, "other": b, "k": i % 2 + 1} for i in range(5)]
     for i, request in enumerate(p(requests)):
         assert request["result"]["s"].tolist() == (a * i + b).tolist()
         assert request["result"]["m"].tolist() == (a * i * (i % 2 + 1)).tolist()
     with pytest.raises(InputError) as caught:
-        p({"data": None, "a": a, "k": 1})
+        p({"a": a, "k": 1})
     assert caught.value.key == "other"
     only = pipe(backend=backend, model=str(made), max=8, inputs={"b": "other"}, outputs=["m"])
-    assert only({"data": None, "a": a, "other": b, "k": 3})["result"].tolist() == [3, 6]
+    assert only({"a": a, "other": b, "k": 3})["result"].tolist() == [3, 6]
 
 
 @BOTH

@@ -123,19 +123,22 @@ class PlannedWord(Backend):
     ) -> Needs:
         """Give the keys that every request needs when it comes here, as far as they are known.
 
-        The default is what the class, or what was built, says that it reads.
+        The default is what the class, or what was built, says that it reads. One with children
+        says so in ``init`` (``self.reads = ()`` for what its only child needs).
 
         Args:
             element: The word.
             inner: Gives what another element needs, one inside of it.
             built: What was built from the element, None before it is built.
         """
-        if element.children:
-            child = cls._needs_of
-            # Else it is not known what it does with them.
-            return {DATA: element.name} if child is None else inner(element.children[child])
+        children = element.children
+        if children and cls._needs_of is not None:
+            return inner(children[cls._needs_of])
+        if children and "reads" not in getattr(built, "__dict__", ()):
+            return {DATA: element.name}  # it is not known what it does with them
         keys = keys_named(built or element.cls, element.options, "reads")
-        return {key: element.name for key in keys if key == DATA or key not in OPTIONAL}
+        own = {key: element.name for key in keys if key == DATA or key not in OPTIONAL}
+        return {**inner(children[0]), **own} if len(children) == 1 else own
 
 
 def planned_word(cls: type[Backend]) -> type[PlannedWord]:

@@ -51,6 +51,8 @@ class SyncTensor(OnPlace):
         from headrace_torch.place import places_of
 
         self._child: Backend | None = context.children[0] if context.children else None
+        if self._child is not None:
+            self.reads = ()  # itself; the child needs what it needs
         self._places = places_of(context)
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
@@ -108,6 +110,7 @@ class StreamPool(OnPlace):
 
     def build(self, options: Any, context: InitContext) -> None:
         """Take the node's streams on this device."""
+        self.reads = ()  # itself; what is inside needs what it needs
         self._streams: Any = None
         if self._place.stream is not None:
             from headrace_torch.pool import SharedStreams
