@@ -144,6 +144,7 @@ def start():
         )
         processes.append(process)
         line = process.stderr.readline()
+        process.first_line = line
         found = re.match(r"serving (\S+)", line)
         assert found is not None, line + process.stderr.read()
         return process, found[1]

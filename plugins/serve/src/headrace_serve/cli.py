@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import queue
-import signal
-import threading
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from headrace.errors import ConfigError, HeadraceError, Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace_serve.server import Server
-
 __all__ = ["serve"]
-
-_INTERRUPTED = 130
-_HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 
 
 def serve(  # noqa: PLR0913, PLR0917 - options of the command line
@@ -73,6 +58,21 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     receive_timeout: Annotated[
         float, typer.Option(min=0.001, help="Seconds in which a request must have arrived.")
     ] = 60.0,
+    max_connection_age: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Seconds after which a connection of gRPC is made again; 300 with --workers.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Whole processes that share the ports, each with all models and bounds of its own;"
+            " on Linux.",
+        ),
+    ] = 1,
     max_timeout_ms: Annotated[
         float | None, typer.Option(min=0.001, help="Milliseconds any request may take.")
     ] = None,
@@ -107,113 +107,43 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     """Serve pipelines by the Open Inference Protocol, which clients of Triton speak.
 
     SIGTERM and Ctrl-C let requests end; a second signal ends at once. SIGHUP reads configurations,
-    keys and certificates again; what is wrong with them is printed, and the old ones stay.
+    keys and certificates again; what is wrong with them is printed, and the old ones stay. With
+    --workers the signals reach all processes, and one that dies is started again.
     """
-    from headrace_serve.entries import read_models
-    from headrace_serve.keys import Keys
     from headrace_serve.limits import Limits
-    from headrace_serve.manager import load_manager
-    from headrace_serve.server import Server
-    from headrace_serve.tls import Tls
+    from headrace_serve.running import run
+    from headrace_serve.settings import Settings
+    from headrace_serve.workers import run_workers
 
-    limits = Limits(
-        max_body_bytes=max_body_bytes,
-        max_inflight_bytes=max_inflight_bytes,
-        max_connections=max_connections,
-        receive_timeout_s=receive_timeout,
-        min_rate_bytes_s=min_rate,
-        max_timeout_ms=max_timeout_ms,
-    )
-    if manager is not None and (models or models_file is not None):
-        raise ConfigError(Problem("serve", "a --manager has all models; name no others"))
-    if not models and models_file is None and manager is None:
-        hint = "Name a configuration, --models, or --manager."
-        raise ConfigError(Problem("serve", "there is no model to serve", hint=hint))
-    if (tls_cert is None) != (tls_key is None) or (tls_client_ca and tls_cert is None):
-        raise ConfigError(Problem("serve", "TLS needs --tls-cert and --tls-key"))
-    tls = None
-    if tls_cert is not None and tls_key is not None:
-        tls = Tls(tls_cert, tls_key, tls_client_ca)
-
-    def read() -> dict[str, Any]:
-        found = None if keys is None else Keys.load(keys)
-        given: Any
-        if manager is None:
-            given = read_models(models or [], models_file)
-        else:
-            given = load_manager(manager, allow_import=not no_import)
-        return {"models": given, "keys": found}
-
-    server = Server(
-        **read(),
-        tls=tls,
+    settings = Settings(
+        models=tuple(models or ()),
+        models_file=models_file,
+        manager=manager,
+        allow_import=not no_import,
         host=host,
         port=port,
         grpc_port=grpc_port,
-        limits=limits,
-        debug_errors=debug_errors,
+        keys=keys,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_client_ca=tls_client_ca,
+        drain_delay_s=drain_delay,
+        drain_timeout_s=drain_timeout,
+        access_log=access_log,
         priority_default=priority_default,
-        allow=allow or (),
-        cors_origins=cors_origin or (),
-        allow_import=not no_import,
+        debug_errors=debug_errors,
+        allow=tuple(allow or ()),
+        cors_origins=tuple(cors_origin or ()),
+        limits=Limits(
+            max_body_bytes=max_body_bytes,
+            max_inflight_bytes=max_inflight_bytes,
+            max_connections=max_connections,
+            max_connection_age_s=max_connection_age,
+            receive_timeout_s=receive_timeout,
+            min_rate_bytes_s=min_rate,
+            max_timeout_ms=max_timeout_ms,
+        ),
     )
-    if access_log:
-        _print_access_log()
-
-    def reload() -> None:
-        server.reload(**read())
-
-    return _until_signal(server, reload, drain_delay, drain_timeout)
-
-
-def _print_access_log() -> None:
-    logger = logging.getLogger("headrace.serve.access")
-    logger.setLevel(logging.INFO)
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logger.addHandler(handler)
-
-
-def _until_signal(
-    server: Server, reload: Callable[[], None], drain_delay: float, drain_timeout: float
-) -> int:
-    """Run until a signal, drain, and give the exit status."""
-    came: queue.SimpleQueue[int] = queue.SimpleQueue()
-    ending = threading.Event()
-
-    def on_signal(number: int, frame: object) -> None:
-        if number != _HANGUP:
-            if ending.is_set():
-                os._exit(_INTERRUPTED)  # nothing is waited for
-            ending.set()
-        came.put(number)
-
-    numbers: list[signal.Signals] = [signal.SIGINT, signal.SIGTERM]
-    if _HANGUP is not None:
-        numbers.append(_HANGUP)
-    before = {number: signal.signal(number, on_signal) for number in numbers}
-    try:
-        server.start()
-        also = "" if server.grpc_port is None else f" and grpc://{server.host}:{server.grpc_port}"
-        typer.echo(f"serving {server.url}{also}", err=True)
-        if server.is_open_to_others:
-            typer.echo("warning: everybody who reaches this address can send requests", err=True)
-        while came.get() == _HANGUP:
-            _reload(reload)
-        typer.echo("draining", err=True)
-        server.drain()
-        threading.Event().wait(drain_delay)
-        server.close(timeout=drain_timeout)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return 0
-
-
-def _reload(reload: Callable[[], None]) -> None:
-    try:
-        reload()
-    except HeadraceError as error:
-        typer.echo(f"error: {error}\nnothing has changed", err=True)
-    else:
-        typer.echo("reloaded", err=True)
+    if workers > 1:
+        return run_workers(settings, workers)
+    return run(settings)

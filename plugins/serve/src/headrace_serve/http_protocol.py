@@ -54,6 +54,19 @@ class _LimitedProtocol(HttpToolsProtocol):
     on_lost: Callable[[], None] | None = None
     """Called when the connection is lost; who answers a request sets it for that time."""
 
+    _first: asyncio.Future[None] | None = None
+
+    def first_request(self) -> asyncio.Future[None]:
+        """Give what is done when a request has come, or the connection is lost."""
+        self._first = self.loop.create_future()
+        if self.cycle is not None or self.transport.is_closing():
+            self._first.set_result(None)
+        return self._first
+
+    def _tell_first(self) -> None:
+        if self._first is not None and not self._first.done():
+            self._first.set_result(None)
+
     def connection_made(self, transport: Any) -> None:
         """Take a connection, or refuse it where there are too many."""
         super().connection_made(transport)
@@ -70,6 +83,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._answered.disconnected = True  # uvicorn tells the last request alone
             self._answered.message_event.set()
         super().connection_lost(exc)
+        self._tell_first()
         if self.on_lost is not None:
             self.on_lost()
 
@@ -128,6 +142,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         """End a request."""
         self._stop_receiving()
         super().on_message_complete()
+        self._tell_first()
         if self.cycle is not None:
             self.cycle.more_body = False
 

@@ -17,8 +17,10 @@ class Limits:
         max_header_bytes: Names and values of the headers of one request.
         max_connections: Connections of HTTP that are open at a time.
         max_streams: Calls of gRPC that are open on one connection at a time.
-        receive_timeout_s: Seconds in which a request of HTTP must have arrived, from its first byte; a new
-            connection must send that byte within the same time.
+        max_connection_age_s: Seconds after which a connection of gRPC is to be made again, once its
+            calls have ended, so that clients spread over processes; None: no limit.
+        receive_timeout_s: Seconds in which a request must have arrived, of HTTP from its first byte on; a new
+            connection of HTTP must send that byte within the same time.
         min_rate_bytes_s: Bytes per second that a client of HTTP must send of a body, and take of an answer
             that waits for it; looked at every ``rate_window_s``.
         rate_window_s: Seconds over which that rate is measured.
@@ -33,6 +35,7 @@ class Limits:
     max_header_bytes: int = 64 << 10
     max_connections: int = 4096
     max_streams: int = 1024
+    max_connection_age_s: float | None = None
     receive_timeout_s: float = 60.0
     min_rate_bytes_s: int = 256
     rate_window_s: float = 10.0
@@ -44,7 +47,7 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is None and field.name == "max_timeout_ms":
+            if value is None and field.default is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
                 raise ValueError(f"{field.name} is a number above 0, got {value!r}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace import Pipeline
     from headrace_serve.entries import ModelEntry
 
-__all__ = ["Catalogue", "Model", "build_models"]
+__all__ = ["Catalogue", "Model", "build_models", "check_models"]
 
 
 class Model:
@@ -199,6 +199,16 @@ def build_models(
             model.close(timeout=2.0)
         raise
     return Catalogue(built)
+
+
+def check_models(models: Any, *, allow_import: bool = True) -> None:
+    """Check all models as `build_models` does, and build none.
+
+    Raises:
+        ConfigError: A model or its configuration is wrong.
+    """
+    for entry in read_entries(models).values():
+        _loaded(entry, allow_import)
 
 
 def _loaded(entry: ModelEntry, allow_import: bool) -> ModelEntry:

@@ -65,7 +65,7 @@ async def run(exchange: Exchange) -> Reply:
     asked = _Asked(model, exchange)
     exchange.admit(model)
     body = await exchange.body()
-    model = service.find(model.name)  # another pipeline may be in its place by now
+    model = service.again(model.name)  # another pipeline may be in its place by now
     kind = exchange.headers.get("content-type", "")
     if not kind.lower().startswith("multipart/"):
         answer = await exchange.while_connected(service.infer(model, asked.of(body)))

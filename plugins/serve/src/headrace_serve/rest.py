@@ -178,7 +178,9 @@ async def _infer(exchange: Exchange) -> Reply:
     model = _find(exchange, service)
     exchange.admit(model)
     body = await exchange.body()
-    model = _find(exchange, service)  # another pipeline may be in its place by now
+    model = service.again(
+        exchange.path["model"], exchange.path.get("version", "")
+    )  # another pipeline may be in its place by now
     access = service.access(exchange.hold)
     asked, wanted = read_body(body, exchange.headers.get(HEADER_LENGTH), model.name, access)
     exchange.identifier = asked.id

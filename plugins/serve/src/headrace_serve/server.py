@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
-import sys
 import threading
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from headrace.errors import ClosedError, MissingDependencyError, SetupError
+from headrace.errors import ClosedError, SetupError
 from headrace_serve.http_protocol import protocol_class
+from headrace_serve.listening import (
+    BACKLOG,
+    check_grpc,
+    listen,
+    new_loop,
+    open_grpc,
+    reaches_others,
+)
 from headrace_serve.models import build_models
 from headrace_serve.rest import application
 from headrace_serve.service import Service
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterable, Sequence
     from types import TracebackType
 
@@ -33,9 +39,11 @@ __all__ = ["Server"]
 
 logger = logging.getLogger("headrace.serve")
 
-_BACKLOG = 2048
 _OLD_S = 30.0
 """Seconds in which requests end in pipelines that a reload replaced."""
+
+_FIRST_S = 1.0
+"""Seconds for the first request of connections that were taken at the very end."""
 
 _TOLD_S = 2.0
 """Seconds in which calls of gRPC that closing ended get their answers."""
@@ -69,6 +77,7 @@ class Server:
         allow: Iterable[str] = (),
         allow_import: bool = True,
         cors_origins: Sequence[str] = (),
+        worker: int | None = None,
     ) -> None:
         """Build the models.
 
@@ -85,6 +94,8 @@ class Server:
             allow: What is off else: ``repository``, ``shared-memory``; see the page.
             allow_import: Whether configurations may import code.
             cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages browsers let read answers.
+            worker: The number of this process among several that listen on the same ports (Linux
+                alone); None: it is the only one.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
@@ -94,7 +105,8 @@ class Server:
         self.port = port
         self.grpc_port = grpc_port
         if grpc_port is not None:
-            _check_grpc()
+            check_grpc()
+        self._shared = worker is not None
         self._tls = tls
         self._ssl = None if tls is None else tls.context()
         catalogue = build_models(models, allow_import=allow_import)
@@ -116,8 +128,11 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._state = ServerState()
+        self._service.worker = worker
         self._service.connections = lambda: len(self._state.connections)
         self._grpc: Any = None
+        self._listener: socket.socket | None = None
+        self._connection: Any = None
         self._listening: asyncio.AbstractServer | None = None
         self._changing = threading.Lock()
         self._closed = False
@@ -133,8 +148,7 @@ class Server:
         """Whether other machines may reach it, and it has neither keys nor certificates of clients."""
         if self._service.keys is not None or (self._tls is not None and self._tls.client_ca):
             return False
-        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        return not all(ip_address(one[4][0]).is_loopback for one in found)
+        return reaches_others(self.host)
 
     def start(self) -> None:
         """Listen; returns when requests are accepted.
@@ -145,7 +159,7 @@ class Server:
         if self._thread is not None:
             raise RuntimeError("a server is started once")
         try:
-            listener = _listen(self.host, self.port)
+            listener = listen(self.host, self.port, shared=self._shared)
         except OSError as error:
             self._service.models.close(2.0)
             self._closed = True
@@ -154,7 +168,7 @@ class Server:
                 hint="Another program may use the port; choose another with --port.",
             ) from error
         self.port = listener.getsockname()[1]
-        self._loop = _new_loop()
+        self._loop = new_loop()
         self._thread = threading.Thread(
             target=self._run, args=(self._loop,), name="headrace-serve", daemon=True
         )
@@ -250,8 +264,8 @@ class Server:
     async def _open(self, listener: socket.socket) -> None:
         service = self._service
         if self.grpc_port is not None:
-            self._grpc, self.grpc_port = await _open_grpc(
-                service, self.host, self.grpc_port, self._tls
+            self._grpc, self.grpc_port = await open_grpc(
+                service, self.host, self.grpc_port, self._tls, shared=self._shared
             )
         config = Config(
             application(service),
@@ -274,18 +288,44 @@ class Server:
             )
             return protocol
 
+        self._connection = connection
+        self._listener = listener.dup()
         self._listening = await asyncio.get_running_loop().create_server(
-            connection, sock=listener, backlog=_BACKLOG, ssl=self._ssl
+            connection, sock=listener, backlog=BACKLOG, ssl=self._ssl
         )
+
+    async def _take_backlog(self) -> None:
+        """Stop listening, and take the connections that the system has taken for us.
+
+        Closing the socket would reset them. Each may send the request for which it was made.
+        """
+        if self._listening is None or self._listener is None:
+            return
+        self._listening.close()
+        accepted = []
+        with contextlib.suppress(OSError):  # there is no further one
+            while True:
+                accepted.append(self._listener.accept()[0])
+        self._listener.close()
+        loop = asyncio.get_running_loop()
+        made = []
+        for one in accepted:
+            one.setblocking(False)
+            with contextlib.suppress(OSError):
+                _, protocol = await loop.connect_accepted_socket(
+                    self._connection, one, ssl=self._ssl
+                )
+                made.append(protocol.first_request())
+        if made:
+            await asyncio.wait(made, timeout=_FIRST_S)
 
     async def _end(self, timeout: float) -> None:
         """Drain: no new connection, then each one is closed when its request is answered."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
+        await self._take_backlog()
         self._service.draining = True
         self._service.changes.tell()
-        if self._listening is not None:
-            self._listening.close()
         stopping = asyncio.create_task(self._stop_grpc(timeout))
         for connection in list(self._state.connections):
             connection.shutdown()
@@ -311,71 +351,3 @@ class Server:
         """Refuse new calls, and let those there are end; two seconds more to be told of the end."""
         if self._grpc is not None:
             await self._grpc.stop(timeout + _TOLD_S)
-
-
-def _check_grpc() -> None:
-    try:
-        import google.protobuf  # noqa: F401
-        import grpc  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"serving gRPC needs {error.name}",
-            distribution="headrace-serve",
-            hint='Install it: pip install "headrace-serve[grpc]"',
-        ) from error
-
-
-async def _open_grpc(service: Service, host: str, port: int, tls: Tls | None) -> tuple[Any, int]:
-    """Start the server of gRPC; give it, and the port."""
-    import grpc
-
-    from headrace_serve.grpc_service import add_services
-
-    options = [
-        ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", service.limits.max_body_bytes),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.max_concurrent_streams", service.limits.max_streams),
-        ("grpc.max_metadata_size", service.limits.max_header_bytes),
-    ]
-    server = grpc.aio.server(options=options)
-    add_services(server, service)
-    try:
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if tls is None:
-            bound = server.add_insecure_port(address)
-        else:
-            bound = server.add_secure_port(address, tls.grpc_credentials())
-    except RuntimeError as error:
-        raise SetupError(
-            f"cannot listen on {host} port {port} for gRPC: {error}",
-            hint="Another program may use the port; choose another with --grpc-port.",
-        ) from error
-    await server.start()
-    return server, bound
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    if sys.platform != "win32" and sys.implementation.name == "cpython":
-        import uvloop
-
-        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        return loop
-    return asyncio.new_event_loop()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Give a socket that listens, so that a port in use is known before the loop starts."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        if sys.platform != "win32":
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
-    return listener

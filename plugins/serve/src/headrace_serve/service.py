@@ -138,12 +138,26 @@ class Service:
             UnavailableError: The server is about to end, or the model is not loaded.
         """
         model = self.models.find(name, version)
-        if model.unloaded:
-            state = "is being loaded" if model.loading else "is not loaded"
-            raise UnavailableError(f"model {name!r} {state}")
+        self._check_loaded(model)
         if self.draining:
             raise UnavailableError("the server is shutting down")
         return model
+
+    @staticmethod
+    def _check_loaded(model: Model) -> None:
+        if model.unloaded:
+            state = "is being loaded" if model.loading else "is not loaded"
+            raise UnavailableError(f"model {model.name!r} {state}")
+
+    def again(self, name: str, version: str = "") -> Model:
+        """Give what `find` gave, or what serves in its place by now, for a request that has begun.
+
+        Raises:
+            UnknownModelError, UnavailableError: It is not served any more.
+        """
+        now = self.models.find(name, version)
+        self._check_loaded(now)
+        return now
 
     def admit(self, model: Model) -> None:
         """Count a request as inside of a model, if its queue has room; whoever calls this takes it out again.

@@ -1,0 +1,137 @@
+"""Sockets that listen, the event loop, and the server of gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import MissingDependencyError, SetupError
+
+if TYPE_CHECKING:
+    from headrace_serve.service import Service
+    from headrace_serve.tls import Tls
+
+__all__ = ["BACKLOG", "bound", "check_grpc", "listen", "new_loop", "open_grpc", "reaches_others"]
+
+BACKLOG = 2048
+"""Connections that the system takes before the server does."""
+
+
+def check_grpc() -> None:
+    """Check that gRPC can be served.
+
+    Raises:
+        MissingDependencyError: grpcio or protobuf is not installed.
+    """
+    try:
+        import google.protobuf  # noqa: F401
+        import grpc  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"serving gRPC needs {error.name}",
+            distribution="headrace-serve",
+            hint='Install it: pip install "headrace-serve[grpc]"',
+        ) from error
+
+
+async def open_grpc(
+    service: Service, host: str, port: int, tls: Tls | None, *, shared: bool
+) -> tuple[Any, int]:
+    """Start the server of gRPC; give it, and the port.
+
+    Args:
+        service: What it serves.
+        host: The address.
+        port: The port; 0 takes a free one.
+        tls: The files of TLS.
+        shared: Whether other processes listen on the same port.
+
+    Raises:
+        SetupError: The address cannot be listened on.
+    """
+    import grpc
+
+    from headrace_serve.grpc_service import add_services
+
+    options = [
+        ("grpc.so_reuseport", int(shared)),
+        ("grpc.max_receive_message_length", service.limits.max_body_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", service.limits.max_streams),
+        ("grpc.max_metadata_size", service.limits.max_header_bytes),
+    ]
+    age_s = service.limits.max_connection_age_s
+    if age_s is not None:
+        options.append(("grpc.max_connection_age_ms", max(1, int(age_s * 1e3))))
+    server = grpc.aio.server(options=options)
+    add_services(server, service)
+    try:
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if tls is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, tls.grpc_credentials())
+    except RuntimeError as error:
+        raise SetupError(
+            f"cannot listen on {host} port {port} for gRPC: {error}",
+            hint="Another program may use the port; choose another with --grpc-port.",
+        ) from error
+    await server.start()
+    return server, bound
+
+
+def reaches_others(host: str) -> bool:
+    """Tell whether other machines may reach what listens on an address."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return not all(ip_address(one[4][0]).is_loopback for one in found)
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Give an event loop: that of uvloop where there is one."""
+    if sys.platform != "win32" and sys.implementation.name == "cpython":
+        import uvloop
+
+        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        return loop
+    return asyncio.new_event_loop()
+
+
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Give a socket that listens, so that a port in use is known before the loop starts.
+
+    Args:
+        host: The address.
+        port: The port; 0 takes a free one.
+        shared: Whether other processes listen on the same port, each with a backlog of its own.
+
+    Raises:
+        OSError: The address cannot be listened on.
+    """
+    listener = bound(host, port, shared=shared)
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def bound(host: str, port: int, *, shared: bool) -> socket.socket:
+    """Give a socket that has the address, and does not listen; the arguments are those of `listen`.
+
+    Raises:
+        OSError: Another has the address.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        if sys.platform != "win32":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(address)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,123 @@
+"""A server from its start to the signal that ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace_serve.server import Server
+    from headrace_serve.settings import Settings
+
+__all__ = ["HANGUP", "INTERRUPTED", "OPEN", "run", "say", "signals"]
+
+OPEN = "warning: everybody who reaches this address can send requests"
+"""What is printed where other machines reach a server that asks for neither key nor certificate."""
+
+INTERRUPTED = 130
+"""The exit status where a second signal ends at once."""
+
+HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
+
+
+def run(
+    settings: Settings,
+    *,
+    worker: int | None = None,
+    started: Callable[[Server], None] | None = None,
+) -> int:
+    """Serve until a signal, drain, and give the exit status.
+
+    Args:
+        settings: What is served, and how.
+        worker: The number of this process among those that share the ports.
+        started: Called when the server listens; else its address is printed.
+
+    Raises:
+        ConfigError, SetupError, PluginError: As `Server` raises them.
+    """
+    server = settings.server(worker)
+    if settings.access_log:
+        _print_access_log()
+    who = "" if worker is None else f"worker {worker}: "
+    with signals() as came:
+        server.start()
+        (started or _say_address)(server)
+        while came.get() == HANGUP:
+            _reload(server, settings, who)
+        if worker is None:
+            say("draining")
+        server.drain()
+        threading.Event().wait(settings.drain_delay_s)
+        server.close(timeout=settings.drain_timeout_s)
+    return 0
+
+
+@contextlib.contextmanager
+def signals(second: Callable[[], None] | None = None) -> Iterator[queue.SimpleQueue[int]]:
+    """Take SIGINT, SIGTERM and SIGHUP, and give a queue of their numbers.
+
+    Args:
+        second: Called before the second SIGINT or SIGTERM ends the process at once.
+    """
+    came: queue.SimpleQueue[int] = queue.SimpleQueue()
+    ending = threading.Event()
+
+    def on_signal(number: int, frame: object) -> None:
+        if number != HANGUP:
+            if ending.is_set():
+                if second is not None:
+                    second()
+                os._exit(INTERRUPTED)  # nothing is waited for
+            ending.set()
+        came.put(number)
+
+    numbers: list[signal.Signals] = [signal.SIGINT, signal.SIGTERM]
+    if HANGUP is not None:
+        numbers.append(HANGUP)
+    before = {number: signal.signal(number, on_signal) for number in numbers}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def say(text: str) -> None:
+    """Print a line for who runs the server, to stderr."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _say_address(server: Server) -> None:
+    also = "" if server.grpc_port is None else f" and grpc://{server.host}:{server.grpc_port}"
+    say(f"serving {server.url}{also}")
+    if server.is_open_to_others:
+        say(OPEN)
+
+
+def _reload(server: Server, settings: Settings, who: str) -> None:
+    try:
+        server.reload(**settings.read())
+    except HeadraceError as error:
+        say(f"{who}error: {error}\nnothing has changed")
+    else:
+        say(f"{who}reloaded")
+
+
+def _print_access_log() -> None:
+    logger = logging.getLogger("headrace.serve.access")
+    logger.setLevel(logging.INFO)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger.addHandler(handler)

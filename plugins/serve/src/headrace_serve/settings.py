@@ -1,0 +1,138 @@
+"""What ``headrace serve`` was told, as plain data that a worker process can be given."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from headrace.errors import ConfigError, Problem
+from headrace_serve.entries import read_models
+from headrace_serve.keys import Keys
+from headrace_serve.limits import Limits
+from headrace_serve.manager import load_manager
+from headrace_serve.models import check_models
+from headrace_serve.server import Server
+from headrace_serve.tls import Tls
+
+__all__ = ["Settings"]
+
+_AGE_S = 300.0
+"""How old connections of gRPC get where several processes share them."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of the command; files are named, and read when a server is made or reloads."""
+
+    models: tuple[str, ...] = ()
+    models_file: str | None = None
+    manager: str | None = None
+    allow_import: bool = True
+    host: str = "127.0.0.1"
+    port: int = 8000
+    grpc_port: int | None = None
+    keys: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    drain_delay_s: float = 0.0
+    drain_timeout_s: float = 30.0
+    access_log: bool = False
+    priority_default: int = 2
+    debug_errors: bool = False
+    allow: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        wrong = None
+        if self.manager is not None and (self.models or self.models_file is not None):
+            wrong = Problem("serve", "a --manager has all models; name no others")
+        elif not self.models and self.models_file is None and self.manager is None:
+            hint = "Name a configuration, --models, or --manager."
+            wrong = Problem("serve", "there is no model to serve", hint=hint)
+        elif (self.tls_cert is None) != (self.tls_key is None) or (
+            self.tls_client_ca and self.tls_cert is None
+        ):
+            wrong = Problem("serve", "TLS needs --tls-cert and --tls-key")
+        if wrong is not None:
+            raise ConfigError(wrong)
+
+    def to_json(self) -> str:
+        """Give it as one line of text, for `from_json`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Give what `to_json` wrote."""
+        found = json.loads(text)
+        for name in ("models", "allow", "cors_origins"):
+            found[name] = tuple(found[name])
+        return cls(**{**found, "limits": Limits(**found["limits"])})
+
+    def shared(self, port: int, grpc_port: int | None) -> Settings:
+        """Give those of a process that shares these ports with others.
+
+        Raises:
+            ConfigError: Something is allowed that would reach one of the processes alone.
+        """
+        if self.allow:
+            names = " and ".join(f"--allow {name}" for name in self.allow)
+            raise ConfigError(
+                Problem(
+                    "serve",
+                    f"{names} cannot be had with --workers: a request reaches one process alone",
+                    hint="Serve with one process, and take cores by Process[X] in the pipeline.",
+                )
+            )
+        limits = self.limits
+        if limits.max_connection_age_s is None:
+            limits = replace(limits, max_connection_age_s=_AGE_S)
+        return replace(self, port=port, grpc_port=grpc_port, limits=limits)
+
+    def read(self) -> dict[str, Any]:
+        """Read the files: the arguments of `Server.reload`.
+
+        Raises:
+            ConfigError: One is wrong.
+        """
+        given: Any
+        if self.manager is None:
+            given = read_models(self.models, self.models_file)
+        else:
+            given = load_manager(self.manager, allow_import=self.allow_import)
+        return {"models": given, "keys": None if self.keys is None else Keys.load(self.keys)}
+
+    def check(self) -> None:
+        """Check all that can be checked without building a pipeline.
+
+        Raises:
+            ConfigError: Something is wrong.
+        """
+        check_models(self.read()["models"], allow_import=self.allow_import)
+        tls = self._tls()
+        if tls is not None:
+            tls.context()
+
+    def server(self, worker: int | None = None) -> Server:
+        """Build the server; it does not listen yet. Raises what `Server` does."""
+        return Server(
+            **self.read(),
+            tls=self._tls(),
+            host=self.host,
+            port=self.port,
+            grpc_port=self.grpc_port,
+            limits=self.limits,
+            debug_errors=self.debug_errors,
+            priority_default=self.priority_default,
+            allow=self.allow,
+            allow_import=self.allow_import,
+            cors_origins=self.cors_origins,
+            worker=worker,
+        )
+
+    def _tls(self) -> Tls | None:
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        return Tls(self.tls_cert, self.tls_key, self.tls_client_ca)

@@ -1,0 +1,264 @@
+"""``--workers``: the supervisor with a clock of ours, and real processes that share the ports."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+
+import httpx
+import pytest
+import tritonclient.grpc as triton
+
+from headrace.errors import ConfigError
+from headrace_serve.limits import Limits
+from headrace_serve.settings import Settings
+from headrace_serve.workers import Supervisor
+
+linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="the kernel spreads connections on Linux"
+)
+
+
+class Process:
+    """Notes what it is sent."""
+
+    def __init__(self, number):
+        self.number = number
+        self.sent = []
+
+    def send_signal(self, number):
+        self.sent.append(number)
+
+    def terminate(self):
+        self.sent.append("terminate")
+
+    def kill(self):
+        self.sent.append("kill")
+
+
+class Script:
+    """Gives events one after the other; a number is time that passes."""
+
+    def __init__(self, *steps):
+        self.now = 0.0
+        self.steps = list(steps)
+        self.waits = []
+
+    def get(self, timeout):
+        if not self.steps:
+            pytest.fail(f"waits for {timeout} at the end")
+        step = self.steps.pop(0)
+        if not isinstance(step, (int, float)):
+            return step
+        assert timeout is not None
+        self.waits.append(timeout)
+        assert step >= 0
+        self.now += step
+        raise queue.Empty
+
+
+def supervise(count, *steps):
+    script = Script(*steps)
+    started = []
+    ready = []
+
+    def start(number):
+        started.append(Process(number))
+        return started[-1]
+
+    made = Supervisor(
+        count,
+        start,
+        all_ready=lambda: ready.append(script.now),
+        end_s=5.0,
+        events=script,
+        clock=lambda: script.now,
+    )
+    return made.run(), started, ready, script
+
+
+TERM = ("signal", int(signal.SIGTERM))
+
+
+def test_all_are_told_to_end_and_waited_for():
+    status, started, ready, _ = supervise(
+        2, ("ready", 1), ("ready", 2), TERM, ("exit", 1, 0), ("exit", 2, 0)
+    )
+    assert (status, ready) == (0, [0.0])
+    assert [one.sent for one in started] == [["terminate"]] * 2
+
+
+def test_who_does_not_end_in_time_is_killed():
+    status, started, _, script = supervise(
+        2, ("ready", 1), ("ready", 2), TERM, ("exit", 1, 0), 5.0, ("exit", 2, -9)
+    )
+    assert script.waits == [5.0]
+    assert [one.sent for one in started] == [["terminate"], ["terminate", "kill"]]
+    assert status == 1
+
+
+def test_a_dead_worker_is_started_again_with_growing_pauses():
+    deaths = []
+    for pause in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
+        deaths += [("exit", 1, -9), pause, ("ready", 1)]
+    deaths += [("signal", int(signal.SIGHUP)), ("exit", 2, 1), 0.5, ("ready", 2)]
+    _, started, ready, script = supervise(
+        2, ("ready", 1), ("ready", 2), *deaths, TERM, ("exit", 1, 0), ("exit", 2, 0)
+    )
+    assert script.waits == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 0.5]
+    assert [one.number for one in started] == [1, 2, *[1] * 8, 2]
+    assert len(ready) == 1
+
+
+def test_the_pauses_begin_anew_after_a_worker_was_well():
+    script = (("ready", 1), ("ready", 2), ("exit", 1, -9), 0.5, ("ready", 1), ("exit", 2, -9), 61.0)
+    more = (("ready", 2), ("exit", 1, -9), 0.5, ("ready", 1))
+    _, _, _, done = supervise(2, *script, *more, TERM, ("exit", 1, 0), ("exit", 2, 0))
+    assert done.waits[-1] == 0.5
+
+
+def test_a_worker_that_cannot_start_ends_all():
+    status, started, ready, _ = supervise(2, ("ready", 1), ("exit", 2, 2), ("exit", 1, 0))
+    assert (status, ready) == (2, [])
+    assert started[0].sent == ["terminate"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="signals of POSIX")
+def test_who_starts_while_all_reload_is_told_once_it_listens():
+    hangup = int(signal.SIGHUP)
+    _, started, _, _ = supervise(
+        2, ("ready", 1), ("ready", 2), ("exit", 1, -9), 0.5, ("signal", hangup), ("ready", 1), TERM,
+        ("exit", 1, 0), ("exit", 2, 0),
+    )  # fmt: skip
+    assert [one.sent for one in started] == [[], [hangup, "terminate"], [hangup, "terminate"]]
+
+
+def test_settings_travel_as_text():
+    made = Settings(models=("a.toml",), allow=(), limits=Limits(max_body_bytes=5), keys="k.toml")
+    assert Settings.from_json(made.to_json()) == made
+    assert made.shared(7, None).limits.max_connection_age_s == 300
+    with pytest.raises(ConfigError, match="--workers"):
+        Settings(models=("a.toml",), allow=("repository",)).shared(7, None)
+
+
+@linux
+def test_who_stops_answers_what_waits_in_the_backlog(serving):
+    server = serving({"m": {"backend": "Identity"}}, worker=1)
+    waiting = []
+
+    async def connect_and_end():
+        # In the loop's own thread: the kernel has taken the connection, the server has not.
+        made = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+        made.sendall(b"POST /run/m HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\na")
+        waiting.append(made)
+        await server._end(5.0)
+
+    asyncio.run_coroutine_threadsafe(connect_and_end(), server._loop).result()
+    with waiting[0] as made:
+        got = b"".join(iter(lambda: made.recv(65536), b""))
+    assert got.startswith(b"HTTP/1.1 200")
+    assert got.endswith(b'{"result":"a"}')
+
+
+PID = """
+import os
+import headrace
+
+headrace.register("ServePid", lambda data: os.getpid())
+"""
+
+
+def seen(url, count):
+    """Send requests over new connections until so many processes have answered."""
+    found = set()
+    while len(found) < count:
+        answer = httpx.post(f"{url}/run/m", content=b"x")
+        assert answer.status_code == 200
+        found.add(answer.json()["result"])
+    return found
+
+
+@linux
+def test_processes_share_the_ports_and_are_started_again(tmp_path, start):
+    (tmp_path / "pid.py").write_text(PID)
+    (tmp_path / "m.toml").write_text('import = ["pid.py"]\nbackend = "ServePid"\n')
+    process, url = start(
+        "m.toml", "--workers", "2", "--port", "0", "--grpc-port", "0", cwd=tmp_path
+    )
+    said = []
+
+    def until(text):
+        while not any(text in line for line in said):
+            line = process.stderr.readline()
+            assert line, said
+            said.append(line)
+        said.clear()
+
+    until("2 workers")
+    first = seen(url, 2)
+    victim = min(first)
+    os.kill(victim, signal.SIGKILL)
+    until("is started again in 0.5 s")
+    (left,) = first - {victim}
+    again = seen(url, 2)
+    assert left in again
+    assert victim not in again
+    metrics = httpx.get(f"{url}/metrics").text
+    assert 'worker="1"' in metrics or 'worker="2"' in metrics
+    process.send_signal(signal.SIGHUP)
+    for _ in range(2):
+        until(": reloaded")
+    process.terminate()
+    assert process.wait(60) == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/v2")
+
+
+@linux
+def test_grpc_is_shared_too_and_all_end_with_the_first_process(tmp_path, start):
+    (tmp_path / "m.toml").write_text('backend = "Identity"\n')
+    process, url = start(
+        "m.toml", "--workers", "2", "--port", "0", "--grpc-port", "0", cwd=tmp_path
+    )
+    port = process.first_line.rpartition(":")[2].strip()
+    with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        assert client.is_server_ready()
+    process.kill()  # nobody tells the workers, which notice it
+    process.wait(30)
+    with pytest.raises(httpx.TransportError):
+        while True:
+            httpx.get(f"{url}/v2/health/live")
+
+
+@linux
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["missing.toml", "--workers", "2"], "missing.toml"),
+        (["m.toml", "--workers", "2", "--allow", "repository"], "--workers"),
+        (["bad.toml", "--workers", "2", "--port", "0"], "this is not to be built"),
+    ],
+)
+def test_what_cannot_be_served_ends_all(tmp_path, args, told):
+    (tmp_path / "m.toml").write_text('backend = "Identity"')
+    (tmp_path / "bad.py").write_text(
+        "import headrace\n"
+        "class Bad:\n"
+        "    def __init__(self):\n"
+        "        raise ValueError('this is not to be built')\n"
+        "    def forward(self, batch): ...\n"
+        "headrace.register('ServeBad', Bad)\n"
+    )
+    (tmp_path / "bad.toml").write_text('import = ["bad.py"]\nbackend = "ServeBad"')
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "serve", *args],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "serving" not in done.stderr
