@@ -163,6 +163,12 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().resume_writing()
         self._stop_sending()
 
+    def give_up(self, scope: Any) -> None:
+        """Note that a request gets no answer, since its client went away, before the loop tells so."""
+        for cycle in (self.cycle, *(waiting for waiting, _ in self.pipeline)):
+            if cycle is not None and cycle.scope is scope:
+                cycle.disconnected = True
+
     def _count(self, size: int) -> None:
         self._header_bytes += size
         if self._header_bytes > self._limits.max_header_bytes:

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from headrace.errors import HeadraceError, InputError
 from headrace_serve import described, openapi, rest_extensions
 from headrace_serve.errors import UnavailableError, UnsupportedError, refusal
-from headrace_serve.exchange import DisconnectedError, Exchange, Reply
+from headrace_serve.exchange import CONNECTION, DisconnectedError, Exchange, Reply
 from headrace_serve.metrics import Snapshot, encoded
 from headrace_serve.models import build_models
 from headrace_serve.plain_route import run
@@ -143,12 +143,14 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._service, self._route, scope, receive, send)
-        with contextlib.suppress(DisconnectedError):
-            try:
-                reply = await self._reply(exchange)
-                await exchange.reply(reply)
-            finally:
-                exchange.end()
+        try:
+            reply = await self._reply(exchange)
+            await exchange.reply(reply)
+        except DisconnectedError:
+            if CONNECTION in scope:
+                scope[CONNECTION].give_up(scope)
+        finally:
+            exchange.end()
 
     async def _reply(self, exchange: Exchange) -> Reply:
         try:
