@@ -667,6 +667,19 @@ def test_a_configuration_is_frozen_and_can_be_pickled():
 
 
 @pytest.mark.parametrize(
+    ("keys", "at"),
+    [
+        ({"min": 3, "max": 2}, "max"),
+        ({"max": 4, "batch_sizes": [2, 8]}, "batch_sizes"),
+        ({"min": 2, "batch_sizes": [1, 8]}, "batch_sizes"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_told_at_one_of_them(keys, at):
+    (found,) = problems({"backend": "Show", **keys})
+    assert (found.code, found.path) == ("key", f"main.{at}")
+
+
+@pytest.mark.parametrize(
     ("item", "said", "hint"),
     [
         ("./code", "is no Python file", None),

@@ -47,6 +47,7 @@ make("RMaskHere", reads=("data", "{where}"), writes=("result",), Options=Named)
 make("RInputs", reads=("data", "{inputs}"), writes=("result",), Options=Several)
 make("RWritesHere", writes=("result", "{where}"), Options=Named)
 make("RTypedMask", reads=TypedStrict, writes=("result",))
+make("RMayWrite", writes=Typed)
 make("RReserved", reads=("data", "request_id", "context", "request_size"), writes=("result",))
 
 
@@ -144,6 +145,15 @@ def test_a_key_that_a_later_backend_misses_is_named_by_the_first_request(express
 
 def test_what_the_map_brings_is_there():
     assert not problems(graph("RMask", "a[result:data,what:mask]"))
+
+
+def test_a_key_that_a_node_may_write_can_be_taken_from_it():
+    config = {
+        "a": {"backend": "RUnsaid", "next": "b"},
+        "b": {"backend": "RMayWrite", "map": "a[result:data]", "next": "c"},
+        "c": {"backend": "RResult", "map": "b[hint:data]"},
+    }
+    assert not problems(config)
 
 
 def test_a_node_without_map_has_the_keys_of_the_one_before():

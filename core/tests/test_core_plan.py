@@ -396,6 +396,35 @@ def test_an_instance_that_several_threads_reach_is_called_by_one_at_a_time(monke
     assert set(most) == {1}
 
 
+def test_an_instance_around_all_instances_of_a_node_is_called_by_one_at_a_time(monkeypatch):
+    inside, met, both = threading.Barrier(2), [], threading.Barrier(2)
+
+    class Alone(headrace.Backend):
+        def forward(self, batch):
+            try:
+                inside.wait(0.2)  # a second thread that is let in would end this at once
+                met.append(self)
+            except threading.BrokenBarrierError:
+                pass
+            batch[0]["result"] = batch[0]["data"]
+
+    monkeypatch.setitem(registry.local, "Alone", Alone)
+    node = "IoC[Alone,InstancesRegister[S[Alone,X]],Register[DI[Batching,InstanceDispatcher]];"
+    source = {"main": {"node_entrypoint": f"{node}Forward[node.main]]", "instance_num": 2}}
+    with headrace.pipe(source) as pipe:
+
+        def call():
+            both.wait()
+            assert pipe({"data": 0})["result"] == "X"
+
+        threads = [threading.Thread(target=call) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert (met, inside.broken) == ([], True)
+
+
 def test_a_named_instance_with_its_dependency_is_called_by_one_at_a_time(monkeypatch):
     inside, met, both = threading.Barrier(2), [], threading.Barrier(2)
 
@@ -498,6 +527,11 @@ def test_a_node_that_cannot_work_is_refused_before_anything_is_built(keys, code)
     assert found[0].code == code
     assert found[0].path == f"main.{next(iter(keys))}"
     assert made == []
+
+
+def test_in_the_bracket_of_a_misspelt_word_names_are_no_backends():
+    found = problem("S[X,Reflct[nowhere]]")
+    assert (found.code, found.suggestion) == ("unknown_backend", "Reflect")
 
 
 def test_beside_an_unknown_name_keys_are_judged_as_far_as_what_was_meant_is_known():

@@ -256,7 +256,14 @@ def test_policies_of_plugins_are_found(site):
     assert run({"backend": "Identity", "batch_policy": "mine"}) == 0
 
 
-@pytest.mark.parametrize("code", ["1 / 0", HOOKS.format(definitions=3, entrypoint=4, module="x")])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "1 / 0",
+        HOOKS.format(definitions=3, entrypoint=4, module="x"),
+        HOOKS.format(definitions={"A": 1}, entrypoint=None, module="x"),
+    ],
+)
 def test_broken_hooks_make_one_plugin_broken_and_leave_the_others(site, code):
     site.add("headrace-bad", "[headrace.plugins]\nh = hrt_bad_hooks\n", {"hrt_bad_hooks": code})
     hooked(site, "headrace-defs", "hrt_defs", {"Twice": "Identity"})

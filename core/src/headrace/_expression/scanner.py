@@ -22,6 +22,7 @@ from headrace._expression.words import (
     WORD_CHARACTER,
     describe,
     first_hidden,
+    has_surrogate,
     shorten,
 )
 from headrace.errors import ConfigError, Problem
@@ -277,7 +278,7 @@ class Scanner:
         character = self.text[at]
         short = json.dumps(character)[1:-1]
         code = short if short.startswith("\\") else f"\\u{ord(character):04x}"
-        if 0xD800 <= ord(character) <= 0xDFFF:
+        if has_surrogate(character):
             hint = "A lone surrogate cannot be encoded; remove it."
         elif mark == '"':
             hint = f"Write it as {code}."

@@ -121,9 +121,8 @@ def _joins(call: Call) -> bool:
 # Prefixes.
 
 
-def check_prefixes(planning: Planning, element: Element, bracket: Bracket) -> bool:
-    """Check the prefixes before the children against what their container understands."""
-    good = True
+def check_prefixes(planning: Planning, element: Element, bracket: Bracket) -> None:
+    """Report the prefixes before the children that their container does not understand."""
     for phase in bracket.phases:
         for index, child in enumerate(phase):
             wrong = None if child.prefix is None else _wrong(element, child, first=index == 0)
@@ -131,8 +130,6 @@ def check_prefixes(planning: Planning, element: Element, bracket: Bracket) -> bo
                 message, hint = wrong
                 span = child.prefix.span
                 planning.add("prefix", message, child, bracket.scope, span=span, hint=hint)
-                good = False
-    return good
 
 
 def _wrong(element: Element, child: Call, *, first: bool) -> tuple[str, str | None] | None:

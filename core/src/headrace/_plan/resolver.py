@@ -274,7 +274,7 @@ class Resolver(Planning):
         if word._joins:
             bracket = brackets.joined(self, bracket)
         good = brackets.check_arity(self, element, bracket, scope)
-        good &= brackets.check_prefixes(self, element, bracket)
+        brackets.check_prefixes(self, element, bracket)
         wrong = options is None and not scope.lenient
         if not good or (wrong and word._registers_names):
             if word._registers_names and not scope.lenient:
