@@ -8,7 +8,6 @@ import logging
 import time
 import weakref
 from collections import deque
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import inside
@@ -16,7 +15,7 @@ from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import RUNNING, Entry
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.process_threads import callbacks, errands
-from headrace._scheduling.threads import cycle_of, waiting
+from headrace._scheduling.threads import cycle_of, noted
 
 if TYPE_CHECKING:
     import asyncio
@@ -192,26 +191,20 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         return self._exception
 
     def _wait(self, timeout: float | None) -> None:
-        me = get_ident()
-        outer = waiting.get(me)
-        waiting[me] = self
         signal = Signal()
         until = None if timeout is None else time.monotonic() + timeout
         try:
-            self.check_wait()
-            # This thread adds its signal and then looks for the outcome; the answering thread sets the
-            # outcome and then wakes all signals. In either order this thread sees it or is woken.
-            self._sleepers.append(signal)
-            while not self.done():
-                if not signal.sleep(None if until is None else until - time.monotonic()):
-                    break
+            with noted(self):
+                self.check_wait()
+                # This thread adds its signal and then looks for the outcome; the answering thread sets the
+                # outcome and then wakes all signals. In either order this thread sees it or is woken.
+                self._sleepers.append(signal)
+                while not self.done():
+                    if not signal.sleep(None if until is None else until - time.monotonic()):
+                        break
         finally:
             with contextlib.suppress(ValueError):
                 self._sleepers.remove(signal)
-            if outer is None:
-                waiting.pop(me, None)
-            else:
-                waiting[me] = outer
         if not self.done():
             raise concurrent.futures.TimeoutError
 

@@ -60,7 +60,7 @@ class Assignment:
 
     def _leaves(self, me: Caller, instance: Instance) -> bool:
         """Tell whether a caller leaves a free instance to others, who are about to look."""
-        return self._nudges(me, instance) or self._joins(me, instance)
+        return self._nudges(me, instance) or (me.pending > 0 and self.wakes(instance))
 
     def _nudges(self, leader: Caller, instance: Instance) -> bool:
         """Wake the oldest waiter instead of claiming an instance for it; tell whether it was done.
@@ -83,10 +83,6 @@ class Assignment:
         owner.nudged = True
         owner.signal.wake()
         return True
-
-    def _joins(self, me: Caller, instance: Instance) -> bool:
-        """Tell whether a caller leaves its request to a thread that is waking up."""
-        return me.pending > 0 and self.wakes(instance)
 
     def crowded(self, instance: Instance) -> bool:
         """Tell whether many callers that have their answer have yet to wake up to it.

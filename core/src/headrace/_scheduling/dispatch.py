@@ -130,12 +130,11 @@ class Dispatcher(Assignment):
                     wake_at = min(wake_at, outcome)
                     enough = min(enough, self._enough)
                     continue
-                if outcome is not None:
-                    node.let_in()
-                    if mine is None and self._runs(me, outcome):
-                        mine = outcome
-                    else:
-                        self.give(outcome)
+                node.let_in()
+                if outcome is not None and mine is None and self._runs(me, outcome):
+                    mine = outcome
+                elif outcome is not None:
+                    self.give(outcome)
                 # What has begun, or has left the queue and let others move up, may make a batch due on
                 # instances that were passed by. And where no thread could be found to run a batch, its
                 # instance is free again.
@@ -187,7 +186,6 @@ class Dispatcher(Assignment):
                 return self._claim(instance, entries, weight, now)
             if weight >= instance.min or not self._fits_elsewhere(instance, weight):
                 node.settle_waiting(refused, entries)
-                node.let_in()
                 return None
         offered.remove(instance)
         return again_at if again_at > now else now + _SOONEST_S
@@ -229,7 +227,6 @@ class Dispatcher(Assignment):
         failure = ContractError(str(failed), node=self._node.name)
         failure.__cause__ = failed.__cause__
         self._node.settle_waiting(failure, list(self._node.queue))
-        self._node.let_in()
 
     def _fail_late(self, entries: Sequence[Entry], now: float) -> bool:
         """Fail the entries whose time is over; tell whether there were any."""
@@ -240,8 +237,6 @@ class Dispatcher(Assignment):
             self._node.take_out(entry)
             if entry.state != DONE:
                 self._node.settle(entry, deadline_error(self._node, running=False))
-        if late:
-            self._node.let_in()
         return bool(late)
 
     def _out_of_range(self, instance: Instance, weights: list[int]) -> BatchRangeError | None:
@@ -295,6 +290,7 @@ class Dispatcher(Assignment):
     def begin(self, work: Work) -> None:
         """Let a thread that has woken up begin a batch; who came meanwhile joins it if it may."""
         self.top_up(work)
+        self._node.let_in()
         if self._node.queue.count and self._node.has_idle:
             self.dispatch(None)  # who meant to join and could not
 
@@ -325,7 +321,6 @@ class Dispatcher(Assignment):
         instance.sizes[len(entries)] += 1
         instance.running_weight = weight
         self._take_along(joining)
-        node.let_in()
 
     # When to look again.
 

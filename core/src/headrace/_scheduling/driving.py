@@ -95,17 +95,22 @@ class Driver:
         while parks or work is not None:
             if work is not None:
                 self.drive(caller, work)
-            elif deadline is None and caller.wake_at is None:
-                caller.signal.sleep()
             else:
-                caller.signal.sleep(_until(node.clock(), deadline, caller.wake_at))
+                times = [at for at in (deadline, caller.wake_at) if at is not None]
+                caller.signal.sleep(min(times) - node.clock() if times else None)
             if caller.done:
                 return
             with node.section, node.lock:
                 caller.parked = False
-                if deadline is not None and caller.work is None and node.clock() >= deadline:
-                    self._expire(entries)
-                    deadline = earliest(entries)
+                if deadline is not None and caller.work is None:
+                    now = node.clock()
+                    for entry in entries if now >= deadline else ():
+                        if entry.deadline is not None and entry.deadline <= now:
+                            self.expire(entry)
+                    left = [
+                        e.deadline for e in entries if e.deadline is not None and e.state != DONE
+                    ]
+                    deadline = min(left, default=None)
                 work = self._take_up(caller)
                 parks = caller.parked = work is None and caller.pending > 0
 
@@ -119,22 +124,13 @@ class Driver:
             caller.nudged = False
             work = self.dispatcher.dispatch(caller)
         if work is not None or not caller.pending:
-            self._hand_duty_on(caller)
+            # The timer looks at the queue when this caller, who was to, does something else.
+            if self.dispatcher.resign(caller):
+                self.dispatcher.dispatch(None)
         elif caller.wake_at is not None and self._node.clock() >= caller.wake_at:
             self.dispatcher.resign(caller)
             work = self.dispatcher.dispatch(caller)
         return work
-
-    def _hand_duty_on(self, caller: Caller) -> None:
-        """Let the timer look at the queue when this caller, who was to, does something else."""
-        if self.dispatcher.resign(caller):
-            self.dispatcher.dispatch(None)
-
-    def _expire(self, entries: Sequence[Entry]) -> None:
-        now = self._node.clock()
-        for entry in entries:
-            if entry.deadline is not None and entry.deadline <= now:
-                self.expire(entry)
 
     def expire(self, entry: Entry) -> None:
         """Fail an entry whose time is over, if it has no outcome. Under the lock."""
@@ -189,7 +185,7 @@ class Driver:
             if ends:
                 self.workers.leave(runner)
             elif work is None:
-                self.workers.park(runner)
+                self.workers.parked.append(runner)
         if work is not None:
             self.drive(runner, work)
         elif not ends:
@@ -319,14 +315,3 @@ class Driver:
                 self.dispatcher.fail(work, error)
             node.lose(work.instance)
             self.dispatcher.dispatch(None)
-
-
-def earliest(entries: Sequence[Entry]) -> float | None:
-    """Give the earliest deadline of the entries that are not done."""
-    deadlines = (e.deadline for e in entries if e.deadline is not None and e.state != DONE)
-    return min(deadlines, default=None)
-
-
-def _until(now: float, *times: float | None) -> float | None:
-    """Give the seconds from ``now`` to the earliest of ``times``, None when there is none."""
-    return min((at - now for at in times if at is not None), default=None)

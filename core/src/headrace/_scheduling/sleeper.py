@@ -8,13 +8,13 @@ Two threads meet here. A worker moves the request on while the caller is interru
 the worker notes the next entry in `Sleeper.at` first and looks at `Sleeper.withdrawn` then, under the
 lock of the next node; the caller sets `withdrawn` first and reads `at` then. Either the worker sees that
 the request is withdrawn and settles the entry, or the caller finds the entry and takes it back. In both
-orders the last entry is settled once, and whoever is notified of that sets `over`: for this the caller
-waits, so that no other thread changes its dict any more.
+orders the last entry is settled once, and the thread that settles it, or is notified of that, sets `over`:
+for this the caller waits, so that no other thread changes its dict any more.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import enter, held_here, interrupted, refuse
 from headrace._scheduling.calls import reset
@@ -34,27 +34,10 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from headrace._scheduling.node import Node
-    from headrace._scheduling.queue import Waits
     from headrace._scheduling.threads import Place
 
     Rest: TypeAlias = "tuple[Any, Rest | None]"
     """The schedulers yet to come on a chain: the next one, and the rest after it; None for none."""
-
-
-class Queued(Protocol):
-    """The scheduler of a node of a chain, as far as a `Sleeper` knows it."""
-
-    _node: Node
-
-    @property
-    def served_by_workers(self) -> bool:
-        """Whether workers run what waits there, and no caller does."""
-
-    def checked(self, request: Any) -> int:
-        """Check a request on entry and give its weight."""
-
-    def waits(self, *, entered: bool = True) -> Waits:
-        """Count the waits of a request that enters here, at all nodes, as one."""
 
 
 class Sleeper(Blocked):
@@ -63,8 +46,8 @@ class Sleeper(Blocked):
     Args:
         ident: Identifier of the thread.
         entry: New, at the first node.
-        scheduler: That of the first node.
-        home: The node at which the request entered.
+        scheduler: That of the first node, a `SchedulerBase`.
+        home: That of the node at which the request entered.
         rest: The nodes after it that the request may be moved on to.
 
     Attributes:
@@ -76,7 +59,7 @@ class Sleeper(Blocked):
     __slots__ = ("_home", "_signal", "at", "ident", "over", "withdrawn")
 
     def __init__(
-        self, ident: int, entry: Entry, scheduler: Queued, home: Queued, rest: Rest | None
+        self, ident: int, entry: Entry, scheduler: Any, home: Any, rest: Rest | None
     ) -> None:
         self.ident = ident
         self.at = (scheduler, entry, rest)

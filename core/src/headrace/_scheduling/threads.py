@@ -243,10 +243,6 @@ class Workers:
             work.instance.ident = runner.ident
         return work
 
-    def park(self, runner: Runner) -> None:
-        """Take note that a runner goes to sleep."""
-        self.parked.append(runner)
-
     def unpark(self, runner: Runner) -> None:
         """Take note that a runner is awake."""
         if runner in self.parked:
