@@ -276,18 +276,6 @@ def test_a_wrong_value_of_a_node_key_is_one_problem(key, value):
     assert [p.path for p in found] == [f"main.{key}"]
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"min": 4, "max": 2},
-        {"batch_sizes": [1, 8], "max": 4},
-        {"batch_sizes": [1, 8], "min": 2},
-    ],
-)
-def test_ranges_that_contradict_each_other_are_one_problem(keys):
-    assert len(problems({"backend": "Show", **keys})) == 1
-
-
 def test_all_kinds_of_problems_are_reported_together():
     found = problems(
         {
@@ -691,6 +679,17 @@ def test_a_file_that_cannot_be_imported_is_a_problem_that_says_why(item, said, h
     (found,) = problems(write(tmp_path / "c.toml", f'import = ["{item}"]\nbackend = "Show"\n'))
     assert (found.code, found.hint) == ("import", hint)
     assert said in found.message
+
+
+def test_an_imported_file_that_cannot_be_read_is_a_problem(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    write(tmp_path / "code.py", "x = 1\n")
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    (found,) = problems({"import": [str(tmp_path / "code.py")], "backend": "Show"})
+    assert found.code == "import"
+    assert "cannot be read: [Errno 13] Permission denied" in found.message
 
 
 def test_to_dict_with_its_folder_means_the_same_anywhere(tmp_path, monkeypatch):

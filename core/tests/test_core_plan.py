@@ -534,6 +534,11 @@ def test_in_the_bracket_of_a_misspelt_word_names_are_no_backends():
     assert (found.code, found.suggestion) == ("unknown_backend", "Reflect")
 
 
+def test_what_stands_in_a_bracket_of_the_wrong_size_is_looked_at_all_the_same():
+    found = problems("BackgroundThread[X,Nope]")
+    assert [one.code for one in found] == ["arity", "unknown_backend"]
+
+
 def test_beside_an_unknown_name_keys_are_judged_as_far_as_what_was_meant_is_known():
     found = problems({"backend": "Xx", "aa": 1, "a": 2, "nothing_like_it": 3})
     assert [(one.code, one.suggestion) for one in found] == [

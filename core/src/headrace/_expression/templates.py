@@ -112,7 +112,7 @@ def split_bare(text: str) -> list[Piece]:
     return _joined(pieces)
 
 
-def split_quoted(body: str, *, double: bool, literal: bool = False) -> list[Piece]:
+def split_quoted(body: str, *, double: bool, literal: bool) -> list[Piece]:
     """Cut what stands between quotes into literal texts and placeholders, escapes decoded.
 
     With ``literal`` there are no placeholders.
