@@ -134,6 +134,12 @@ def test_fallback_to_onnx_runtime_says_what_it_chose_and_why(small_net, rtx):
         ({"profiles": []}, "at least one"),
         ({"profiles": [{"max": "x:1xa"}]}, "'1xa' is no shape for input 'x'"),
         ({"profiles": [{"min": "x:1"}]}, "max"),
+        (
+            {"profiles": [{"min": "x:4x3", "opt": "x:2x3", "max": "x:8x3"}]},
+            "'x': .* is not min <= opt",
+        ),
+        ({"profiles": [{"min": {"x": [4, 3]}, "max": "x:2x3"}]}, "is not min <= opt <= max"),
+        ({"profiles": [{"min": "x:1", "max": "x:1x3"}]}, "is not min <= opt <= max"),
         ({"optimization_level": 6}, "less than or equal to 5"),
         ({"precision": "int9"}, "fp16"),
     ],

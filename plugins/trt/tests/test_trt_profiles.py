@@ -41,6 +41,9 @@ def test_the_node_s_batch_range_is_the_profile_where_only_the_batch_is_dynamic()
 def test_another_dynamic_axis_needs_a_range_and_is_named():
     with pytest.raises(SetupError, match=r"'x' \[\*, 3, \*, \*\].*axis 2, 3"):
         choose_profiles([IMAGE], max=8)
+    named = NetworkInput("x", (-1, 3, -1, -1), axis_names=("batch", "", "height", ""))
+    with pytest.raises(SetupError, match=r"axis 2 \('height'\), 3"):
+        choose_profiles([named], max=8)
 
 
 def test_inputs_that_a_profile_leaves_out_take_its_batch():

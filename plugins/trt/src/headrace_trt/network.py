@@ -118,7 +118,9 @@ def make_network(
     for i in range(definition.num_inputs):
         tensor = definition.get_input(i)
         shape = tuple(int(n) for n in tensor.shape)
-        inputs.append(NetworkInput(tensor.name, shape, bool(tensor.is_shape_tensor)))
+        axes = range(len(shape)) if hasattr(tensor, "get_dimension_name") else ()
+        names = tuple(tensor.get_dimension_name(axis) or "" for axis in axes)
+        inputs.append(NetworkInput(tensor.name, shape, bool(tensor.is_shape_tensor), names))
     return Network(builder, definition, tuple(inputs), kept)
 
 

@@ -17,7 +17,7 @@ from pydantic import (
 
 import headrace
 from headrace.errors import SetupError
-from headrace_trt.profiles import parse_shapes
+from headrace_trt.profiles import ShapeRange, parse_shapes
 from headrace_trt.settings import BuildSettings, is_python_plugin
 
 if TYPE_CHECKING:
@@ -61,14 +61,20 @@ PluginNames = tuple[Annotated[str, Field(min_length=1), BeforeValidator(_plugin)
 
 
 def _profile(profile: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a profile without `max`, and shapes that cannot be read."""
+    """Refuse a profile without `max`, shapes that cannot be read, and a range that is none."""
     if "max" not in profile:
         raise ValueError("a profile must have `max`")
-    for shapes in profile.values():
-        try:
-            parse_shapes(shapes)
-        except SetupError as error:
-            raise ValueError(": ".join(filter(None, (error.what, error.hint)))) from None
+    try:
+        read = {key: parse_shapes(shapes) for key, shapes in profile.items()}
+    except SetupError as error:
+        raise ValueError(": ".join(filter(None, (error.what, error.hint)))) from None
+    for name, most in read["max"].items():
+        low, best = (read.get(key, {}).get(name, most) for key in ("min", "opt"))
+        found = ShapeRange(low, best, most)
+        if not found.ordered:
+            raise ValueError(
+                f"input {name!r}: {found.text()} is not min <= opt <= max on every axis"
+            )
     return profile
 
 

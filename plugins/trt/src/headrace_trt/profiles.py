@@ -27,6 +27,15 @@ class ShapeRange:
     opt: Shape
     max: Shape
 
+    @property
+    def ordered(self) -> bool:
+        """Whether min ≤ opt ≤ max holds on every axis, of which all three have as many."""
+        sizes = {len(self.min), len(self.opt), len(self.max)}
+        return len(sizes) == 1 and all(
+            low <= best <= high
+            for low, best, high in zip(self.min, self.opt, self.max, strict=True)
+        )
+
     def text(self) -> str:
         """Give ``1x3x224x224..8x3x224x224, best 4x3x224x224``."""
         least, best, most = ("x".join(map(str, s)) for s in (self.min, self.opt, self.max))
@@ -55,11 +64,18 @@ class NetworkInput:
         name: Its name.
         shape: An int per fixed axis, -1 per dynamic one.
         is_shape: Whether its values decide shapes (it is then read on the host).
+        axis_names: A name per axis, empty where the model gives none; or nothing.
     """
 
     name: str
     shape: Shape
     is_shape: bool = False
+    axis_names: tuple[str, ...] = ()
+
+    def axis_text(self, axis: int) -> str:
+        """Give ``2 ('height')``, or the number alone of an axis without a name."""
+        name = self.axis_names[axis] if axis < len(self.axis_names) else ""
+        return f"{axis} ({name!r})" if name else str(axis)
 
 
 def parse_shapes(text: str | Mapping[str, Any]) -> dict[str, Shape]:
@@ -150,7 +166,7 @@ def _by_batch(port: NetworkInput, batch: Shape) -> ShapeRange:
         )
     open_axes = [axis for axis, length in enumerate(port.shape) if length == -1 and axis > 0]
     if open_axes:
-        axes = ", ".join(map(str, open_axes))
+        axes = ", ".join(map(port.axis_text, open_axes))
         raise SetupError(
             f"input {port.name!r} {_text(port.shape)} has a dynamic axis without a range: axis {axes}",
             hint="Give `profiles` a range for it: a list of {min, opt, max}, each such as"
@@ -217,8 +233,7 @@ def _checked(port: NetworkInput, found: ShapeRange, index: int) -> ShapeRange:
         for axis, (length, fixed) in enumerate(zip(shape, port.shape, strict=True)):
             if fixed not in (-1, length):
                 raise SetupError(f"{where}: axis {axis} is fixed to {fixed}, not {length}")
-    ordered = zip(found.min, found.opt, found.max, strict=True)
-    if any(not low <= best <= high for low, best, high in ordered):
+    if not found.ordered:
         raise SetupError(f"{where}: {found.text()} is not min <= opt <= max on every axis")
     return found
 
