@@ -46,7 +46,7 @@ class Claiming(SchedulerBase):
         node = self._node
         error: BaseException | None = None
         instance: Instance | None = None
-        if data is not MISSING and weight <= self._unqueued_max and node.has_idle:
+        if data is not MISSING:
             try:
                 instance = self._claim(request, weight, home)
             except BaseException:  # it hit this thread, perhaps after the claim

@@ -361,7 +361,7 @@ class Node:
         if self.publishes:
             # All on one idle list, so that they take turns.
             (swift,), (other,) = self.idle_lists
-            slow = any(instance.mean_s >= SWIFT_S for instance in self.free)
+            slow = max([instance.mean_s for instance in self.free], default=0.0) >= SWIFT_S
             (other if slow else swift).extend(self.free)
             self.free.clear()
 
