@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = Path(__file__).resolve().parents[1]
 WHOLE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
-# Measuring is followed by test_operating_measuring.
-PAGE = re.sub(r"## Measure.*?(?=## Watch)", "", WHOLE, flags=re.DOTALL)
+# Measuring is followed by test_operating_measuring, the case of pages by test_operating_case.
+PAGE = re.sub(r"## Measure.*?(?=## Watch)|## A case: .*", "", WHOLE, flags=re.DOTALL)
 
 
 def blocks(language):
