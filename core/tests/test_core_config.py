@@ -681,6 +681,36 @@ def test_a_file_that_cannot_be_imported_is_a_problem_that_says_why(item, said, h
     assert said in found.message
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"backend": "Show", "threads": 1, "global": {"threads": 2}},
+        {"n": {"backend": "Show"}, "pad": True, "global": {"pad": False}},
+    ],
+)
+def test_a_key_at_the_top_and_in_global_is_an_error(source):
+    (found,) = problems(source)
+    assert found.code == "twice"
+    assert "stands at the top level and in [global]" in found.message
+
+
+def test_an_option_by_place_and_by_name_is_an_error():
+    (found,) = problems({"backend": "HasKey(a,key=b)[Show]"})
+    assert (found.code, found.message) == ("twice", "'key' stands there twice")
+
+
+def test_options_that_are_no_options_are_an_error_of_the_class():
+    class Odd(headrace.Backend):
+        Options = dict
+
+        def forward(self, batch):
+            """Do nothing."""
+
+    headrace.register("OddOptions", Odd, replace=True)
+    (found,) = problems({"backend": "OddOptions"})
+    assert (found.code, found.path) == ("contract", "main.backend")
+
+
 def test_an_imported_file_that_cannot_be_read_is_a_problem(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied")

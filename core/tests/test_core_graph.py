@@ -425,6 +425,32 @@ def test_a_map_that_cannot_be_read_is_marked_where_it_is_wrong(text, marked):
 
 
 @pytest.mark.parametrize(
+    ("keys", "code", "said"),
+    [
+        ({"next": 5}, "type", "expected the names of nodes, got 5"),
+        ({"next": ["b", 5]}, "type", "expected the names of nodes, got ['b', 5]"),
+        ({"next": "b,"}, "graph", "there is an empty name in 'b,'"),
+        ({"each": ["x"]}, "type", "expected 'key' or 'key:target', got ['x']"),
+        ({"each": "x:y:z"}, "type", "expected 'key' or 'key:target', got 'x:y:z'"),
+        ({"each_errors": "none"}, "graph", "the node has no 'each'"),
+        ({"each": "x", "each_errors": "non"}, "type", "expected 'fail' or 'none', got 'non'"),
+    ],
+)
+def test_a_link_that_cannot_be_read_is_told_at_its_key(keys, code, said):
+    config = {"a": {"backend": "Inc", "next": "b", **keys}, "b": {"backend": "Inc"}}
+    found = problems(config)[0]
+    assert (found.code, found.message) == (code, said)
+    assert found.path == f"a.{list(keys)[-1]}"
+
+
+def test_two_sources_for_one_key_are_an_error():
+    text = "a[result:data,x:k,y:k]"
+    config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "map": text}}
+    (found,) = problems(config)
+    assert (found.path, found.message) == ("b.map", "two sources go to the key 'k'")
+
+
+@pytest.mark.parametrize(
     "table",
     [{}, {"a": {}}, {"a": "result"}, {"a": {"": "data"}}, {"a": {"result": ["data", ""]}}, 5],
     ids=repr,

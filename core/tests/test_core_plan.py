@@ -534,6 +534,22 @@ def test_in_the_bracket_of_a_misspelt_word_names_are_no_backends():
     assert (found.code, found.suggestion) == ("unknown_backend", "Reflect")
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("[1]", "type"),
+        ("X[Y]", "word"),
+        ("X(a=1)", "word"),
+        ("A[", "syntax"),
+        ("Z", "unknown_instance"),
+    ],
+)
+def test_a_parameter_that_is_to_name_an_instance_is_checked(text, code):
+    value = [1] if text == "[1]" else text
+    found = problem("IoC[X;InstanceFromParam[which]]", which=value)
+    assert (found.code, found.path) == (code, "main.which")
+
+
 def test_what_stands_in_a_bracket_of_the_wrong_size_is_looked_at_all_the_same():
     found = problems("BackgroundThread[X,Nope]")
     assert [one.code for one in found] == ["arity", "unknown_backend"]
