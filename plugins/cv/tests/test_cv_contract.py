@@ -178,7 +178,7 @@ def test_arrays_of_other_libraries_are_read(kit, backend_class):
         assert np.array_equal(result, expected)
     with pytest.raises(InputError) as caught:
         kit.run(backend, data=OnAnotherDevice(image), **PLACES)
-    assert caught.value.got == "OnAnotherDevice"
+    assert caught.value.got == "OnAnotherDevice on cuda:0"
 
 
 def test_an_unexpected_error_fails_its_item_alone(kit):

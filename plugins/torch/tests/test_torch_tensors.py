@@ -9,6 +9,7 @@ import torch
 import headrace
 from headrace.errors import InputError, SetupError
 from headrace_torch.batching import CatTensor, ContiguousTensor, SplitTensor
+from headrace_torch.memory import unless_lost
 from headrace_torch.moving import CpuTensor, FixTensor, GpuTensor
 from headrace_torch.selection import ArgMaxTensor, IndexSelectTensor, SoftmaxTensor, TopKTensor
 from headrace_torch.streams import StreamPool, SyncTensor
@@ -469,3 +470,14 @@ def test_an_error_shows_the_array_as_it_came(expression, value, shown):
     with pipe, pytest.raises(InputError) as caught:
         pipe({"data": value})
     assert f"{shown} [node" in str(caught.value)
+
+
+def test_only_a_lost_device_is_not_told_when_memory_is_given_back(caplog):
+    with unless_lost("this"):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    assert not caplog.records
+    with unless_lost("this"):
+        raise RuntimeError("invalid argument\n")
+    assert [record.getMessage() for record in caplog.records] == ["this failed: invalid argument"]
+    with pytest.raises(KeyError), unless_lost("this"):
+        raise KeyError

@@ -290,6 +290,7 @@ class FakeContext:
     def execute_async_v3(self, stream):
         assert self.strategy != "USER_MANAGED" or self.memory is not None
         self.runs += 1
+        self.refused = False
         addresses, shapes = dict(self.addresses), dict(self.shapes)
         assert all(name in addresses for name in self.engine.takes)
 
@@ -308,13 +309,16 @@ class FakeContext:
                     pointer = self.allocators[name].reallocate_output_async(
                         name, 0, size, 256, stream
                     )
+                    if not pointer:
+                        self.refused = True
+                        return
                     self.allocators[name].notify_shape(name, value.shape)
                 ctypes.memmove(pointer, value.ctypes.data, value.nbytes)
 
         self.engine.cuda.queue(stream, work)
         if self.allocators and stream not in self.engine.cuda.captures:
             self.engine.cuda.stream_synchronize(stream)  # the sizes are known when this returns
-        return True
+        return not self.refused
 
 
 class FakeLibrary:

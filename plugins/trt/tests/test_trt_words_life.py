@@ -60,6 +60,21 @@ def test_out_of_memory_fails_the_batch_and_the_instance_goes_on(device, plan, pi
 
 
 @BOTH
+def test_no_memory_for_an_output_whose_size_the_data_decide(device, plan, pipe, save, backend):
+    ports = [("x", T.FLOAT, ["n", 400])], [("z", T.INT64, [2, "k"])]
+    model = save([("NonZero", ["x"], ["z"], {})], *ports)
+    made = plan(model, {"x": ((1, 400), (1, 400), (1, 400))}, data_dependent=["z"])
+    p = pipe(backend=backend, model=str(made), max=1)
+    whole = device.most_bytes
+    device.most_bytes -= device.memory_bytes()[0]
+    with pytest.raises(BackendError, match="out of memory") as caught:
+        p({"data": np.ones(400, np.float32)})
+    assert "Lower `max`" in caught.value.hint
+    device.most_bytes = whole
+    assert p({"data": np.ones(400, np.float32)})["result"].shape == (2, 400)
+
+
+@BOTH
 def test_a_lost_device_takes_the_instance_out_of_service(device, plan, pipe, linear, backend):
     model, _ = linear
     made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})

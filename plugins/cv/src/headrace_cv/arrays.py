@@ -12,6 +12,9 @@ from headrace_cv.limits import MAX_NUMBERS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_DEVICES = {2: "cuda", 7: "vulkan", 8: "metal", 10: "rocm"}
+"""DLPack's kinds of devices whose memory numpy cannot read."""
+
 __all__ = ["array_of", "check_numbers", "describe", "numbers_of"]
 
 
@@ -80,4 +83,13 @@ def describe(data: Any, array: NDArray[Any] | None = None) -> str:
     """Say in words what ``data`` is, by dtype and shape when it is an array."""
     if array is not None:
         return f"{array.dtype} {list(array.shape)}"
-    return "None" if data is None else type(data).__name__
+    return "None" if data is None else f"{type(data).__name__}{_place_of(data)}"
+
+
+def _place_of(data: Any) -> str:
+    """Say on which device an array of another library is, if it is on one."""
+    try:
+        kind, index = map(int, data.__dlpack_device__())
+    except Exception:  # noqa: BLE001 - it is no array, or a foreign one, which may raise anything
+        return ""
+    return f" on {_DEVICES[kind]}:{index}" if kind in _DEVICES else ""

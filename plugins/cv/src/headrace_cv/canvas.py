@@ -99,7 +99,7 @@ def padding_of(image: NDArray[Any], value: float | Sequence[float]) -> list[floa
     values = [float(value)] * channels if isinstance(value, (int, float)) else list(value)
     if len(values) != channels:
         raise InputError(
-            "the value of the padding does not fit the image",
+            "the value of the padding (pad_value, fill_value) does not fit the image",
             key="data",
             expected=f"{len(values)} channel(s), one per value of the padding",
             got=f"{image.dtype} {list(image.shape)}",

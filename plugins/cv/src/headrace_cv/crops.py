@@ -99,7 +99,8 @@ def _check_size(height: int, width: int, max_pixels: int) -> None:
     got = f"{width} x {height} pixels"
     if max(height, width) > MAX_SIDE:
         expected = f"at most {max_pixels} pixels, no side above {MAX_SIDE}"
-        raise InputError("the crop is too large", expected=expected, got=got)
+        hint = "The option max_pixels sets the first of these limits."
+        raise InputError("the crop is too large", expected=expected, got=got, hint=hint)
     check_pixels(height, width, max_pixels, "the crop", got=got)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headrace.errors import SetupError
-from headrace_torch.memory import allocator_quiet, without_frames
+from headrace_torch.memory import allocator_quiet, unless_lost, without_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,7 +152,7 @@ class Graphs:
         """Give up graphs and buffers."""
         with allocator_quiet():
             for graph, _, _ in self._graphs.values():
-                with contextlib.suppress(RuntimeError):  # of a device that is lost
+                with unless_lost("giving up a CUDA graph"):
                     graph.reset()
             self._graphs.clear()
             self._inputs = ()

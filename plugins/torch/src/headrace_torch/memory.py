@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,11 @@ __all__ = [
     "give_back_memory",
     "is_lost",
     "is_out_of_memory",
+    "unless_lost",
     "without_frames",
 ]
+
+_log = logging.getLogger("headrace.torch")
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _LOST = (
@@ -83,6 +87,16 @@ def is_lost(error: BaseException) -> bool:
     """Tell whether an error of CUDA leaves a device that no later call can use."""
     text = str(error).lower()
     return isinstance(error, RuntimeError) and any(word in text for word in _LOST)
+
+
+@contextlib.contextmanager
+def unless_lost(what: str) -> Iterator[None]:
+    """Go on where a device that is lost cannot do something; log whatever else fails."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_lost(error):
+            _log.warning("%s failed: %s", what, " ".join(str(error).split())[:300])
 
 
 def without_frames(error: Exception) -> Exception:
@@ -146,7 +160,7 @@ def give_back_memory(device: torch.device, *, last: bool = False) -> None:
         torch.mps.empty_cache()
     if device.type != "cuda":
         return
-    with allocator_quiet(), contextlib.suppress(RuntimeError):  # of a device that is lost
+    with allocator_quiet(), unless_lost(f"giving memory back to {device}"):
         clear: Any = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
         if last and clear is not None:
             clear()

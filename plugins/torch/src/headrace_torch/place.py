@@ -23,6 +23,7 @@ from headrace_torch.memory import (
     give_back_memory,
     is_lost,
     is_out_of_memory,
+    unless_lost,
 )
 from headrace_torch.threads import limit_torch_threads
 
@@ -75,7 +76,7 @@ class OwnStream:
 
     def close(self) -> None:
         """Wait for the stream, and leave it to the next instance."""
-        with contextlib.suppress(RuntimeError):  # of a device that is lost
+        with unless_lost("waiting for a stream that is given up"):
             self.stream.synchronize()
         with OwnStream._lock:
             if (self._ordinal, self.handle) in OwnStream._used:

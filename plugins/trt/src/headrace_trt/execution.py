@@ -186,8 +186,12 @@ class Execution:
 
         Raises:
             BackendError: TensorRT refused it.
+            CudaError: There was no memory for an output whose size the data decide.
         """
         if not self.context.execute_async_v3(self._stream):
+            for allocator in self._allocators.values():
+                if allocator.error is not None:  # TensorRT itself only says that it got no memory
+                    raise allocator.error
             raise BackendError(f"{self._engine.label} could not be run: {recent_errors()}")
 
     def close(self) -> None:
