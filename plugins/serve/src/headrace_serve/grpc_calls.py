@@ -59,7 +59,7 @@ class Calls:
             request: Any = None
             try:
                 self._authenticate(context, right)
-                data = await self._received(requests)
+                data = await self._received(context)
                 line.received_bytes = len(data)
                 line.mark("receive")
                 request = parsed(read, data)
@@ -83,8 +83,11 @@ class Calls:
 
         return grpc.stream_unary_rpc_method_handler(respond)
 
-    async def _received(self, requests: AsyncIterator[bytes]) -> bytes:
+    async def _received(self, context: Any) -> bytes:
         """Give the one message of a call.
+
+        It is read from the context: the iterator is an asynchronous generator, and one that is left
+        before its end costs a task to close it.
 
         Raises:
             NotReceivedError: It has not arrived in time.
@@ -101,9 +104,7 @@ class Calls:
         seconds = self._service.limits.receive_timeout_s
         timer = asyncio.get_running_loop().call_later(seconds, end)
         try:
-            return await requests.__anext__()
-        except StopAsyncIteration:
-            raise InputError("the call has no message") from None
+            data = await context.read()
         except asyncio.CancelledError:
             if not late:
                 raise
@@ -112,6 +113,10 @@ class Calls:
             raise NotReceivedError(f"the request was not received within {seconds:g} s") from None
         finally:
             timer.cancel()
+        if data is grpc.aio.EOF:
+            raise InputError("the call has no message")
+        found: bytes = data
+        return found
 
     def _authenticate(self, context: Any, right: Right | None) -> None:
         keys = self._service.keys
