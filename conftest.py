@@ -25,7 +25,13 @@ SLOW = frozenset(
             "test_core_any_moment",
             "test_core_build_interrupts",
         ),
-        *("test_core_exit", "test_core_process", "test_cv_contract", "test_interpreter_exit"),
+        *(
+            "test_core_exit",
+            "test_core_process",
+            "test_core_process_model",
+            "test_cv_contract",
+            "test_interpreter_exit",
+        ),
         *("test_ort_package", "test_torch_light", "test_trt_arrays", "test_trt_build"),
         "test_trt_cache",
         # The conformance kit, for every backend.

@@ -6,12 +6,15 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 import headrace
 from headrace._registry.registry import registry
 from headrace._scheduling.node import Section
+
+sys.path.append(str(Path(__file__).parent))  # for what several modules of tests share
 
 FAILS_LATE_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""

@@ -8,9 +8,6 @@ service ends its batch, begins no other, and is given back once.
 
 from __future__ import annotations
 
-import heapq
-import itertools
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -22,6 +19,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from scheduling_by_hand import Hand, HandTimer, Owner, Still
 
 from headrace._backend import Backend, InitContext
 from headrace._build.batch_end import BatchEnd
@@ -44,56 +42,6 @@ from headrace.errors import (
 )
 from headrace.policies import BestFit, DispatchPolicy, Greedy
 from headrace_testing import FakeClock
-
-
-class HandAlarm:
-    def __init__(self, action):
-        self.action = action
-
-    def cancel(self):
-        self.action = None
-
-
-class HandTimer:
-    """Calls what is due when the test moves the clock."""
-
-    def __init__(self, clock):
-        self.clock = clock
-        self.order = itertools.count()
-        self.heap = []
-
-    def call_at(self, at, action):
-        alarm = HandAlarm(action)
-        heapq.heappush(self.heap, (at, next(self.order), alarm))
-        return alarm
-
-    def run_due(self):
-        while self.heap and self.heap[0][0] <= self.clock():
-            _, _, alarm = heapq.heappop(self.heap)
-            action, alarm.action = alarm.action, None
-            if action is not None:
-                action()
-
-
-class Hand:
-    """A thread that does nothing until the test lets it."""
-
-    def __init__(self):
-        self.jobs = []
-        self.alive = True
-
-    def post(self, run, lost):
-        if not self.alive:
-            return False
-        self.jobs.append((run, lost))
-        return True
-
-
-class Still(Instance):
-    """Takes every batch to have lasted the same, however long this machine took."""
-
-    def timed(self, duration_s):
-        super().timed(50e-6)
 
 
 class Told(Backend):
@@ -148,15 +96,6 @@ def told():
     backend._lost = Presence()
     backend._start(None, InitContext(at_batch_end=end.registering(backend)))
     return end.around(backend)
-
-
-class Owner:
-    def __init__(self):
-        self.told = 0
-
-    def finished(self, entry):
-        entry.give_back()
-        self.told += 1
 
 
 RANGES = st.integers(1, 3).map(lambda count: [(1, 8)] * count) | st.lists(

@@ -48,10 +48,23 @@ class Exchange:
     ) -> list[Exception | None] | None:
         """Send a batch, wait for the answers, and do what they say to the requests.
 
+        A request that its owner has taken back meanwhile is left out.
+
         Raises:
             EOFError: The process has died.
             TimeoutError: It is to be killed, since it still runs after the last deadline.
         """
+        here = [taken_back(entries.get(id(one))) for one in batch] if entries else [True]
+        if all(here):
+            return self._run(child, batch, entries)
+        left = [one for one, is_here in zip(batch, here, strict=True) if is_here]
+        found = self._run(child, left, entries) if left else None
+        outcomes = iter(found or [None] * len(left))
+        return [next(outcomes) if is_here else None for is_here in here]
+
+    def _run(
+        self, child: Child, batch: list[Request], entries: Entries
+    ) -> list[Exception | None] | None:
         keys = self._keys
         errors: list[Exception | None] = [None] * len(batch)
         answers: Iterable[Answer] | None = None
@@ -80,10 +93,8 @@ class Exchange:
         """Send a batch and wait for what has become of it; None when it could not be read there."""
         channel = child.channel
         channel.send(content, awaits=True)
-        for request in batch if entries else ():
-            entry = entries.get(id(request))
-            if entry is not None and entry.lent is None:
-                entry.lent = [None]  # its owner may go away with it from now on: there is a copy
+        if entries:  # their owners may go away with them from now on: there are copies
+            lend(entry for one in batch if (entry := entries.get(id(one))) is not None)
         try:
             kind, heard, answers = channel.receive(self._patience_s(entries))
         except UnreadableError:
@@ -120,6 +131,13 @@ class Exchange:
                 failure.__cause__ = error
                 return None
         return good
+
+
+def lend(entries: Iterable[Entry]) -> None:
+    """Let the owners of requests go away with them, until they are taken back."""
+    for entry in entries:
+        if entry.lent is None:
+            entry.lent = [None]
 
 
 def taken_back(entry: Entry | None) -> bool:

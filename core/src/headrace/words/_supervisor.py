@@ -304,16 +304,9 @@ class Supervisor:
         def built(about: Any) -> None:
             if isinstance(about, Exception):
                 failure.append(about)
-                return
-            child.about = about
-            with self._changed:
-                again, self._built = self._built, True
-                self._starting, self._child = None, child
-                self._changed.notify_all()
-            if again:
-                self._presence.away.discard(self)
-                self._presence.changed()
-                self._told()
+            else:
+                child.about = about
+                self._began(child)
 
         with self._changed:
             self._starting = child
@@ -322,10 +315,25 @@ class Supervisor:
         with contextlib.suppress(EOFError):
             child.channel.send(self._first)
         child.status = child.wait(built)
+        died = SetupError(f"the process ended {how_ended(child.status)}")
+        return self._left(child, failure[0] if failure else died)
+
+    def _began(self, child: Child) -> None:
+        """Take note that X is built in a process."""
+        with self._changed:
+            again, self._built = self._built, True
+            self._starting, self._child = None, child
+            self._changed.notify_all()
+        if again:
+            self._presence.away.discard(self)
+            self._presence.changed()
+            self._told()
+
+    def _left(self, child: Child, why: Exception) -> float | None:
+        """Take note of the end of a process; give the pause until the next, None for no next."""
         with self._changed:
             self._starting = self._child = None
-        died = SetupError(f"the process ended {how_ended(child.status)}")
-        pause_s = self._ended(failure[0] if failure else died)
+        pause_s = self._ended(why)
         child.channel.shutdown()  # for whoever reads, where another process keeps the other end open
         child.end()
         with self._changed:

@@ -15,7 +15,7 @@ from headrace._options import Options as _Options
 from headrace._plan.word import keys_named
 from headrace._presence import Presence
 from headrace.errors import InstanceLostError
-from headrace.words._exchange import Exchange, taken_back
+from headrace.words._exchange import Exchange, lend
 from headrace.words._siblings import Siblings
 from headrace.words._supervisor import Restarts, Supervisor, how_ended
 
@@ -143,25 +143,24 @@ class Process(Word):
             InstanceLostError: The process has died.
         """
         entries = self._entries()
+        if self.min == 1:  # one that has gone away while a process is started again may be left out
+            lend(entries.values())
         try:
             with self.exchanging:
                 return self.run(batch, entries)
-        except InstanceLostError as error:
+        except InstanceLostError:
             if not self.rerun or self.min > 1:
                 raise
-            lost = error
+            lend(entries.values())
         finally:
             self._siblings.look()
-        outcomes: list[Exception | None] = []
-        for request in batch:
-            if taken_back(entries.get(id(request))):
-                outcomes.append(self._once_more(request, entries))
-            else:
-                outcomes.append(lost)
-        return outcomes
+        return [self._once_more(request, entries) for request in batch]
 
     def _once_more(self, request: Request, entries: Entries) -> Exception | None:
         """Run one item alone, elsewhere; give its outcome."""
+        entry = entries.get(id(request))
+        if entry is not None and entry.lent == []:
+            return None  # its owner has gone away with it
         one = self._siblings.borrow(self)
         ends, kill = self._ends(), one.supervisor.kill
         ends.append(kill)

@@ -1,0 +1,521 @@
+"""A model of schedulers over processes, driven by hand: the transport is a fake, no process is started.
+
+Whatever a process does with a batch, in any order with what callers do: it answers, answers late, answers
+after its requests were given up, hangs, dies of an item or of anything else, also while nothing runs. Every
+request has exactly one outcome, none is run more often than it may be, the dict of one that was given up
+is left alone, counts add up, and no process is started more often than ``restart_limit`` says.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import types
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+from scheduling_by_hand import Hand, HandTimer, Owner, Still
+
+from headrace._backend import Backend, InitContext
+from headrace._presence import Presence
+from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
+from headrace._scheduling.instance import Limits
+from headrace._scheduling.scheduler import Scheduler
+from headrace._scheduling.threads import Runner
+from headrace._worker import _run
+from headrace.errors import BackendError, ClosedError, HeadraceError, InstanceLostError
+from headrace.policies import BestFit, Greedy
+from headrace.words import _exchange, _supervisor
+from headrace.words._siblings import Siblings
+from headrace.words._supervisor import Restarts, Supervisor
+from headrace.words.process import Process
+from headrace_testing import FakeClock
+
+ABOUT = {"min": 1, "max": 4, "needs": ("data",), "reads": ("data",), "keys": ("data",)}
+
+
+class Far(Backend):
+    """What stands inside: it writes what came, and fails what is bad."""
+
+    max = None
+
+    def forward(self, batch):
+        outcomes = []
+        for request in batch:
+            kind, _ = request["data"]
+            outcomes.append(ValueError("bad") if kind == "bad" else None)
+            if kind != "bad":
+                request["result"] = request["data"]
+        return outcomes
+
+
+class HandChannel:
+    """The way to a process that does what the model's script says."""
+
+    def __init__(self, model, child):
+        self.model, self.child = model, child
+        self.awaits = False
+
+    def send(self, content, *, awaits=False):
+        if self.child.dead:
+            raise EOFError
+        self.kind, self.batch = pickle.loads(content[0], buffers=content[1])
+        self.awaits = awaits
+
+    def receive(self, timeout_s=None):
+        model, numbers = self.model, [request["data"][1] for request in self.batch]
+        for number in numbers:
+            model.runs[number] = model.runs.get(number, 0) + 1
+        done = {model.numbers[entry] for entry in model.made if entry.state == DONE}
+        model.over |= done.intersection(numbers)
+        if any(request["data"][0] == "poison" for request in self.batch):
+            self.die(numbers)
+        script, model.script = model.script, []
+        for move, how in script:
+            if move == "late":
+                if timeout_s is not None and how >= timeout_s:
+                    self.overdue(timeout_s, numbers)
+                model.let_pass(how)
+            elif move == "hang":
+                if timeout_s is None:
+                    self.die(numbers)  # somebody kills it by hand
+                self.overdue(timeout_s, numbers)
+            elif move == "die":
+                self.die(numbers)
+            elif move == "meanwhile":
+                how(model)
+            if self.child.dead:  # somebody else has ended it
+                model.died(numbers)
+                raise EOFError
+        self.awaits = False
+        return "answers", 0, _run(model.far, self.batch)
+
+    def overdue(self, timeout_s, numbers):
+        self.model.let_pass(timeout_s)
+        self.model.died(numbers)
+        raise TimeoutError
+
+    def die(self, numbers):
+        self.model.died(numbers)
+        self.child.kill()
+        raise EOFError
+
+    def shutdown(self):
+        """The end of the other process is told by hand."""
+
+
+class HandChild:
+    """A process that is none."""
+
+    count = 0
+
+    def __init__(self, model, supervisor):
+        HandChild.count += 1
+        self.supervisor = supervisor
+        self.about = {**ABOUT, "process": HandChild.count, "tree": {}}
+        self.channel = HandChannel(model, self)
+        self.ended = threading.Event()
+        self.status, self.dead = None, False
+
+    def kill(self):
+        if not self.dead:
+            self.dead, self.status = True, -9
+            self.supervisor.see_end(self)
+
+    def wait_heard(self, count):
+        assert count == 0
+
+    def end(self):
+        self.ended.set()
+
+    def close(self):
+        assert self.dead
+
+
+class HandSupervisor(Supervisor):
+    """The real one, whose thread is the model's clock.
+
+    Attributes:
+        starts: When a process was started again.
+    """
+
+    def __init__(self, model, limit, presence, changed):
+        super().__init__("model", (b"", []), Restarts(limit), presence, changed)
+        self.model, self.starts = model, []
+        self._began(HandChild(model, self))
+
+    def see_end(self, child):
+        pause_s = self._left(child, RuntimeError("told to"))
+        if pause_s is not None:
+            self.model.timer.call_at(self.model.clock() + pause_s, self.start_again)
+
+    def start_again(self):
+        if not self.over:
+            self.starts.append(self.model.clock())
+            self._began(HandChild(self.model, self))
+
+    def child(self):
+        while not self.lives and not self.over:
+            self.model.let_pass(0.05)  # who waits for it lets time pass
+        return super().child()
+
+
+class HandCondition:
+    """Who waits for it lets time pass."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        """Leave."""
+
+    def wait(self):
+        self.model.let_pass(0.05)
+
+    def notify_all(self):
+        """Who waits looks again anyway."""
+
+
+def process_of(model, index, limit, rerun, kill_after_ms, siblings):
+    """Give a `Process` as ``init`` leaves it, over the fake transport."""
+    process = Process()
+    process._name, process._node, process._index = "Process", "model", index
+    process._lost, process._whole, process._state = Presence(), True, "ready"
+    process.exchanging, process._siblings = threading.Lock(), siblings
+    process.supervisor = HandSupervisor(model, limit, process._lost, siblings.look)
+    process._child = process.supervisor.child()
+    process._lost.ends.append(process.supervisor.kill)
+    options = Process.Options(kill_after_ms=kill_after_ms)
+    process._take({**ABOUT, "rerun": rerun}, options)
+    process._note_range()
+    siblings.members.append(process)
+    return process
+
+
+KINDS = st.sampled_from(["good"] * 6 + ["bad", "poison"])
+MOVES = st.lists(
+    st.sampled_from(
+        [
+            *[("late", seconds) for seconds in (0.001, 0.02, 0.04, 0.2)],
+            ("hang", None),
+            ("die", None),
+            ("meanwhile", lambda model: model.submit("good", None)),
+            ("meanwhile", lambda model: model.submit("poison", 0.01)),
+            ("meanwhile", lambda model: model.abandon_one()),
+            ("meanwhile", lambda model: model.give_up()),
+        ]
+    ),
+    max_size=3,
+)
+
+
+class Model(RuleBasedStateMachine):
+    """A scheduler over processes that runners and callers exchange batches with.
+
+    Attributes:
+        made: Every entry that was submitted; its number is its place.
+        runs: How often each number was sent to a process that began with it.
+        killed, killed_alone: The numbers in whose batch a process has died, and in a batch of one.
+        over: The numbers that had their outcome already when they were sent.
+        called: What has become of requests that their caller ran.
+        script: What the next exchange does.
+    """
+
+    entries = Bundle("entries")
+
+    def __init__(self):
+        super().__init__()
+        self.made, self.owners, self.hands = [], {}, []
+        self.runs, self.killed, self.killed_alone = {}, set(), set()
+        self.called = {"ok": 0, "failed": 0}
+        self.number, self.script, self.closed = 0, [], False
+        self.numbers, self.over = {}, set()
+
+    @initialize(
+        count=st.integers(1, 3),
+        limit=st.sampled_from([0, 1, 3]),
+        rerun=st.booleans(),
+        kill_after_ms=st.sampled_from([None, 0.0, 20.0]),
+        timeout_ms=st.sampled_from([None, None, 50.0]),
+    )
+    def start(self, count, limit, rerun, kill_after_ms, timeout_ms):
+        self.clock = FakeClock(100.0)
+        self.timer = HandTimer(self.clock)
+        self.limit, self.rerun, self.far = limit, rerun, Far()
+        self.far._start(None, InitContext())
+        for module in (_exchange, _supervisor):
+            module.time = types.SimpleNamespace(monotonic=self.clock)
+        siblings = Siblings()
+        siblings._changed = HandCondition(self)
+        self.processes = [
+            process_of(self, index, limit, rerun, kill_after_ms, siblings) for index in range(count)
+        ]
+        self.hands = [Hand() for _ in self.processes]
+        instances = [Still(p._index, p, least=1, most=4) for p in self.processes]
+        self.scheduler = Scheduler(
+            "model",
+            instances,
+            Greedy(Greedy.Options()),
+            BestFit(),
+            Limits(queue_size=1000, timeout_ms=timeout_ms),
+            clock=self.clock,
+            timer=self.timer,
+        )
+        self.scheduler._workers.give = self._give
+
+    def _give(self, work):
+        runner = Runner()
+        runner.ident = -1
+        work.instance.holder, work.instance.ident = runner, runner.ident
+        run = lambda: self.scheduler._driver.drive(runner, work)  # noqa: E731
+        self.hands[work.instance.index].post(run, None)
+
+    def let_pass(self, seconds):
+        """Let time pass; what is due meanwhile happens when it is due."""
+        until = self.clock() + seconds
+        while self.timer.heap and self.timer.heap[0][0] <= until:
+            self.clock.advance(max(self.timer.heap[0][0] - self.clock(), 0.0) + 1e-9)
+            self.timer.run_due()
+        self.clock.advance(max(until - self.clock(), 0.0))
+
+    def died(self, numbers):
+        self.killed.update(numbers)
+        if len(numbers) == 1:
+            self.killed_alone.update(numbers)
+
+    # What callers do.
+
+    @rule(target=entries, kind=KINDS, after=st.sampled_from([None, None, 0.005, 0.03]))
+    def submit(self, kind, after):
+        deadline = None if after is None else self.clock() + after
+        entry = Entry({"data": (kind, self._next())}, Owner(), deadline=deadline)
+        self.owners[entry] = entry.owner
+        self.numbers[entry] = self.number - 1
+        self.made.append(entry)
+        self.scheduler.submit(entry)
+        return entry
+
+    def _next(self):
+        self.number += 1
+        return self.number - 1
+
+    @rule(kinds=st.lists(KINDS, min_size=2, max_size=6))
+    def submit_many(self, kinds):
+        for kind in kinds:
+            self.submit(kind, None)
+
+    @precondition(lambda self: self._may_call())
+    @rule(kind=KINDS, script=MOVES)
+    def call(self, kind, script):
+        """A caller that finds an instance free exchanges its own request."""
+        data = kind, self._next()
+        request = {"data": data}
+        self.script = script
+        before = len(self.killed_alone)
+        try:
+            self.scheduler.call(request)
+        except HeadraceError:
+            assert kind != "good" or len(self.killed_alone) > before or self.closed
+            assert request == {"data": data}
+            self.called["failed"] += 1
+        else:
+            assert request == {"data": data, "result": data}
+            self.called["ok"] += 1
+        self.script = []
+        if self.rerun:
+            assert self.runs.get(data[1], 0) <= 2
+
+    def _may_call(self):
+        (swift,), (other,) = self.scheduler._node.idle_lists
+        return bool(swift or other or self.scheduler._node.free) and self.scheduler._unqueued_max
+
+    @rule(entry=entries)
+    def cancel(self, entry):
+        if self.scheduler.cancel(entry):
+            self.owners[entry].told += 1  # who cancels knows
+            entry.error = "cancelled"
+
+    @rule(entry=entries)
+    def abandon(self, entry):
+        self._abandon(entry)
+
+    def abandon_one(self):
+        """Give up the oldest request that runs; since there is a copy, its dict is free at once."""
+        for entry in self.made:
+            if entry.state == RUNNING and entry.lent is not None:
+                assert self._abandon(entry) is False
+                break
+
+    def _abandon(self, entry):
+        runs = entry.state == RUNNING
+        found = self.scheduler.abandon(entry)
+        if runs:
+            self.owners[entry].told += 1
+            entry.error = "cancelled"
+        return found
+
+    # What processes do.
+
+    def _busy(self):
+        return [hand for hand in self.hands if hand.jobs]
+
+    @precondition(lambda self: self._busy())
+    @rule(index=st.integers(0, 5), script=MOVES)
+    def exchange(self, index, script):
+        busy = self._busy()
+        self.script = script
+        run, _ = busy[index % len(busy)].jobs.pop(0)
+        run()
+        self.script = []
+
+    @rule(index=st.integers(0, 5))
+    def die_at_rest(self, index):
+        """A process dies while nothing runs there, or a batch that was cut has not begun."""
+        child = self.processes[index % len(self.processes)].supervisor._child
+        if child is not None:
+            child.kill()
+
+    @rule(seconds=st.sampled_from([0.001, 0.01, 0.05, 0.3, 30.0, 61.0]))
+    def pass_time(self, seconds):
+        self.let_pass(seconds)
+
+    # What those who run the pipeline do.
+
+    @precondition(lambda self: len(self.made) > 12)
+    @rule(drain=st.booleans())
+    def close(self, drain):
+        self.closed = True
+        self.scheduler.refuse(ClosedError(), drain=drain)
+
+    @precondition(lambda self: self.closed)
+    @rule()
+    def fail_what_is_open(self):
+        self.give_up()
+
+    def give_up(self):
+        """Close at once; who runs is left behind, and what he waits for is killed."""
+        self.closed = True
+        self.scheduler.refuse(ClosedError(), drain=False)
+        self.scheduler.fail_open(ClosedError("late"), lambda instance: None)
+        assert all(entry.state == DONE for entry in self.made)
+
+    # What holds at any time.
+
+    def _count(self, state):
+        return sum(1 for entry in self.made if entry.state == state)
+
+    @invariant()
+    def one_outcome(self):
+        for entry in self.made:
+            assert self.owners[entry].told == (1 if entry.state == DONE else 0)
+            assert entry.owner is (NOBODY if entry.state == DONE else self.owners[entry])
+
+    @invariant()
+    def a_request_that_has_its_outcome_is_left_alone(self):
+        for entry in self.made:
+            if entry.state == DONE:
+                data = entry.request["data"]
+                assert data[1] == self.numbers[entry]
+                given = {"data": data, "result": data} if entry.error is None else {"data": data}
+                if entry.error != "cancelled" and not getattr(entry.error, "abandoned", False):
+                    assert entry.request == given
+                if self.numbers[entry] in self.runs.keys() - self.over:
+                    # It had no outcome when it was sent: there is a copy, whatever comes of it.
+                    assert not getattr(entry.error, "abandoned", False)
+                if data[0] == "bad" and isinstance(entry.error, BackendError):
+                    assert isinstance(entry.error.__cause__, ValueError) or isinstance(
+                        entry.error, InstanceLostError
+                    )
+
+    @invariant()
+    def nothing_is_run_more_often_than_it_may_be(self):
+        assert all(count <= (2 if self.rerun else 1) for count in self.runs.values())
+
+    @invariant()
+    def only_the_culprit_fails(self):
+        if not hasattr(self, "scheduler"):
+            return
+        culprits = self.killed_alone if self.rerun else self.killed
+        for entry in self.made:
+            if isinstance(entry.error, InstanceLostError):
+                assert self.numbers[entry] in culprits or any(
+                    one.supervisor.over for one in self.processes
+                )
+
+    @invariant()
+    def no_process_is_started_more_often_than_it_may_be(self):
+        for process in getattr(self, "processes", ()):
+            starts = process.supervisor.starts
+            for first in starts:
+                assert sum(1 for at in starts if first <= at < first + 59.9) <= self.limit
+
+    @invariant()
+    def counts_add_up(self):
+        if not hasattr(self, "scheduler"):
+            return
+        counts = self.scheduler.statistics()
+        done = [entry for entry in self.made if entry.state == DONE]
+        called = self.called["ok"] + self.called["failed"]
+        assert counts["submitted"] == len(self.made) + called
+        assert counts["waiting"] == self._count(QUEUED) + self._count(OUTSIDE)
+        assert counts["ok"] == self.called["ok"] + sum(1 for e in done if e.error is None)
+        failed = self.called["failed"] + sum(1 for e in done if e.error is not None)
+        assert sum(counts["failed"].values()) == failed
+        for instance, process in zip(counts["instances"], self.processes, strict=True):
+            assert instance["alive"] or process.supervisor.over
+
+    @invariant()
+    def who_is_free_and_there_leaves_nobody_waiting(self):
+        if not hasattr(self, "scheduler"):
+            return
+        there = [
+            one
+            for one in self.scheduler.instances
+            if one.holder is None and one.living and not one.lost.away
+        ]
+        assert not there or not self._count(QUEUED)
+
+    @invariant()
+    def nobody_waits_once_all_are_lost(self):
+        if not hasattr(self, "scheduler"):
+            return
+        # What was cut before the loss and has not begun finds it out.
+        if all(i.lost.is_set() and i.holder is None for i in self.scheduler.instances):
+            assert not self._count(QUEUED)
+
+    def teardown(self):
+        if not hasattr(self, "scheduler"):
+            return
+        try:
+            self.scheduler.refuse(ClosedError(), drain=True)
+            for _ in range(1000):
+                if not self._busy() and all(entry.state == DONE for entry in self.made):
+                    break
+                for hand in self._busy():
+                    hand.jobs.pop(0)[0]()
+                self.let_pass(0.05)
+            assert all(entry.state == DONE for entry in self.made)
+            assert all(not process.exchanging.locked() for process in self.processes)
+            self.one_outcome()
+            self.counts_add_up()
+        finally:
+            import time
+
+            _exchange.time = _supervisor.time = time
+
+
+Model.TestCase.settings = settings(
+    max_examples=80, stateful_step_count=30, deadline=None, report_multiple_bugs=False
+)
+TestModel = Model.TestCase
