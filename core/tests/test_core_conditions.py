@@ -661,6 +661,24 @@ def test_greedy_counts_the_wait_of_the_oldest_of_all_priorities():
     assert greedy.cut(queue, Inst(), 1.25) == Cut(2)
 
 
+def test_a_queue_keeps_nothing_of_priorities_that_are_gone():
+    from headrace._scheduling.queue import RequestQueue
+
+    waiting = RequestQueue(lambda entry, error: None, deque())
+    first = Entry({"data": 0}, priority=-1)
+    waiting.push(first)
+    for number in range(1, 2000):
+        entry = Entry({"data": number}, priority=number)
+        entry.arrival = float(number)
+        waiting.push(entry)
+        assert waiting.head(1) == [entry]
+        waiting.remove([entry])
+    assert waiting.oldest() == 0.0
+    assert list(waiting) == [first]
+    assert len(waiting._firsts) < 100
+    assert len(waiting._first) < 100
+
+
 def test_the_line_knows_its_oldest_through_all_that_happens(gate):
     from headrace._scheduling.queue import RequestQueue
 

@@ -58,14 +58,13 @@ def enter(
             node.settle(entry, own_error(error))
             continue
         # Bounds hold where a request enters the pipeline, not between its nodes.
-        if not (node.outside or node.full) or (entry.waits is not None and entry.waits.entered):
-            node.queue.push(entry)
-            continue
-        node.dispatch(None)
-        if node.outside or node.full:
-            _enter_full(node, entry)
-        else:
-            node.queue.push(entry)
+        bounded = entry.waits is None or not entry.waits.entered
+        if bounded and (node.outside or node.full):
+            node.dispatch(None)
+            if node.outside or node.full:
+                _enter_full(node, entry)
+                continue
+        node.queue.push(entry)
 
 
 def held_here(node: Node, ident: int | None = None) -> bool:
