@@ -117,6 +117,29 @@ def test_serve_identity_measures_both_protocols_beside_the_floor(tmp_path):
         assert all(load["rps"] > 0 for loads in cell["loads"].values() for load in loads)
 
 
+def test_serve_peers_measures_both_loops_without_any_peer(tmp_path):
+    for name in ("headrace_serve", "onnx", "psutil"):
+        pytest.importorskip(name)
+    _, figures = run("benchmarks.serve.peers", tmp_path, "--clients", "2", "--peer")
+    assert set(figures["cells"]["2"]["loads"]) == {"bare", "headrace_serve"}
+    over = figures["over"]
+    assert over["sent"] > 0
+    assert over["failed"] == 0
+
+
+def test_serve_idle_counts_memory_and_processor_time(tmp_path):
+    pytest.importorskip("headrace_serve")
+    _, figures = run("benchmarks.serve.idle", tmp_path)
+    assert {"bytes", "cpu_seconds"} < set(figures)
+
+
+def test_serve_mutated_answers_every_body(tmp_path):
+    pytest.importorskip("headrace_serve")
+    _, figures = run("benchmarks.serve.mutated", tmp_path)
+    for protocol in ("rest", "grpc"):
+        assert sum(figures[protocol]["statuses"].values()) == 2000
+
+
 def test_waiting_has_the_requests_waiting_that_it_names(tmp_path):
     _, figures = run("benchmarks.scheduling.waiting", tmp_path)
     queued = {state["state"]: state["queued"] for state in figures["still"]}

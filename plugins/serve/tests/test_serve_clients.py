@@ -222,14 +222,23 @@ class TestCurl:
         )  # fmt: skip
         assert said.decode().splitlines() == ["200 1", "400 0", "200 0"]
 
-    def test_head_and_options_and_wrong_methods(self, server):
-        codes = [
-            self.curl("-X", method, "-o", "/dev/null", "-w", "%{http_code}", f"{server.url}{path}")
-            for method, path in (("GET", "/v2"), ("DELETE", "/v2"), ("GET", "/nothing"))
-        ]
-        assert codes[0] == b"200"
-        assert codes[1] in (b"404", b"405")
-        assert codes[2] == b"404"
+    @pytest.mark.parametrize(
+        ("method", "path", "status"),
+        [
+            ("GET", "/v2", 200),
+            ("DELETE", "/v2", 405),
+            ("TRACE", "/v2/models/stats", 405),
+            ("GET", "/v2/models/same_int32/infer", 405),
+            ("GET", "/nothing", 404),
+            ("DELETE", "/nothing", 404),
+        ],
+    )
+    def test_methods(self, server, method, path, status):
+        said = self.curl(
+            "-X", method, "-o", "/dev/null", "-w", "%{http_code} %header{allow}", server.url + path
+        ).decode()
+        assert int(said[:3]) == status
+        assert ("GET" in said or "POST" in said) == (status == 405)
 
 
 class TestWhatPerfAnalyzerAsks:

@@ -274,7 +274,11 @@ async def _unsupported(exchange: Exchange) -> Reply:
 
 async def _nothing(exchange: Exchange) -> Reply:
     method, path = exchange.scope["method"], exchange.scope["path"]
-    return Reply.json(
-        {"error": f"there is no route {method} {path}", "code": "route", "node": None, "id": ""},
-        404,
-    )
+    others = exchange.scope["app"].routes[:-1]
+    allowed = {one for route in others if route.path_regex.match(path) for one in route.methods}
+    told = {"error": f"there is no route {method} {path}", "code": "route", "node": None, "id": ""}
+    if not allowed:
+        return Reply.json(told, 404)
+    reply = Reply.json({**told, "error": f"{path} takes {', '.join(sorted(allowed))}"}, 405)
+    reply.headers["allow"] = ", ".join(sorted(allowed))
+    return reply
