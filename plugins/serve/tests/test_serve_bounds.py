@@ -6,7 +6,9 @@ import socket
 import threading
 
 import httpx
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
 
 import headrace
 from headrace.errors import ConfigError
@@ -182,3 +184,31 @@ def test_who_goes_away_is_noticed_with_origins_named_too(serving, gate):
     gate.open.set()
     assert answer_of(first)[0] == 200
     first.close()
+
+
+def test_a_model_may_have_smaller_limits_than_the_server(serving, gate):
+    headrace.register("ServeText", lambda data: data.decode(), replace=True)
+    text = {"backend": "ServeText"}
+    models = {
+        "m": {"config": text, "max_body_bytes": 200, "max_items": 2},
+        "late": {"config": {"backend": "ServeGate"}, "max_timeout_ms": 20.0},
+        "large": {"config": text, "max_body_bytes": 1 << 40},
+    }
+    server = serving(models, grpc_port=0, limits=Limits(max_body_bytes=1000))
+    assert httpx.post(f"{server.url}/run/m", content=b"x" * 200).status_code == 200
+    assert httpx.post(f"{server.url}/run/m", content=b"x" * 201).status_code == 413
+    assert httpx.post(f"{server.url}/run/large", content=b"x" * 1000).status_code == 200
+    assert httpx.post(f"{server.url}/run/large", content=b"x" * 1001).status_code == 413
+    assert httpx.post(f"{server.url}/run/late", content=b"x").status_code == 504
+    tensor = {"name": "data", "shape": [3], "datatype": "BYTES", "data": ["a"] * 3}
+    answer = httpx.post(f"{server.url}/v2/models/m/infer", json={"inputs": [tensor]})
+    assert (answer.status_code, "more than the 2" in answer.json()["error"]) == (400, True)
+    with triton.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        given = triton.InferInput("data", [1], "BYTES")
+        given.set_data_from_numpy(np.array([b"x" * 200], object))
+        assert client.infer("large", [given]) is not None
+        with pytest.raises(triton.InferenceServerException, match="the limit is 200"):
+            client.infer("m", [given])
+    for wrong in ({"max_items": 0}, {"max_body_bytes": "5"}, {"max_body": 5}):
+        with pytest.raises(ConfigError):
+            Server({"m": {"config": text, **wrong}})

@@ -69,6 +69,17 @@ class ModelEntry(_Entry):
     version: str = pydantic.Field(default="1", pattern="^[0-9]+$")
     inputs: dict[str, InputEntry] | None = None
     outputs: dict[str, OutputEntry] | None = None
+    max_body_bytes: int | None = pydantic.Field(default=None, gt=0)
+    """As those of `headrace_serve.Limits`, for this model; the smaller of both counts."""
+    max_items: int | None = pydantic.Field(default=None, gt=0)
+    max_timeout_ms: float | None = pydantic.Field(default=None, gt=0)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that it has of its own."""
+        names = ("max_body_bytes", "max_items", "max_timeout_ms")
+        found = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], ModelEntry]:

@@ -150,7 +150,10 @@ class Exchange:
             InputError: It is not compressed as its header says.
             DisconnectedError: The client went away.
         """
-        limit = self.service.limits.max_body_bytes
+        limits = self.service.limits
+        if self.model is not None:
+            limits = limits.narrowed(self.model.limits)
+        limit = limits.max_body_bytes
         told = self.headers.get("content-length", "0")
         length = int(told) if told.isdecimal() else 0
         if length > limit:

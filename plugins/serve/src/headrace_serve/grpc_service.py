@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from headrace_serve.access_log import AccessLine
-from headrace_serve.errors import UnsupportedError
+from headrace_serve.errors import BodyTooLargeError, UnsupportedError
 from headrace_serve.grpc_calls import Calls, parsed, traceparent_of
 from headrace_serve.grpc_described import describing_methods
 from headrace_serve.grpc_extensions import extension_methods
@@ -94,6 +94,9 @@ class _Front:
     async def _infer(self, received: Received, timeout_s: float | None, traceparent: str) -> bytes:
         service = self._service
         model = service.find(received.model_name, received.message.model_version)
+        most = service.limits.narrowed(model.limits).max_body_bytes
+        if received.size > most:
+            raise BodyTooLargeError(f"the message has {received.size} bytes, the limit is {most}")
         held = service.hold(0, received.size)
         admitted = False
 

@@ -48,6 +48,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     _header_bytes = 0
     _body_bytes = 0
     _in_body = False
+    _was_in_body = False
     _refused = False
     _ignores = False
     _answered: RequestResponseCycle | None = None
@@ -114,7 +115,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         extended: Any = self.scope
         extended[CONNECTION] = self
         self._header_bytes = 0
-        self._in_body = False
+        self._in_body = self._was_in_body = False
         self._stop_receiving()
         self._start_receiving()
 
@@ -197,7 +198,8 @@ class _LimitedProtocol(HttpToolsProtocol):
             return
         left_s = self._ends - self.loop.time()
         least = self._limits.min_rate_bytes_s * self._limits.rate_window_s
-        slow = self._in_body and self._body_bytes < least
+        slow = self._was_in_body and self._body_bytes < least
+        self._was_in_body = self._in_body
         if left_s > 0.001 and not slow:
             self._look_later(left_s)
             return

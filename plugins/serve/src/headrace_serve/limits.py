@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["Limits"]
 
@@ -43,6 +47,14 @@ class Limits:
     max_regions: int = 256
     max_items: int = 4096
     max_timeout_ms: float | None = None
+
+    def narrowed(self, own: Mapping[str, float]) -> Limits:
+        """Give the same with the smaller of each limit and that of one model."""
+        if not own:
+            return self
+        now = {name: getattr(self, name) for name in own}
+        least = {name: v if now[name] is None else min(v, now[name]) for name, v in own.items()}
+        return replace(self, **least)  # type: ignore[arg-type]  # each keeps its own kind
 
     def __post_init__(self) -> None:
         for field in fields(self):

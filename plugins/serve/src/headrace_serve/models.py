@@ -32,6 +32,7 @@ class Model:
         unloaded: Whether it takes no requests, since a request has unloaded it.
         loading: Whether another pipeline is being built in its place.
         reason: Why it is unloaded, where it is.
+        limits: Limits of its own by name; the smaller of these and the server's counts.
         queue_size: How many requests may wait; None: newcomers shed others, so none is refused early.
         inside: Requests that this server has admitted and not answered.
         receiving: Those of them whose bodies are being received.
@@ -55,6 +56,7 @@ class Model:
         except BaseException:
             self.close(timeout=2.0)
             raise
+        self.limits = entry.limits
         self.counts = counts or Counts()
 
     def waiting(self) -> int:

@@ -200,7 +200,7 @@ class Service:
             answer = await infer(
                 model,
                 asked,
-                limits=self.limits,
+                limits=self.limits.narrowed(model.limits),
                 priority_default=self.priority_default,
                 debug_errors=self.debug_errors,
             )
