@@ -128,7 +128,7 @@ def test_external_data(rtx, save):
         ({"plugins": ("nowhere.so",)}, "is not there"),
         ({"plugins": ("no_such_module:Thing",)}, "cannot be imported"),
         ({"plugins": ("string:Template",)}, "add_plugin_v3, which tensorrt_rtx"),
-        ({"profiles": None}, "axis 2, 3"),
+        ({"profiles": None}, r"axis 2 \('h'\), 3 \('w'\)"),
     ],
 )
 def test_what_the_library_does_not_have_is_refused(rtx, small_net, settings, text):
