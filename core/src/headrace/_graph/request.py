@@ -23,7 +23,7 @@ from headrace._scheduling.scheduler import cancel_all
 from headrace.errors import HeadraceError, OverloadedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace._graph.entries import Elements
     from headrace._graph.graph import Graph
@@ -309,8 +309,10 @@ class GraphRequest:
                 self._give_back()
                 self._forget()
                 self._owner = NOBODY
+        for node in nodes or ():
+            node.notify()
         if nodes is not None:
-            self._let_on(nodes)
+            self._graph.ended(self)
         self._go_on()
         return nodes is not None
 
@@ -331,15 +333,9 @@ class GraphRequest:
                 if not abandoned:
                     self._give_back()
             self._forget()
-        self._let_on()
+        self._graph.ended(self)
         self._go_on()
         return abandoned
-
-    def _let_on(self, nodes: Sequence[Node] = ()) -> None:
-        """Notify owners at other nodes of their outcomes."""
-        for node in nodes:
-            node.notify()
-        self._graph.ended(self)
 
 
 class _NodeOwner:
