@@ -248,3 +248,15 @@ def test_gpu_trt_runs_every_part(tmp_path):
         pytest.skip("no CUDA device")
     _, figures = run("benchmarks.gpu_trt", tmp_path)
     assert {"overhead", "limit", "resnet", "table", "image", "start"} <= set(figures)
+
+
+def test_observe_tune_compares_the_search_with_a_grid(tmp_path):
+    pytest.importorskip("onnx")
+    pytest.importorskip("optuna")
+    _, figures = run("benchmarks.observe_tune", tmp_path)
+    for one in figures.values():
+        assert len(one["grid"]) == 4
+        assert max(row[-1] for row in one["grid"]) == one["best_rps"]
+        for shares in one["shares"].values():
+            assert len(shares) == 3
+            assert all(0 < share <= 1 for share in shares)

@@ -11,10 +11,23 @@ import typer
 
 import headrace
 import headrace_observe
-from headrace_cli.arguments import Config, Json, NoImport, Settings
-from headrace_cli.building import CLOSE_S, printing_warnings, showing_progress
-from headrace_cli.console import FAILED, INTERRUPTED, OK, WrongArgument, print_data, print_message
-from headrace_cli.source import hinting_at_a_file, source_of
+from headrace_cli.for_plugins import (
+    CLOSE_S,
+    FAILED,
+    INTERRUPTED,
+    OK,
+    Config,
+    Json,
+    NoImport,
+    Settings,
+    WrongArgument,
+    hinting_at_a_file,
+    print_data,
+    print_message,
+    printing_warnings,
+    showing_progress,
+    source_of,
+)
 from headrace_observe.bench import measure_loads
 from headrace_observe.commands.probed import with_probe
 from headrace_observe.commands.shared import (

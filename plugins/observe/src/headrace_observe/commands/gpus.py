@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_cli.arguments import Json
-from headrace_cli.console import OK, print_message
+from headrace_cli.for_plugins import OK, Json, print_message
 from headrace_observe.commands.shared import print_document, print_table
 from headrace_observe.gpu import gpus as found_gpus
 

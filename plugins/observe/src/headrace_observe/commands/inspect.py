@@ -8,10 +8,17 @@ import typer
 
 import headrace
 from headrace.errors import InputError
-from headrace_cli.arguments import Json, NoImport, Settings
-from headrace_cli.building import printing_warnings
-from headrace_cli.console import FAILED, OK, print_data
-from headrace_cli.source import hinting_at_a_file, source_of
+from headrace_cli.for_plugins import (
+    FAILED,
+    OK,
+    Json,
+    NoImport,
+    Settings,
+    hinting_at_a_file,
+    print_data,
+    printing_warnings,
+    source_of,
+)
 from headrace_observe.commands.shared import (
     positive_numbers,
     print_document,

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import headrace
-from headrace_cli.console import WrongArgument
-from headrace_cli.source import is_file, source_of
+from headrace_cli.for_plugins import WrongArgument, is_file, source_of
 from headrace_observe.layered import layered
 
 if TYPE_CHECKING:

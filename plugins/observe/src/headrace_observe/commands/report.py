@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace_cli.console import OK, print_message
-from headrace_cli.graph import FORMATS
+from headrace_cli.for_plugins import FORMATS, OK, print_message
 from headrace_observe.commands.shared import read_json, writable
 from headrace_observe.files import write_whole
 from headrace_observe.reporting import as_page

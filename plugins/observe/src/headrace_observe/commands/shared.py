@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
-from headrace_cli.console import WrongArgument, print_data
-from headrace_cli.inputs import check_arguments, expand
+from headrace_cli.for_plugins import WrongArgument, check_arguments, expand, print_data
 from headrace_observe.arrivals import poisson, read_arrivals
 from headrace_observe.bench import LoadSpec
 from headrace_observe.samples import random_array

@@ -9,9 +9,19 @@ import typer
 
 import headrace
 import headrace_observe
-from headrace_cli.arguments import Config, Json, NoImport, Settings
-from headrace_cli.console import INTERRUPTED, OK, WrongArgument, print_data, print_message
-from headrace_cli.source import hinting_at_a_file, source_of
+from headrace_cli.for_plugins import (
+    INTERRUPTED,
+    OK,
+    Config,
+    Json,
+    NoImport,
+    Settings,
+    WrongArgument,
+    hinting_at_a_file,
+    print_data,
+    print_message,
+    source_of,
+)
 from headrace_observe.commands.shared import loads_of, print_document, print_table, writable
 from headrace_observe.plots import check_plot, load_panels, plot
 from headrace_observe.rows import HEADINGS, row

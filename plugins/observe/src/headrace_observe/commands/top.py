@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from headrace.errors import HeadraceError
-from headrace_cli.console import INTERRUPTED, OK
+from headrace_cli.for_plugins import INTERRUPTED, OK
 from headrace_observe.commands.shared import print_document
 from headrace_observe.extras import library
 

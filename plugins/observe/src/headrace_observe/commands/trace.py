@@ -11,11 +11,23 @@ import typer
 
 import headrace
 from headrace.errors import HeadraceError, InputError, code_of
-from headrace_cli.arguments import Config, Json, NoImport, Settings
-from headrace_cli.building import CLOSE_S, printing_warnings, showing_progress
-from headrace_cli.console import FAILED, INTERRUPTED, OK, counted, print_message
-from headrace_cli.inputs import check_arguments, expand
-from headrace_cli.source import hinting_at_a_file
+from headrace_cli.for_plugins import (
+    CLOSE_S,
+    FAILED,
+    INTERRUPTED,
+    OK,
+    Config,
+    Json,
+    NoImport,
+    Settings,
+    check_arguments,
+    counted,
+    expand,
+    hinting_at_a_file,
+    print_message,
+    printing_warnings,
+    showing_progress,
+)
 from headrace_observe.commands.probed import with_probe
 from headrace_observe.commands.shared import print_document, writable
 

@@ -10,10 +10,23 @@ import typer
 
 import headrace
 import headrace_observe
-from headrace_cli.arguments import Config, Json, NoImport, Settings
-from headrace_cli.building import CLOSE_S, printing_warnings
-from headrace_cli.console import FAILED, INTERRUPTED, OK, WrongArgument, print_data, print_message
-from headrace_cli.source import hinting_at_a_file, is_file, source_of
+from headrace_cli.for_plugins import (
+    CLOSE_S,
+    FAILED,
+    INTERRUPTED,
+    OK,
+    Config,
+    Json,
+    NoImport,
+    Settings,
+    WrongArgument,
+    hinting_at_a_file,
+    is_file,
+    print_data,
+    print_message,
+    printing_warnings,
+    source_of,
+)
 from headrace_observe.bench import LoadSpec, measure_loads
 from headrace_observe.commands.shared import (
     loads_of,
