@@ -469,6 +469,11 @@ def test_long_texts_are_cut_in_errors(text):
     assert len(str(caught.value)) < 1000
 
 
+def test_an_escape_from_the_environment_that_is_wrong():
+    with pytest.raises(ConfigError, match=r"in the value of \$\{E\}: unknown escape"):
+        read_expression("${E}", node_name="n", environ={"E": r'A("a\xb")'})
+
+
 def test_expression_from_the_environment_that_is_wrong():
     with pytest.raises(ConfigError, match=r"in the value of \$\{E\}: '\[' is never closed"):
         read_expression("${E}", node_name="n", environ={"E": "A[B"})
