@@ -1,0 +1,71 @@
+"""The commands of the page, as somebody would follow it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^\$ (.*)$", README, re.MULTILINE)
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell and signals of POSIX")
+
+
+def serve_command(text):
+    """The arguments of the one ``headrace serve`` of the page that has this in it, on free ports."""
+    (found,) = [one for one in COMMANDS if one.startswith("headrace serve") and text in one]
+    words = [{"8000": "0", "8001": "0"}.get(word, word) for word in shlex.split(found)[2:]]
+    return words if "--port" in words else [*words, "--port", "0"]
+
+
+def test_the_first_command(tmp_path, start):
+    (tmp_path / "size.toml").write_text('backend = "Identity"\nmax = 8\n')
+    process, url = start(*serve_command("size="), cwd=tmp_path)
+    assert httpx.post(f"{url}/run/size", content=b"x").json() == {"result": "x"}
+    process.terminate()
+    assert process.wait(300) == 0
+
+
+@pytest.mark.skipif(not shutil.which("sha256sum"), reason="needs sha256sum")
+def test_securing_it(tmp_path, certificates, start):
+    key = "a long and random key"
+    (hashing,) = [one for one in COMMANDS if "sha256sum" in one]
+    told = subprocess.run(
+        ["sh", "-c", hashing], env={"KEY": key, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
+        check=True,
+    ).stdout.split()[0]  # fmt: skip
+    (keys,) = [
+        one for one in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "keys.toml" in one
+    ]
+    written, count = re.subn(r'sha256 = "\w+"', f'sha256 = "{told}"', keys)
+    assert count == 1
+    (tmp_path / "keys.toml").write_text(written)
+    (tmp_path / "page.toml").write_text('backend = "Identity"')
+    for name in ("server.pem", "server.key"):
+        shutil.copyfile(certificates / name, tmp_path / name)
+    arguments = serve_command("--keys")
+    assert arguments[arguments.index("--host") + 1] == "0.0.0.0"
+    process, url = start(*arguments, cwd=tmp_path)
+    address = url.replace("0.0.0.0", "localhost")
+    assert address.startswith("https://")
+    context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+    with httpx.Client(base_url=address, verify=context) as client:
+        for headers, status in (
+            ({}, 401),
+            ({"X-API-Key": "another"}, 401),
+            ({"X-API-Key": key}, 200),
+            ({"Authorization": f"Bearer {key}"}, 200),
+        ):
+            assert client.post("/run/page", content=b"x", headers=headers).status_code == status
+        assert client.get("/v2", headers={"X-API-Key": key}).status_code == 403  # infer alone
+        assert client.get("/v2/health/ready").status_code == 200
+    process.terminate()
+    assert process.wait(300) == 0
