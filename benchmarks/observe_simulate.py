@@ -14,6 +14,7 @@ times as long (at a tenth of the rates), so that this is a tenth as large beside
 from __future__ import annotations
 
 import itertools
+import math
 import tempfile
 import time
 from pathlib import Path
@@ -126,10 +127,6 @@ def simulated(config: dict[str, Any], spec: LoadSpec, seconds: float, times: Pat
     return run.open_loop(itertools.islice(spec.arrivals(), few), spec.about, few // 5)
 
 
-def mean_batch(point: dict[str, Any]) -> float:
-    return float(point["batch_size"]["main"]["mean"])
-
-
 def compare(
     name: str, config: dict[str, Any], data: list[Any], specs: list[LoadSpec], seconds: float
 ) -> list[dict[str, Any]]:
@@ -141,12 +138,14 @@ def compare(
         for spec, point in zip(specs, runs, strict=True):
             was, is_ = point.to_dict(), simulated(config, spec, seconds, times).to_dict()
             label = " ".join(str(value) for value in was["load"].values())
-            ratio = {
-                "throughput": is_["throughput_rps"] / was["throughput_rps"],
-                "batch": mean_batch(is_) / mean_batch(was),
-                "p50": is_["latency_ms"]["p50"] / was["latency_ms"]["p50"],
-                "p99": is_["latency_ms"]["p99"] / was["latency_ms"]["p99"],
+            pairs = {
+                "throughput": (is_["throughput_rps"], was["throughput_rps"]),
+                "batch": (is_["batch_size"]["main"]["mean"], was["batch_size"]["main"]["mean"]),
+                "p50": (is_["latency_ms"]["p50"], was["latency_ms"]["p50"]),
+                "p99": (is_["latency_ms"]["p99"], was["latency_ms"]["p99"]),
             }
+            # A short window of a busy machine may have no answer: then there is nothing to compare.
+            ratio = {name: a / b if a and b else math.nan for name, (a, b) in pairs.items()}
             cells.append({"config": name, "load": was["load"], "ratio": ratio})
             figures = "".join(f"{value:8.3f}" for value in ratio.values())
             print(f"{name + ', ' + label:34}{was['throughput_rps']:9.1f}{figures}")

