@@ -31,7 +31,13 @@ from headrace._scheduling.instance import Limits
 from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Runner
 from headrace._worker import _run
-from headrace.errors import BackendError, ClosedError, HeadraceError, InstanceLostError
+from headrace.errors import (
+    BackendError,
+    ClosedError,
+    DeadlineExceededError,
+    HeadraceError,
+    InstanceLostError,
+)
 from headrace.policies import BestFit, Greedy
 from headrace.words import _exchange, _supervisor
 from headrace.words._siblings import Siblings
@@ -519,3 +525,37 @@ Model.TestCase.settings = settings(
     max_examples=80, stateful_step_count=30, deadline=None, report_multiple_bugs=False
 )
 TestModel = Model.TestCase
+
+
+# Single cases.
+
+
+def run_by_hand(limit=3, *, rerun=False, count=1):
+    model = Model()
+    model.start(count, limit, rerun, None, None)
+    return model
+
+
+def test_an_answer_after_the_deadline_changes_nothing():
+    model = run_by_hand()
+    entry = model.submit("good", 0.005)
+    model.exchange(0, [("late", 0.02)])
+    assert isinstance(entry.error, DeadlineExceededError)
+    assert entry.error.abandoned is False
+    assert entry.request == {"data": ("good", 0)}
+    model.teardown()
+
+
+def test_each_item_runs_once_more_and_keeps_its_own_outcome():
+    model = run_by_hand(rerun=True, count=2)
+    first = model.submit("good", None)
+    others = [model.submit(kind, None) for kind in ("good", "bad", "poison", "good")]
+    for _ in range(3):
+        if model._busy():
+            model.exchange(0, [])
+    assert first.error is None
+    good, bad, poison, last = [entry.error for entry in others]
+    assert good is last is None
+    assert isinstance(bad.__cause__, ValueError)
+    assert isinstance(poison, InstanceLostError)
+    model.teardown()
