@@ -3,12 +3,14 @@
     python -m benchmarks.cores [--clients 128] [--networks light heavy] [--quick]
 
 1. JPEG to class on the CPU, an instance per core: threads alone, `Process` around the whole expression, as
-   many independent processes that do the work by hand without any queue, and a `ProcessPoolExecutor`.
+   many independent processes that do the work by hand without any queue, a `ProcessPoolExecutor`, and
+   LitServe over HTTP with as many workers, where it is installed (``benchmarks/requirements.txt``).
 2. A backend of 2 ms of pure Python in `Process`: an instance per core, beside one.
 3. The round trip of `Process[Identity]`, beside the same bytes through two bare pipes between two processes;
    with 60 kB there and 600 kB back, beside a call in the same process.
 4. Time under the interpreter lock per request in this process: what a thread that counts in Python loses
-   while requests go through.
+   while requests go through. And that of the JPEG request with its native calls replaced by recorded answers,
+   with the number of these calls, each of which leaves the lock once: see `benchmarks.recorded`.
 
 All sides take turns; a ratio is the median of those within a round.
 """
@@ -23,6 +25,7 @@ import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +43,8 @@ from benchmarks.load import (
     save,
     usable_cpus,
 )
+from benchmarks.recorded import lock_per_request
+from benchmarks.servers.process import Server
 
 import headrace
 
@@ -158,6 +163,15 @@ def pooled(model: str, pictures: list[bytes], clients: int, seconds: float) -> L
         )
 
 
+def served(model: str, pictures: list[bytes], clients: int, seconds: float) -> Load:
+    """Let clients call LitServe over HTTP."""
+    server = Server("litserve", {"workers": CPUS}, Path(model), pictures[0])
+    try:
+        return drive(lambda i: server.client(pictures[i % len(pictures)]), clients, seconds)
+    finally:
+        server.stop()
+
+
 def bare_pipe(content: bytes, seconds: float) -> Load:
     """Send bytes to another process and back, with nothing else around them."""
     there, back = os.pipe(), os.pipe()
@@ -232,7 +246,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=WIDTHS, default=list(WIDTHS))
     chosen = parser.parse_args()
     rounds, seconds = (1, 0.2) if chosen.quick else (chosen.rounds, 2.0)
-    about = environment(["headrace", "headrace-cv", "headrace-ort", "onnxruntime"])
+    about = environment(["headrace", "headrace-cv", "headrace-ort", "onnxruntime", "litserve"])
     print_environment(about)
     figures: dict[str, Any] = {}
     sides: dict[str, Callable[[], Load]]
@@ -246,12 +260,19 @@ def main() -> None:
                 "independent processes": partial(independent, model, seconds, pictures),
                 "ProcessPoolExecutor": partial(pooled, model, pictures, chosen.clients, seconds),
             }
+            if find_spec("litserve") and find_spec("psutil"):
+                sides["LitServe"] = partial(served, model, pictures, chosen.clients, seconds)
+            else:
+                print("LitServe is left out: it is not installed, or psutil")
             for name, backend in SIDES.items():
                 config = {"backend": backend, "instance_num": CPUS, **keys}
                 sides[name] = partial(piped, config, pictures, chosen.clients, seconds)
             figures[network] = in_turn(sides, rounds)
             print(f"JPEG to class, {macs:.0f} MMACs, {CPUS} cores, {chosen.clients} clients")
             show(figures[network], "independent processes")
+            figures["recorded"] = lock_per_request(
+                {"backend": WORK, **keys}, pictures[0], 200 if chosen.quick else 5000
+            )
     busy = "Process[Call(benchmarks.cores:python_for_2_ms)]"
     sides = {
         f"{count} instances": partial(
@@ -285,6 +306,8 @@ def main() -> None:
     print("time under the interpreter lock of this process, in microseconds per request")
     for name, taken in figures["lock_us"].items():
         print(f"  {name:36} {taken:7.0f}")
+    taken, calls = figures["recorded"]["lock_us"], figures["recorded"]["releases"]
+    print(f"  {'JPEG, native calls recorded':36} {taken:7.0f}, and {calls:.0f} native calls")
     save(chosen.json, about, figures)
 
 

@@ -87,7 +87,11 @@ def test_cores_measures_threads_beside_processes(tmp_path):
     pytest.importorskip("onnx")
     _, figures = run("benchmarks.cores", tmp_path, "--networks", "light", "--clients", "2")
     sides = {"threads", "Process", "independent processes", "ProcessPoolExecutor"}
+    if find_spec("litserve") and find_spec("psutil"):
+        sides.add("LitServe")
     assert set(figures["light"]) == sides
+    assert figures["recorded"]["lock_us"] > 0
+    assert figures["recorded"]["releases"] >= 3  # decode, resize, run
     assert all(load["rps"] > 0 for loads in figures["light"].values() for load in loads)
     trip = figures["60 kB there and back"]
     assert all(load["p50_us"] > 0 for loads in trip.values() for load in loads)

@@ -1,0 +1,108 @@
+"""What a request costs beside its native calls: these give recorded answers, and do nothing.
+
+The first request calls OpenCV and ONNX Runtime, and what they gave is recorded. Every later call of the same
+function gives that again, without leaving the interpreter. What is left of a request is Python under the
+interpreter lock; a thread that is alone leaves the lock nowhere else, so the processor time of the calling
+thread per request is the time under the lock. A native call leaves the lock once, so the number of recorded
+calls is the number of releases.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from types import BuiltinFunctionType
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import onnxruntime as ort
+
+import headrace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Recorded:
+    """Functions that give recorded answers.
+
+    Attributes:
+        calls: How often any of them was called.
+        records: Whether they are called, and their answers recorded.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.records = True
+
+    def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Give a function that calls another one, or gives again what that gave last."""
+        answer: Any = None
+
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            nonlocal answer
+            self.calls += 1
+            if self.records:
+                answer = function(*args, **kwargs)
+            return answer
+
+        return recorded
+
+
+class _Session:
+    """A session of ONNX Runtime whose runs give recorded answers."""
+
+    def __init__(self, session: Any, recorded: Recorded) -> None:
+        self._session = session
+        for name in ("run", "run_with_ort_values", "run_with_iobinding"):
+            setattr(self, name, recorded.of(getattr(session, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+def _sessions() -> Iterator[Any]:
+    for one in gc.get_objects():
+        if isinstance(one, ort.InferenceSession):
+            yield one
+
+
+def lock_per_request(config: dict[str, Any], data: bytes, requests: int) -> dict[str, float]:
+    """Give the time under the interpreter lock per request, and how often it is left.
+
+    Args:
+        config: The pipeline, of one instance.
+        data: What each request brings.
+        requests: How many are measured.
+    """
+    recorded = Recorded()
+    kept = {name: one for name, one in vars(cv2).items() if isinstance(one, BuiltinFunctionType)}
+    found: dict[str, float] = {}
+    try:
+        for name, function in kept.items():  # before the backends take them
+            setattr(cv2, name, recorded.of(function))
+        with headrace.pipe(config) as pipe:
+            sessions = {session: session._sess for session in _sessions()}
+            for session, inner in sessions.items():
+                session._sess = _Session(inner, recorded)
+            pipe({"data": data})
+            recorded.records = False
+
+            def measured() -> None:
+                pipe({"data": data})
+                recorded.calls, begun = 0, time.thread_time()
+                for _ in range(requests):
+                    pipe({"data": data})
+                found["lock_us"] = (time.thread_time() - begun) / requests * 1e6
+                found["releases"] = recorded.calls / requests
+
+            thread = threading.Thread(target=measured)
+            thread.start()
+            thread.join()
+            for session, inner in sessions.items():
+                session._sess = inner
+    finally:
+        for name, function in kept.items():
+            setattr(cv2, name, function)
+    return found
