@@ -22,7 +22,8 @@ from headrace._scheduling.threads import Caller, Work
 from headrace.errors import code_of
 
 if TYPE_CHECKING:
-    from headrace._scheduling.instance import IdleList, Instance
+    from headrace._scheduling.free import IdleList
+    from headrace._scheduling.instance import Instance
     from headrace._scheduling.sleeper import Rest
     from headrace.keys import Request
 

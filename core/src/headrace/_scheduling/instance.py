@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import defaultdict, deque
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -307,17 +307,3 @@ class Instance(Counts):
             "busy_s": round(self.busy_s, 6),
             "utilisation": self.utilisation(time.perf_counter()),
         }
-
-
-IdleList = tuple["deque[Instance]"]
-"""Free instances that a caller may take without the lock: they lie in the deque of this tuple, and the
-thread that pops an instance owns it."""
-
-IdleLists = tuple[IdleList, IdleList]
-"""The idle list of swift backends, for all callers, and that of the others, for the main thread. They
-serve one set of instances, and are never used again once others stand in their place."""
-
-
-def new_idle_lists() -> IdleLists:
-    """Make idle lists on which nothing lies."""
-    return (deque(),), (deque(),)

@@ -13,7 +13,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, Entry, own_error
-from headrace._scheduling.instance import SWIFT_S, Counts, new_idle_lists
+from headrace._scheduling.free import FreeInstances
+from headrace._scheduling.instance import Counts
 from headrace._scheduling.locks import outermost, taking
 from headrace._scheduling.process_threads import errands
 from headrace._scheduling.queue import NodeQuota, RequestQueue
@@ -23,7 +24,7 @@ from headrace.errors import InstanceLostError, code_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._scheduling.instance import IdleList, Instance, Limits
+    from headrace._scheduling.instance import Instance, Limits
     from headrace._scheduling.locks import Signal
     from headrace.errors import ClosedError
 
@@ -62,7 +63,7 @@ class Section:
             node.notify()
 
 
-class Node:
+class Node(FreeInstances):
     """The state of one node. All of it is read and changed in a `Section`.
 
     Attributes:
@@ -71,10 +72,6 @@ class Node:
         retiring: Those taken out of service whose last batch has not ended.
         every: Both.
         past: The counts of instances that are gone.
-        free: The instances in service that nobody holds, the one that has been free longest first.
-            Those on the idle lists are not among them until `collect` has been called.
-        idle_lists: Where the free instances are while nobody waits.
-        publishes: Whether any may lie there.
         queue: The requests that wait.
         enough: While instances are idle though requests wait: the weight from which on an arrival may
             make a batch due, as the batch policy said when it was asked last.
@@ -104,6 +101,7 @@ class Node:
     def __init__(
         self, name: str, instances: Sequence[Instance], limits: Limits, clock: Callable[[], float]
     ) -> None:
+        super().__init__(instances)
         self.name = name
         self.limits = limits
         self.clock = clock
@@ -113,9 +111,6 @@ class Node:
         self.retiring: list[Instance] = []
         self.every = self.instances
         self.past = Counts()
-        self.free = list(instances)
-        self.idle_lists = new_idle_lists()
-        self.publishes = False
         self.afterwards: deque[Callable[[], object]] = deque()
         self.queue = RequestQueue(self.evict, self.afterwards)
         self.enough: float = 0
@@ -319,51 +314,6 @@ class Node:
             instance.retired.wake()
         if self.retire is not None:
             self.afterwards.append(partial(self.retire, instance))
-
-    @property
-    def has_idle(self) -> bool:
-        """Whether an instance is free, on an idle list or not."""
-        swift, other = self.idle_lists
-        return bool(self.free or swift[0] or other[0])
-
-    @property
-    def idle_count(self) -> int:
-        """How many instances are free, on an idle list or not."""
-        swift, other = self.idle_lists
-        return len(self.free) + len(swift[0]) + len(other[0])
-
-    def collect_one(self) -> bool:
-        """See to it that one instance is among the free ones; False where none is idle."""
-        for (instances,) in () if self.free else self.idle_lists:
-            if instances:
-                try:
-                    self.free.append(instances.popleft())
-                    break
-                except IndexError:  # a caller was quicker
-                    pass
-        return bool(self.free)
-
-    def collect(self, idle_lists: Sequence[IdleList] | None = None) -> None:
-        """Take what lies on the idle lists among the free ones."""
-        if idle_lists is None:
-            (swift,), (other,) = idle_lists = self.idle_lists
-            if not (swift or other):
-                return
-        for (instances,) in idle_lists:
-            while instances:
-                try:
-                    self.free.append(instances.popleft())
-                except IndexError:  # a caller was quicker
-                    break
-
-    def publish(self) -> None:
-        """Let callers take the free instances without the lock, since nobody waits."""
-        if self.publishes:
-            # All on one idle list, so that they take turns.
-            (swift,), (other,) = self.idle_lists
-            slow = max([instance.mean_s for instance in self.free], default=0.0) >= SWIFT_S
-            (other if slow else swift).extend(self.free)
-            self.free.clear()
 
     # The end.
 

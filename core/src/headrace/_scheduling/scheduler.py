@@ -24,7 +24,8 @@ from headrace._scheduling.admission import enter, held_here, inside, unfit
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, RUNNING, WAITING, own_error
 from headrace._scheduling.fast_path import FastPath
-from headrace._scheduling.instance import RETURNING, Counts, add_counts, new_idle_lists, summary
+from headrace._scheduling.free import new_idle_lists
+from headrace._scheduling.instance import RETURNING, Counts, add_counts, summary
 from headrace._scheduling.locks import Signal, taking
 from headrace._scheduling.process_threads import errands
 
