@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import InputError, OverloadedError
 from headrace_serve.errors import (
@@ -18,7 +18,8 @@ from headrace_serve.models import build_models
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
-    from headrace_serve.service import Service
+    from headrace_serve.changes import Changes
+    from headrace_serve.models import Catalogue
 
 __all__ = ["Repository", "named"]
 
@@ -29,10 +30,20 @@ _OLD_S = 30.0
 """Seconds in which requests end in a pipeline that was replaced or unloaded."""
 
 
+class Served(Protocol):
+    """What a service tells the repository: its models, what they are read from, and who hears of changes."""
+
+    models: Catalogue
+    changes: Changes
+    given: Any
+    allow_import: bool
+    draining: bool
+
+
 class Repository:
     """Loads and unloads models of a service, one after the other; used by its event loop."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Served) -> None:
         self._service = service
         self._turn = asyncio.Lock()
         self._waiting = 0
