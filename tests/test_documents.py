@@ -86,6 +86,15 @@ RUN_ELSEWHERE = {
     "headrace run examples/classify/classify.toml examples/classify/made/digits": "the same",
     "headrace run examples/classify/torchvision.toml PICTURES": "the same",
     "headrace serve examples/serve/thumbnail.toml --port 8000": "test_example_serve",
+    "headrace serve examples/ocr/page.toml --port 8000 --cors-origin "
+    "http://localhost:8080": "test_example_serve",
+    "curl -s --data-binary @examples/ocr/made/pages/letter.png "
+    "http://localhost:8000/run/page": "test_example_serve",
+    "curl -s -F a=@examples/ocr/made/pages/letter.png -F "
+    "b=@examples/ocr/made/pages/label.png http://localhost:8000/run/page": "test_example_serve",
+    "python examples/serve/read_page.py localhost:8000 examples/ocr/made/pages/letter.png "
+    "examples/ocr/made/pages/label.png": "test_example_serve",
+    "python -m http.server 8080 --directory examples/serve": "test_example_serve",
     'curl -s -H "Accept: image/jpeg" --data-binary @photo.jpg http://localhost:8000/run/thumbnail '
     "-o small.jpg": "test_example_serve",
     "curl -s http://localhost:8000/v2/models/thumbnail": "test_example_serve",
