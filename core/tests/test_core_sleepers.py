@@ -93,10 +93,8 @@ def signals(monkeypatch):
     given = []
     kept = sleeper_module.kept_signal
 
-    def kept_signal(back=None):
-        if back is None and given:
-            return given.pop(0)
-        return kept(back)
+    def kept_signal(ident):
+        return given.pop(0) if given else kept(ident)
 
     monkeypatch.setattr(sleeper_module, "kept_signal", kept_signal)
     return given
