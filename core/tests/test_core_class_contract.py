@@ -51,8 +51,6 @@ WRONG = {
     "takes_reversed": ({"takes": (2, 1)}, r"takes is \(2, 1\)"),
     "takes_one": ({"takes": (1,)}, r"takes is \(1,\)"),
     "phases": ({"phases": "two"}, "phases is 'two'"),
-    "owns_thread": ({"owns_thread": "no"}, "owns_thread is 'no', not True or False"),
-    "rerun": ({"rerun": 1}, "rerun is 1, not True or False"),
     "phases_zero": ({"phases": 0}, "phases is 0"),
     "prefixes": ({"prefixes": "or"}, "prefixes is 'or'"),
     "prefixes_none": ({"prefixes": None}, "prefixes is None"),

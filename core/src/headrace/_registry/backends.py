@@ -135,10 +135,10 @@ def _check_class(cls: type[Any]) -> None:
 
     Raises:
         PluginError: It has no ``forward``; a method is asynchronous or a generator; or one of
-            ``reads``, ``writes``, ``takes``, ``phases``, ``prefixes``, ``owns_thread``, ``rerun`` and
-            ``builds_elsewhere`` is of a wrong kind. It names the class and all that is wrong.
+            ``reads``, ``writes``, ``takes``, ``phases``, ``prefixes`` and ``builds_elsewhere`` is of a
+            wrong kind. It names the class and all that is wrong.
     """
-    wrong = [*_wrong_methods(cls), *_wrong_words(cls), *_wrong_flags(cls)]
+    wrong = [*_wrong_methods(cls), *_wrong_words(cls)]
     if wrong:
         raise PluginError(
             f"the class {cls.__module__}.{cls.__qualname__} is no backend: {'; '.join(wrong)}",
@@ -173,18 +173,13 @@ def _wrong_words(cls: type[Any]) -> Iterator[str]:
         yield f"takes is {_shown(cls.takes)}, neither a number of children nor (least, most or None)"
     if not _is_count(getattr(cls, "phases", 1), 1):
         yield f"phases is {_shown(cls.phases)}, not a number of at least 1"
-
-
-def _wrong_flags(cls: type[Any]) -> Iterator[str]:
-    for name in ("owns_thread", "rerun", "builds_elsewhere"):
-        flag = getattr(cls, name, False)
-        if not isinstance(flag, (bool, property)):
-            yield f"{name} is {_shown(flag)}, not True or False"
-    if getattr(cls, "builds_elsewhere", False) is True:
-        if getattr(cls, "takes", 0) == 0:
-            yield "builds_elsewhere is True and it takes no children: write takes = 1"
-        elif getattr(cls, "forward_with_dep", None) is not None:
-            yield "builds_elsewhere is True and it has forward_with_dep, whose dependency is built here"
+    elsewhere = getattr(cls, "builds_elsewhere", False)
+    if not isinstance(elsewhere, bool):
+        yield f"builds_elsewhere is {_shown(elsewhere)}, not True or False"
+    elif elsewhere and getattr(cls, "takes", 0) == 0:
+        yield "builds_elsewhere is True and it takes no children: write takes = 1"
+    elif elsewhere and getattr(cls, "forward_with_dep", None) is not None:
+        yield "builds_elsewhere is True and it has forward_with_dep, whose dependency is built here"
 
 
 def _has_forward(cls: type[Any]) -> bool:
