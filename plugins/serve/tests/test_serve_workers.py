@@ -146,6 +146,32 @@ def test_settings_travel_as_text():
         Settings(models=("a.toml",), allow=("repository",)).shared(7, None)
 
 
+SIGNALLED = """
+import signal, sys, threading
+from headrace_serve.running import signals
+
+main = threading.get_ident()
+
+def send(number):
+    while sys._current_frames()[main].f_code.co_name != "_numbers":
+        pass
+    signal.pthread_kill(threading.get_ident(), number)  # the main thread is not woken by it
+
+with signals() as came:
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        threading.Thread(target=send, args=(number,)).start()
+        print(next(came) == number, flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals reach the process only")
+def test_a_signal_that_does_not_wake_the_main_thread_is_noticed():
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.stdout, done.returncode) == ("True\nTrue\n", 0), done.stderr
+
+
 @linux
 def test_who_stops_answers_what_waits_in_the_backlog(serving):
     server = serving({"m": {"backend": "Identity"}}, worker=1)
@@ -214,7 +240,7 @@ def test_processes_share_the_ports_and_are_started_again(tmp_path, start):
     for _ in range(2):
         until(": reloaded")
     process.terminate()
-    assert process.wait(60) == 0
+    assert process.wait(60) == 0, process.stderr.read()
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/v2")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import signal
+import socket
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from headrace_serve.server import Server
     from headrace_serve.settings import Settings
@@ -53,7 +53,9 @@ def run(
     with signals() as came:
         server.start()
         (started or _say_address)(server)
-        while came.get() == HANGUP:
+        for number in came:
+            if number != HANGUP:
+                break
             _reload(server, settings, who)
         if worker is None:
             say("draining")
@@ -64,13 +66,16 @@ def run(
 
 
 @contextlib.contextmanager
-def signals(second: Callable[[], None] | None = None) -> Iterator[queue.SimpleQueue[int]]:
-    """Take SIGINT, SIGTERM and SIGHUP, and give a queue of their numbers.
+def signals(second: Callable[[], None] | None = None) -> Iterator[Iterator[int]]:
+    """Take SIGINT, SIGTERM and SIGHUP, and give their numbers, in any thread, until the block ends.
+
+    The numbers come through a socket into which the interpreter's handler in C writes. A handler in Python
+    alone would not do: it runs once the main thread runs, and a signal that reaches that thread when it
+    is just about to wait for a lock does not wake it.
 
     Args:
         second: Called before the second SIGINT or SIGTERM ends the process at once.
     """
-    came: queue.SimpleQueue[int] = queue.SimpleQueue()
     ending = threading.Event()
 
     def on_signal(number: int, frame: object) -> None:
@@ -80,17 +85,28 @@ def signals(second: Callable[[], None] | None = None) -> Iterator[queue.SimpleQu
                     second()
                 os._exit(INTERRUPTED)  # nothing is waited for
             ending.set()
-        came.put(number)
 
     numbers: list[signal.Signals] = [signal.SIGINT, signal.SIGTERM]
     if HANGUP is not None:
         numbers.append(HANGUP)
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    descriptor = signal.set_wakeup_fd(writing.fileno())
     before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
-        yield came
+        yield _numbers(reading, numbers)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(descriptor)
+        writing.close()
+
+
+def _numbers(reading: socket.socket, wanted: Collection[int]) -> Iterator[int]:
+    with reading:
+        while written := reading.recv(1):
+            if written[0] in wanted:
+                yield written[0]
 
 
 def say(text: str) -> None:

@@ -150,7 +150,9 @@ class Supervisor:
         worker.process = None
         ready, worker.ready = worker.ready, False
         if self._ends is not None:
-            self._status = self._status or int(ready and status != 0)
+            if ready and status != 0:
+                say(f"worker {number} ended with {status}")
+                self._status = self._status or 1
             return
         if not self._served:
             say(f"worker {number} ended with {status} before all had started")
@@ -228,8 +230,8 @@ def run_workers(settings: Settings, count: int) -> int:
     with signals(second=supervisor.kill) as came:
 
         def forward() -> None:
-            while True:
-                events.put(("signal", came.get()))
+            for number in came:
+                events.put(("signal", number))
 
         threading.Thread(target=forward, name="headrace-serve-signals", daemon=True).start()
         try:
