@@ -31,6 +31,8 @@ from headrace_cli.for_plugins import (
 from headrace_observe.bench import measure_loads
 from headrace_observe.commands.probed import with_probe
 from headrace_observe.commands.shared import (
+    Inputs,
+    RandomArrays,
     loads_of,
     percent,
     print_document,
@@ -53,14 +55,8 @@ __all__ = ["bench"]
 
 def bench(  # noqa: PLR0913, PLR0917 - one per option
     config: Config,
-    inputs: Annotated[
-        Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
-        typer.Argument(metavar="[INPUT]...", help="Files, as `headrace run` takes them."),
-    ] = None,
-    data: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--data", metavar="DTYPE:SHAPE", help="Random arrays, as float32:3x224x224."),
-    ] = None,
+    inputs: Inputs = None,
+    data: RandomArrays = None,
     clients: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(

@@ -20,6 +20,8 @@ from headrace_cli.for_plugins import (
     source_of,
 )
 from headrace_observe.commands.shared import (
+    Inputs,
+    RandomArrays,
     positive_numbers,
     print_document,
     print_table,
@@ -35,14 +37,8 @@ def inspect(  # noqa: PLR0913, PLR0917 - one per option
     expression: Annotated[
         str, typer.Argument(metavar="EXPRESSION", help="An expression, or a TOML file of one node.")
     ],
-    inputs: Annotated[
-        Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
-        typer.Argument(metavar="[INPUT]...", help="Files, as `headrace run` takes them."),
-    ] = None,
-    data: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--data", metavar="DTYPE:SHAPE", help="Random arrays, as float32:3x224x224."),
-    ] = None,
+    inputs: Inputs = None,
+    data: RandomArrays = None,
     repeat: Annotated[
         int, typer.Option("--repeat", min=1, help="Timed runs per batch size.")
     ] = 100,

@@ -7,7 +7,9 @@ import math
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
 
 from headrace.errors import InputError
 from headrace_cli.for_plugins import WrongArgument, check_arguments, expand, print_data
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "Inputs",
+    "RandomArrays",
     "loads_of",
     "percent",
     "positive_numbers",
@@ -28,6 +32,18 @@ __all__ = [
     "samples_of",
     "writable",
 ]
+
+Inputs = Annotated[
+    Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
+    typer.Argument(metavar="[INPUT]...", help="Files, as `headrace run` takes them."),
+]
+"""The argument of a command that measures files."""
+
+RandomArrays = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--data", metavar="DTYPE:SHAPE", help="Random arrays, as float32:3x224x224."),
+]
+"""The option that takes random arrays in their place."""
 
 
 def samples_of(inputs: Sequence[str], data: Sequence[str], seed: int) -> list[dict[str, Any]]:

@@ -29,6 +29,8 @@ from headrace_cli.for_plugins import (
 )
 from headrace_observe.bench import LoadSpec, measure_loads
 from headrace_observe.commands.shared import (
+    Inputs,
+    RandomArrays,
     loads_of,
     print_document,
     print_table,
@@ -65,14 +67,8 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
             "p50, p90, p99, max, failed or cpu, as in 'max throughput; p99 < 50ms; failed < 1%'.",
         ),
     ],
-    inputs: Annotated[
-        Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
-        typer.Argument(metavar="[INPUT]...", help="Files, as `headrace run` takes them."),
-    ] = None,
-    data: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--data", metavar="DTYPE:SHAPE", help="Random arrays, as float32:3x224x224."),
-    ] = None,
+    inputs: Inputs = None,
+    data: RandomArrays = None,
     ranges: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option(
