@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +26,8 @@ from headrace_observe.trace_events import (
     SpanHeard,
 )
 from headrace_observe.trace_store import TraceStore
+
+HERE = Path(__file__).parent
 
 
 class Picky(headrace.Backend):
@@ -294,6 +297,28 @@ def test_nvtx_ranges_open_and_close_around_elements(tmp_path, monkeypatch):
     with headrace.pipe({"backend": "S[Identity]", "probes": ["Trace(nvtx=true)"]}) as pipe:
         pipe({"data": 1})
     assert heard == ["main.0 S", "main.0 S/0:Identity", "end", "end"]
+
+
+NVTX = """
+import headrace
+with headrace.pipe({"backend": "S[Identity]", "probes": ['Trace(nvtx=true,path="t.json")']}) as pipe:
+    pipe({"data": 1})
+"""
+
+
+@pytest.mark.gpu
+def test_a_tool_that_listens_to_nvtx_hears_the_elements(tmp_path):
+    pytest.importorskip("nvtx")
+    source, listener, log = HERE / "nvtx_listener.c", tmp_path / "listener.so", tmp_path / "log"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", listener, source], check=True)
+    names = {"NVTX_INJECTION64_PATH": str(listener), "NVTX_LISTENER_LOG": str(log)}
+    done = subprocess.run(
+        [sys.executable, "-c", NVTX], env={**os.environ, **names}, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0
+    assert log.read_text().splitlines() == [
+        *("push main.0 S", "push main.0 S/0:Identity", "pop", "pop")
+    ]
 
 
 def test_without_nvtx_the_extra_is_named(monkeypatch):
