@@ -9,7 +9,7 @@ from pydantic import Field
 
 import headrace
 from headrace import errors
-from headrace._plan.word import keys_named
+from headrace._plan.declared import keys_named
 
 
 def make(name, *, reads=None, writes=None, base=headrace.Backend, **body):

@@ -9,8 +9,8 @@ import pytest
 
 import headrace
 from headrace import errors
-from headrace._build.word import Word
 from headrace._plan.element import Named
+from headrace._plan.word import Word
 
 SOURCE = Path(headrace.__file__).parent
 

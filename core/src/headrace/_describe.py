@@ -90,11 +90,11 @@ def _field(element: Element, key: str) -> str:
 
 def owns_thread(plan: NodePlan) -> bool:
     """Tell whether each instance of a node is run by a thread of its own."""
-    from headrace._plan.word import planned_word
+    from headrace._plan.word import word_of
 
     root = plan.instance
     while root is not None:
-        if root.own_thread or planned_word(root.cls)._threaded:
+        if root.own_thread or word_of(root.cls)._threaded:
             return True
         root = root.children[0] if root.call.part == "Reflect" and root.children else None
     return False

@@ -12,8 +12,8 @@ from headrace._describe import describe_element, owns_thread, plain
 from headrace._expression.parser import parse
 from headrace._expression.tree import Call
 from headrace._pipeline_config import PipelineConfig
+from headrace._plan.declared import narrowed
 from headrace._plan.planner import plan_expression
-from headrace._plan.ranges import narrowed
 from headrace._plan.warnings import warnings_about
 from headrace._process import usable_cpus
 

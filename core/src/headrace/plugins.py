@@ -315,14 +315,14 @@ def policies(
         ConfigError: The configuration is wrong.
         SetupError: The class of a policy raised.
     """
-    from headrace._build.instances import PolicyFactory
+    from headrace._build.compose import policy_factory
     from headrace._pipeline_config import PipelineConfig
 
     made: dict[str, tuple[BatchPolicy, DispatchPolicy]] = {}
     for name, node in PipelineConfig.load(source)._plan.nodes.items():
-        batch = PolicyFactory(node.batch_policy, name)()
+        batch = policy_factory(node.batch_policy, name)()
         one = node.dispatch_policy.cls is node.batch_policy.cls
-        made[name] = (batch, batch if one else PolicyFactory(node.dispatch_policy, name)())
+        made[name] = (batch, batch if one else policy_factory(node.dispatch_policy, name)())
     return made
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.standing import Ended
-from headrace._plan.word import planned_word
+from headrace._plan.word import word_of
 from headrace._portable import error_text, without_locals
 from headrace.errors import BackendError, InstanceLostError, RequestError, SetupError
 
@@ -159,7 +159,7 @@ def _edge(root: Element, place: int) -> Element:
     """Give the element before which (``place`` 0) or after which (-1) nothing runs in a batch."""
     element = root
     while element.named is None and (element is root or not element.own_thread):
-        inner = planned_word(element.cls)._through(element, place)
+        inner = word_of(element.cls)._through(element, place)
         if inner is None:
             break
         element = inner

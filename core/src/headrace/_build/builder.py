@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from headrace._backend import Backend, Shared
 from headrace._build.batch_end import BatchEnd
-from headrace._build.elements import ElementBuilder, reached_by_name
+from headrace._build.elements import At, Commons, ElementBuilder, device_of, reached_by_name
 from headrace._build.elsewhere import plan_of
-from headrace._build.instances import FRONT_WIDTH, instances_of
 from headrace._build.measuring import ElementTimes, Measuring, element_statistics
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import Parts
-from headrace._build.word import At, Commons, building_word
+from headrace._build.standing import InThread
 from headrace._config.nesting import with_room
 from headrace._describe import describe_element
 from headrace._engine.blueprint import BuiltNode
+from headrace._plan.declared import narrowed
 from headrace._plan.element import Element, NodePlan, PipelinePlan, roots_of
 from headrace._plan.graph import needed_keys
+from headrace._plan.word import word_of
 from headrace._process import usable_cpus
 from headrace._scheduling.instance import Instance
 from headrace.errors import SetupError
@@ -27,6 +28,7 @@ from headrace.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace._config.nodekeys import NodeKeys
     from headrace._scheduling.scheduler import Scheduler
 
     Schedule: TypeAlias = Callable[[Sequence[Instance]], Scheduler]
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+FRONT_WIDTH = 256
+"""How many requests may be inside a front of the pipeline's own at a time."""
 
 
 @dataclass
@@ -119,7 +124,7 @@ class Builder:
         for node in self.plan.nodes.values():
             for root in roots_of(node):
                 for element in root.walk():
-                    building_word(element.cls)._expect(element, self.commons)
+                    word_of(element.cls)._expect(element, self.commons)
 
     def close(self) -> list[Exception]:
         """Close all that was built, once nothing is built any more; give what that raised."""
@@ -237,6 +242,35 @@ class Builder:
             # It calls nodes and does not batch: any number of requests are inside at a time.
             scheduler = schedule([Instance(i, front, least=1, most=1) for i in range(FRONT_WIDTH)])
         return ComposedNode(scheduler, parts, holds=builder.looked_up)
+
+
+def instances_of(node: NodePlan, backends: Sequence[Backend]) -> list[Instance]:
+    """Make the instances of a node, whose range narrows those of the backends.
+
+    Raises:
+        SetupError: The ranges that ``init`` has set leave no batch.
+    """
+    return [_instance(index, backend, node.keys) for index, backend in enumerate(backends)]
+
+
+def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
+    low, high = narrowed((backend.min, backend.max), keys)
+    if high is not None and low > high:
+        raise SetupError(
+            f"no batch fits: {backend._label()} takes {backend.min} to "
+            f"{backend.max or 'any number'}, the node leaves {low} to {high}",
+            node=backend._node,
+            backend=backend._label(),
+            instance=index,
+            hint="Change the node's min and max.",
+        )
+    thread = None
+    if isinstance(backend, InThread):
+        thread, backend = backend.thread, backend.child
+    backend._whole = True
+    return Instance(
+        index, backend, least=low, most=high, device=device_of(keys, index), thread=thread
+    )
 
 
 def _no_queue(backends: list[Backend]) -> Scheduler:

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import no_progress, showing_progress
 from headrace._build.builder import Builder
-from headrace._build.instances import PolicyFactory, front_limits, limits_of
 from headrace._build.node_call import NodeCall
 from headrace._build.standing import Guarded, NotCallable
 from headrace._engine.blueprint import Blueprint, Change, NodeBlueprint
 from headrace._graph.links import Links
 from headrace._pipeline import Pipeline
 from headrace._pipeline_config import PipelineConfig
-from headrace._plan.word import planned_word
+from headrace._plan.word import word_of
 from headrace._portable import without_inner_frames
+from headrace._scheduling.instance import Limits
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 from headrace.policies import BestFit, Greedy
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace._backend import ProgressFactory
     from headrace._build.builder import ComposedNode, Schedule
-    from headrace._plan.element import NodePlan, PipelinePlan, ProbePlan
+    from headrace._config.nodekeys import NodeKeys
+    from headrace._options import Options
+    from headrace._plan.element import NodePlan, PipelinePlan, PolicyPlan, ProbePlan
     from headrace._scheduling.scheduler import Scheduler
 
 
@@ -76,7 +79,7 @@ def _blueprint(
         },
         order=tuple(plan.order),
         front=_front(plan, builder),
-        probes={probe.text: partial(_probe, probe) for probe in plan.probes},
+        probes={probe.text: _probe_factory(probe) for probe in plan.probes},
         listen=partial(setattr, builder.commons, "probes"),
         queues=builder.commons.queues,
         dispatchers=builder.commons.dispatchers,
@@ -97,8 +100,8 @@ def _node(
     return NodeBlueprint(
         plan.links[node.name],
         build,
-        PolicyFactory(batch, node.name),
-        PolicyFactory(dispatch, node.name) if dispatch.cls is not batch.cls else None,
+        policy_factory(batch, node.name),
+        policy_factory(dispatch, node.name) if dispatch.cls is not batch.cls else None,
         limits_of(node),
         second_door_ms,
     )
@@ -107,7 +110,7 @@ def _node(
 def _front(plan: PipelinePlan, builder: Builder) -> NodeBlueprint | None:
     """Give the front of the pipeline, None for what a graph does without one."""
     front = plan.entrypoint
-    if front is None or (planned_word(front.cls)._walks and plan.is_graph):
+    if front is None or (word_of(front.cls)._walks and plan.is_graph):
         return None
     following = {name for links in plan.links.values() for name in links.next}
     entries = [node.keys for name, node in plan.nodes.items() if name not in following]
@@ -121,16 +124,72 @@ def _front(plan: PipelinePlan, builder: Builder) -> NodeBlueprint | None:
     )
 
 
-def _probe(plan: ProbePlan) -> Any:
-    try:
-        return plan.cls() if plan.options is None else plan.cls(plan.options)
-    except HeadraceError:
-        raise
-    except Exception as error:
-        raise SetupError(
-            f"the probe {plan.text} of {plan.distribution} could not be made: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+def limits_of(node: NodePlan) -> Limits:
+    """Give the queue keys of a node; args of its batch policy win over them."""
+    keys, stated = node.keys, node.batch_policy.options
+    return Limits(
+        queue_size=keys.queue_size,
+        queue_full=keys.queue_full,
+        timeout_ms=keys.timeout_ms,
+        batching_timeout_ms=getattr(stated, "batching_timeout", keys.batching_timeout),
+        batch_sizes=getattr(stated, "batch_sizes", keys.batch_sizes) or (),
+        pad=getattr(stated, "pad", keys.pad),
+        shortcut=_may_skip(node.batch_policy.cls, node.dispatch_policy.cls),
+    )
+
+
+def _may_skip(batch: type[Any], dispatch: type[Any]) -> bool:
+    """Tell whether the policies know nothing better than sending at once where nothing waits.
+
+    What a class says of its ``cut`` does not hold for that of a subclass which says nothing.
+    """
+    if dispatch.choose is not BestFit.choose:
+        return False
+    says = next(one for one in batch.__mro__ if "sends_when_idle" in vars(one))
+    cuts = next(one for one in batch.__mro__ if "cut" in vars(one))
+    return "sends_when_idle" in vars(batch) or issubclass(says, cuts)
+
+
+def front_limits(entries: Sequence[NodeKeys]) -> Limits:
+    """Give the queue keys of a front of the pipeline.
+
+    Args:
+        entries: The keys of the nodes at which requests enter behind it. Each holds its own bound;
+            a request that finds the front taken meets the widest of them.
+    """
+    rules = {keys.queue_full for keys in entries}
+    return Limits(
+        queue_size=max(keys.queue_size for keys in entries),
+        queue_full=rules.pop() if len(rules) == 1 else "wait",
+    )
+
+
+@dataclass(frozen=True)
+class _Factory:
+    """Makes a policy or a probe; it raises a SetupError when the class raises."""
+
+    what: str
+    cls: type[Any]
+    options: Options | None
+    node: str | None = None
+
+    def __call__(self) -> Any:
+        try:
+            return self.cls() if self.options is None else self.cls(self.options)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            message = f"{self.what} could not be made: {type(error).__name__}: {error}"
+            raise SetupError(message, node=self.node) from error
+
+
+def policy_factory(plan: PolicyPlan, node: str) -> Callable[[], Any]:
+    """Give what makes a policy of a node."""
+    return _Factory(f"the policy {plan.cls.__name__}", plan.cls, plan.options, node)
+
+
+def _probe_factory(plan: ProbePlan) -> Callable[[], Any]:
+    return _Factory(f"the probe {plan.text} of {plan.distribution}", plan.cls, plan.options)
 
 
 # One node built anew beside the one that is in service.

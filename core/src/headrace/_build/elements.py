@@ -2,34 +2,105 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, InitContext, Shared, shown_progress
 from headrace._build.batch_end import BatchEnd
-from headrace._build.instances import device_of
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.standing import Bound, Guarded, InThread, NotCallable, Passage
-from headrace._build.word import LOOK_S, At, Commons, Word, building_word, logger_of
+from headrace._plan.declared import of_children, states_range
 from headrace._plan.element import elements_run, roots_of, takes_dependency
-from headrace._plan.ranges import inside, ranged, states_range
-from headrace._plan.word import give_threads
+from headrace._plan.word import Word, give_threads, word_of
 from headrace._portable import error_text
+from headrace._presence import Presence
 from headrace._scheduling.calls import OwnThread
+from headrace._scheduling.named_queues import Queues
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._build.measuring import Measuring
+    from headrace._build.measuring import ElementTimes, Measuring
     from headrace._build.parts import Parts
+    from headrace._config.nodekeys import NodeKeys
+    from headrace._engine.blueprint import Dispatcher
     from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
+    from headrace._scheduling.probes import Probes
     from headrace._scheduling.scheduler import Scheduler
+
+
+LOOK_S = 0.25
+"""How often a thread that waits while something is built, or closed again, looks for an interrupt."""
+
+
+@dataclass(frozen=True)
+class At:
+    """Where the builder stands.
+
+    Attributes:
+        parts: Where new parts are noted.
+        instance, scope: The stores of `InitContext`.
+        index: Which instance, None outside of any.
+        thread: The thread that builds and will run what is built, None for any.
+        local: The instances of enclosing ``IoC``s.
+        end: The end of the batches of what is being built.
+        lost: Set when the instance can serve no more.
+    """
+
+    parts: Parts
+    instance: Shared
+    scope: Shared
+    index: int | None = None
+    thread: OwnThread | None = None
+    local: dict[int, Backend] = field(default_factory=dict)
+    end: BatchEnd = field(default_factory=BatchEnd)
+    lost: Presence = field(default_factory=Presence)
+
+    @classmethod
+    def begin(cls, parts: Parts, **more: Any) -> At:
+        """Begin an instance, or what is outside of any: with a store that is closed after it.
+
+        Args:
+            parts: Where the parts of all of it are noted.
+            more: Other attributes.
+        """
+        store = Shared()
+        return cls(parts.nested(store, more.get("thread")), store, store, **more)
+
+
+@dataclass
+class Commons:
+    """What belongs to all nodes of a pipeline.
+
+    Attributes:
+        queues: Its queues, by name.
+        dispatchers: The backends that wait for the graph, to run requests through it.
+        registered: The registered instances that are in service, by name. It is one and the same
+            dict for ever: whoever can still build something looks into it, so a dict of its own
+            would keep instances alive that a reload has retired.
+        probes: What hears of elements; None where there are no probes.
+        times: Durations of elements, which stay over a reload; None where nobody asked for them.
+    """
+
+    queues: Queues = field(default_factory=Queues)
+    dispatchers: list[Dispatcher] = field(default_factory=list)
+    registered: dict[str, Backend] = field(default_factory=dict)
+    probes: Probes | None = None
+    times: ElementTimes | None = None
+
+
+@cache
+def logger_of(backend: str) -> logging.Logger:
+    """Give the logger of a backend; made once, since an interrupt there can leave logging locked."""
+    return logging.getLogger(f"headrace.backend.{backend}")
 
 
 @dataclass(eq=False)
 class ElementBuilder:
-    """Builds the elements of one node, or of the front of the pipeline; see `Building`.
+    """Builds the elements of one node, or of the front of the pipeline.
 
     Attributes:
         plan: The plan of the whole pipeline.
@@ -75,14 +146,22 @@ class ElementBuilder:
         if self.cancelled():
             raise self.failed("the build was given up", element.name, at)
         if element.own_thread:
-            return self.in_thread(element, element, self._plain, at)
-        return self._plain(element, at)
+            return self.in_thread(element, element, self._alone, at)
+        return self._alone(element, at)
 
-    def _plain(self, element: Element, at: At) -> Backend:
+    def _alone(self, element: Element, at: At) -> Backend:
         """Build one element, without the thread that may be around it."""
         if element.named is not None and not element.children:
             return self._lookup(element.named, at)
-        return building_word(element.cls)._build(self, element, at)
+        return word_of(element.cls)._build(self, element, at)
+
+    def plain(self, element: Element, at: At) -> Backend:
+        """Build an element that is no word, and all below it."""
+        if element.named is not None:
+            return self._bound(element, element.named, at)
+        prepared = self.child if not element.cls.builds_elsewhere else partial(self.plan_of, self)
+        children = tuple([prepared(child, at) for child in element.children])
+        return self.backend(element, children, at)
 
     def child(self, element: Element, at: At) -> Backend:
         """Build an element for one that will call it."""
@@ -92,10 +171,6 @@ class ElementBuilder:
         passage = Passage(built)
         at.end.exit(passage, element)
         return passage
-
-    def elsewhere(self, element: Element, at: At) -> Any:
-        """Plan an element for one that builds it elsewhere: a `headrace._build.elsewhere.ChildPlan`."""
-        return self.plan_of(self, element, at)
 
     # Backends.
 
@@ -127,7 +202,7 @@ class ElementBuilder:
             backend._reposts = any(one.target is not None for one in run)
         context = self._context(element, children, late, at.end.registering(backend))
         backend._start(element.options, context)
-        self._inherit_range(backend, children, at)
+        self._take_range(backend, element, children, at)
         backend._warm()
         if cls.builds_elsewhere:
             at.end.exit(backend, element)
@@ -137,14 +212,18 @@ class ElementBuilder:
             return Guarded(at.end.around(backend))
         return backend
 
-    def _inherit_range(self, backend: Backend, children: tuple[Any, ...], at: At) -> None:
-        """Give a container that says nothing of its range that of what is inside."""
-        stated = vars(backend).keys() & {"min", "max"} or states_range(type(backend))
-        if children and not stated:
-            try:
-                found = inside(ranged(children))
-            except ValueError as error:
-                raise self.failed(str(error), backend._label(), at) from error
+    def _take_range(
+        self, backend: Backend, element: Element, children: tuple[Any, ...], at: At
+    ) -> None:
+        """Give a container whose ``init`` says nothing of its range what its children make of it."""
+        if vars(backend).keys() & {"min", "max"}:
+            return
+        ranges = [(child._label(), (child.min, child.max)) for child in children]
+        try:
+            found = of_children(type(backend), ranges, element.prefixes)
+        except ValueError as error:
+            raise self.failed(str(error), backend._label(), at) from error
+        if found is not None:
             backend.min, backend.max = found
             backend._note_range()
 
@@ -235,12 +314,10 @@ class ElementBuilder:
             )
         return FrontCall(built) if self.node is None and isinstance(built, NodeCall) else built
 
-    def bound(self, element: Element, at: At) -> Backend:
+    def _bound(self, element: Element, named: Named, at: At) -> Backend:
         """Build a name that stands for an instance, with what it depends on."""
-        if element.named is None:
-            raise SetupError("a name was not resolved")
         dependency = self.child(element.children[0], at)
-        bound = Bound(self._lookup(element.named, at), dependency)
+        bound = Bound(self._lookup(named, at), dependency)
         if bound.leaves:
             at.end.exit(bound, element)
         if not states_range(element.cls):
@@ -267,6 +344,12 @@ class ElementBuilder:
         if inner is not element:
             self.by_element.setdefault(id(element), outer)
         return outer
+
+
+def device_of(keys: NodeKeys | None, index: int) -> str | None:
+    """Give the device of one instance: a list is spread over them."""
+    device = None if keys is None else keys.device
+    return device[index % len(device)] if isinstance(device, tuple) else device
 
 
 def reached_by_name(plan: PipelinePlan) -> set[str]:

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Shared
 from headrace._build.batch_end import BatchEnd
-from headrace._build.elements import ElementBuilder
+from headrace._build.elements import At, Commons, ElementBuilder
 from headrace._build.parcels import packed, unpacked
 from headrace._build.parts import Parts
 from headrace._build.standing import Standing
-from headrace._build.word import At, Commons
 from headrace._describe import describe_element
+from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import NodePlan, PipelinePlan
 from headrace._plan.graph import needed_keys
-from headrace._plan.word import OPTIONAL, PlannedWord, give_threads, keys_named
+from headrace._plan.word import Word, give_threads
 from headrace._portable import error_text
 from headrace._registry.imports import run_imports
 from headrace.errors import SetupError
@@ -198,7 +198,7 @@ def _going(reads: tuple[str, ...]) -> tuple[str, ...]:
 
 def _may_rerun(element: Element, built: dict[int, Backend]) -> bool:
     """Tell whether a backend says ``rerun``; a word of core with others inside leaves it to them."""
-    inner = bool(element.children) and issubclass(element.cls, PlannedWord)
+    inner = bool(element.children) and issubclass(element.cls, Word)
     return inner or element.named is not None or built.get(id(element), element.cls).rerun
 
 

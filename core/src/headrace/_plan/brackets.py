@@ -8,7 +8,7 @@ from headrace._config.nesting import MAX_DEPTH
 from headrace._expression.tree import Call
 from headrace._plan.element import Element, takes_dependency
 from headrace._plan.scope import Bracket, Scope
-from headrace._plan.word import core_word, planned_word
+from headrace._plan.word import core_word, word_of
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
@@ -142,7 +142,7 @@ def _wrong(element: Element, child: Call, *, first: bool) -> tuple[str, str | No
         knows = ", ".join("any flag" if p == "*" else f"({p})" for p in understood)
         hint = f"It understands {knows}." if knows else "It understands none."
         return f"{element.name} does not understand the prefix ({wrong[0]})", hint
-    found = planned_word(element.cls)._check_prefix(element, child, first=first)
+    found = word_of(element.cls)._check_prefix(element, child, first=first)
     if found is not None:
         return found
     if any(not isinstance(value, str) for key, value in prefix.named if key == "key"):

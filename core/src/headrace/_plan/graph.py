@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace._backend import Backend
 from headrace._graph.links import KEPT
+from headrace._plan.declared import OPTIONAL, Needs, keys_named
 from headrace._plan.element import (
     Element,
     NodePlan,
@@ -25,7 +26,7 @@ from headrace._plan.element import (
     roots_of,
 )
 from headrace._plan.links import predecessors
-from headrace._plan.word import OPTIONAL, Needs, PlannedWord, keys_named, planned_word
+from headrace._plan.word import Word, word_of
 from headrace.keys import DATA, RESULT
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def check_front(
                 f"Repost[{element.target[0]}] is called by the entrypoint, where there is no walk to end",
                 **element.target[1],
             )
-    if any(planned_word(element.cls)._walks for element in run):
+    if any(word_of(element.cls)._walks for element in run):
         return
     called = set(nodes_named(run))
     for name, one in links.items():
@@ -197,7 +198,7 @@ def _needs(element: Element, built: Mapping[int, Backend]) -> Needs:
         known = not element.named.registered and not element.children
         inner = element.named.element if known else None
         return {DATA: element.name} if inner is None else _needs(inner, built)
-    word = planned_word(element.cls)
+    word = word_of(element.cls)
     return word._needs(element, lambda one: _needs(one, built), built.get(id(element)))
 
 
@@ -314,7 +315,7 @@ def _written(
 
 def _says_what_it_writes(element: Element) -> bool:
     """Tell whether ``writes`` of a class can be relied on: stated, or that of an installed plugin."""
-    if issubclass(element.cls, PlannedWord):
+    if issubclass(element.cls, Word):
         return True
     stated = any("writes" in vars(cls) for cls in element.cls.__mro__ if cls is not Backend)
     return stated or (bool(element.spec.path) and not element.children)

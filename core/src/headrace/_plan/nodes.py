@@ -9,13 +9,13 @@ from headrace._config.document import Written
 from headrace._config.nodekeys import NODE_KEYS, NodeKeys
 from headrace._config.problems import key_place
 from headrace._expression.parser import read_expression
+from headrace._plan.declared import narrowed
 from headrace._plan.element import Element, Named, NodePlan
 from headrace._plan.named import plan_policies
 from headrace._plan.options import check_keys
 from headrace._plan.parameters import Found, Parameters
-from headrace._plan.ranges import narrowed
 from headrace._plan.scope import Layer, Scope
-from headrace._plan.word import called, check_used, core_word, give_threads, planned_word
+from headrace._plan.word import called, check_used, core_word, give_threads, word_of
 from headrace._registry.hooks import node_entrypoint
 from headrace.errors import ConfigError, PluginError
 
@@ -147,7 +147,7 @@ class NodePlanner:
 
     def _check_one_queue(self, roots: list[Element], door: Element, layer: Layer) -> bool:
         """Check that what gathers requests in a node is what the node is called through."""
-        found = (e for root in roots for e in root.walk() if planned_word(e.cls)._gathers)
+        found = (e for root in roots for e in root.walk() if word_of(e.cls)._gathers)
         wrong = [element for element in found if element.children and element is not door]
         for element in wrong:
             message = f"a node has one {element.cls.__name__}, the one that it is called through"
@@ -164,7 +164,7 @@ class NodePlanner:
         """Check that the keys of the node leave something of the range that the classes tell."""
         root = plan.instance
         if root is None:
-            gathers = planned_word(door.cls)._gathers and door.children
+            gathers = word_of(door.cls)._gathers and door.children
             root = door.children[0] if gathers else door
         if plan.door_to is not None:
             return True

@@ -10,13 +10,13 @@ from headrace._config.nesting import MAX_DEPTH
 from headrace._config.problems import SUGGESTED, key_place
 from headrace._expression.parser import read_expression
 from headrace._plan import brackets
+from headrace._plan.declared import depending_range, static_range
 from headrace._plan.definitions import MAX_ELEMENTS, Definition
 from headrace._plan.element import Element, Named
 from headrace._plan.options import OptionsReader
 from headrace._plan.planning import Planning
-from headrace._plan.ranges import depending_range, static_range
 from headrace._plan.scope import Graft, Layer, Scope, ScopedArgs, bracket_of, plain_value
-from headrace._plan.word import Use, planned_word, why_not_callable
+from headrace._plan.word import Use, why_not_callable, word_of
 from headrace._registry.registry import registry
 from headrace.errors import ConfigError, PluginError
 
@@ -185,7 +185,7 @@ class Resolver(Planning):
         if len(self.problems) > before:
             return None
         use = Use(self, element, bracket, scope)
-        return element if planned_word(target.cls)._check(use) else None
+        return element if word_of(target.cls)._check(use) else None
 
     # A definition.
 
@@ -259,7 +259,7 @@ class Resolver(Planning):
     def _backend(
         self, call: Call, spec: BackendSpec, cls: type[Backend], scope: Scope
     ) -> Element | None:
-        word = planned_word(cls)
+        word = word_of(cls)
         options, origins = OptionsReader(
             call,
             cls.Options,
@@ -364,5 +364,5 @@ class Resolver(Planning):
         bracket = bracket_of(call, scope)
         near = registry.find(self._nearest(call, scope) or "") if bracket.phases else ()
         core = [spec.load() for spec in near if spec.distribution == "headrace"]
-        names = max((planned_word(cls)._names for cls in core), default=0)
+        names = max((word_of(cls)._names for cls in core), default=0)
         self.plan_all(bracket, names=names)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import Problems, with_lines
+from headrace._plan.declared import narrowed
 from headrace._plan.parameters import written_key
-from headrace._plan.ranges import narrowed
-from headrace._plan.word import planned_word
+from headrace._plan.word import word_of
 from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _computing(root: Element, *, threads: bool = True) -> Iterator[Element]:
 
 def _elsewhere(element: Element) -> bool:
     """Tell whether what stands in an element has a thread or a process of its own."""
-    return planned_word(element.cls)._threaded or element.cls.builds_elsewhere
+    return word_of(element.cls)._threaded or element.cls.builds_elsewhere
 
 
 def _runs_a_file(element: Element) -> bool:

@@ -1,7 +1,7 @@
-"""What the planner asks a class of itself: the planning half of what makes a backend a word.
+"""What planner and builder ask a class of itself: all that makes a backend a word.
 
-The planner names no word. It asks the class behind a name, which for a plain backend answers as
-`PlannedWord` does. A word of `headrace.words` says otherwise where it is otherwise.
+They name no word. They ask the class behind a name, which for a plain backend answers as `Word`
+does. A word of `headrace.words` says otherwise where it is otherwise.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace._backend import Backend
+from headrace._plan.declared import OPTIONAL, Needs, keys_named
 from headrace._plan.scope import Bracket, Scope, prefix_values
 from headrace._registry.backends import load, source_of
 from headrace._registry.discovery import CORE_BACKENDS
-from headrace.keys import BOX, COLOR, DATA, RESERVED
+from headrace.keys import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from headrace._plan.planning import Planning
 
 
-class PlannedWord(Backend):
-    """A backend that says how it is planned; the defaults are those of a plain one.
+class Word(Backend):
+    """A backend that says how it is planned and built; the defaults are those of a plain one.
 
     Attributes:
         _names: How many of its children are names, and no backends.
@@ -140,22 +141,43 @@ class PlannedWord(Backend):
         own = {key: element.name for key in keys if key == DATA or key not in OPTIONAL}
         return {**inner(children[0]), **own} if len(children) == 1 else own
 
+    # How it is built.
 
-def planned_word(cls: type[Backend]) -> type[PlannedWord]:
+    @classmethod
+    def _expect(cls, element: Element, commons: Any) -> None:
+        """Prepare what all nodes share, before any node is built."""
+
+    @classmethod
+    def _build(cls, building: Any, element: Element, at: Any) -> Backend:
+        """Build an element and all below it.
+
+        Args:
+            building: The `headrace._build.elements.ElementBuilder`.
+            element: What to build: the word, or a name for an instance of it with a bracket.
+            at: The `headrace._build.elements.At`, where the builder stands.
+        """
+        built: Backend = building.plain(element, at)
+        return built
+
+    def _prepare(self, building: Any, element: Element, at: Any) -> None:
+        """Take what only the builder can give, after the children are built and before ``init``."""
+
+
+def word_of(cls: type[Backend]) -> type[Word]:
     """Give what answers for a class: itself, or the default for a plain one."""
-    return cls if issubclass(cls, PlannedWord) else PlannedWord
+    return cls if issubclass(cls, Word) else Word
 
 
-def core_word(name: str) -> type[PlannedWord]:
+def core_word(name: str) -> type[Word]:
     """Give what answers for the word of core that is called ``name``; the default if there is none."""
     plugin, _, part = name.rpartition(":")
     path = CORE_BACKENDS.get(part) if plugin in ("", "headrace") else None
-    return PlannedWord if path is None else _loaded(path)
+    return Word if path is None else _loaded(path)
 
 
 @cache
-def _loaded(path: str) -> type[PlannedWord]:
-    return planned_word(load(path, "headrace"))
+def _loaded(path: str) -> type[Word]:
+    return word_of(load(path, "headrace"))
 
 
 # What it is asked with.
@@ -198,7 +220,7 @@ class Use:
         why = why_not_callable(child)
         if why is not None:
             message = f"{child.name} {why}: {self.element.name} cannot call it"
-            hint = planned_word(child.cls)._not_callable_hint
+            hint = word_of(child.cls)._not_callable_hint
             scope = scope or self.bracket.scope
             self.planning.add("not_callable", message, child.call, scope, hint=hint)
         return why is None
@@ -224,7 +246,7 @@ def check_used(planning: Planning, names: Iterable[Named], scope: Scope) -> None
         if element is None or named.used or element.named is not None or element.children:
             continue
         use = Use(planning, element, Bracket((), scope), scope)
-        planned_word(element.cls)._check_unused(use, named.name)
+        word_of(element.cls)._check_unused(use, named.name)
 
 
 def _stands_alone(use: Use) -> bool:
@@ -234,7 +256,7 @@ def _stands_alone(use: Use) -> bool:
     for one in inside:
         named, hint = one.named, None
         outer = named is not None and (named.registered or id(named.element) not in own)
-        if outer or planned_word(one.cls)._reaches_out:
+        if outer or word_of(one.cls)._reaches_out:
             why = "it reaches for something of the pipeline, which another process does not have"
         elif getattr(source_of(one.cls), "__module__", None) == "__main__":
             why = "it is registered by the program itself, which another process does not run"
@@ -250,7 +272,7 @@ def _stands_alone(use: Use) -> bool:
 def called(element: Element) -> Element:
     """Follow names, and words that only put others together, to what is called in the end."""
     while True:
-        word = planned_word(element.cls)
+        word = word_of(element.cls)
         if element.named is None and word._wiring and not word._why_not_callable:
             inner = element.children[-1] if element.children else None
         else:
@@ -262,7 +284,7 @@ def called(element: Element) -> Element:
 
 def why_not_callable(element: Element) -> str | None:
     """Tell why what is built from an element cannot be called; None when it can."""
-    return planned_word(called(element).cls)._why_not_callable
+    return word_of(called(element).cls)._why_not_callable
 
 
 # Threads of their own.
@@ -280,7 +302,7 @@ def _runs_inside(element: Element) -> bool:
 
 def _runs_here(element: Element) -> bool:
     """Tell whether an element runs in the thread that runs what it stands in."""
-    elsewhere = element.own_thread or planned_word(element.cls)._threaded
+    elsewhere = element.own_thread or word_of(element.cls)._threaded
     return not elsewhere and (element.named is None or bool(element.children))
 
 
@@ -293,60 +315,5 @@ def give_threads(root: Element) -> None:
 
 def _holds_others(element: Element) -> bool:
     """Tell whether an element runs nothing by itself, so that threads are put around its children."""
-    word = planned_word(element.cls)
+    word = word_of(element.cls)
     return not element.own_thread and (word._wiring or word._gathers)
-
-
-OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
-"""Keys that are there, or that a backend does without."""
-
-Needs = dict[str, str]
-"""The keys that every request needs somewhere, each with the name of a backend that reads it."""
-
-
-def keys_named(
-    backend: type[Backend] | Backend, options: Any, what: str, *, optional: bool = False
-) -> Iterable[str]:
-    """Give the keys that a backend names in ``reads`` or ``writes``.
-
-    Args:
-        backend: The class, or an instance, whose `init` may have named others.
-        options: Its checked options, in which ``{option}`` is looked up; None for none.
-        what: ``"reads"`` or ``"writes"``.
-        optional: Whether the optional keys of a TypedDict count.
-    """
-    named: Any = getattr(backend, what)
-    if isinstance(named, str):
-        named = (named,)
-    if isinstance(named, type):
-        return _typed_keys(named, optional=optional)
-    found: list[str] = []
-    for key in named:
-        if not (key.startswith("{") and key.endswith("}")):
-            found.append(key)
-            continue
-        value: Any = getattr(options, key[1:-1], None)
-        if isinstance(value, dict):
-            value = list(value.values())
-        values = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
-        found += [one for one in values if isinstance(one, str)]
-    return found
-
-
-def _typed_keys(named: type, *, optional: bool) -> list[str]:
-    """Give the keys of a TypedDict; those that may be missing only if ``optional``."""
-    required: Iterable[str] = getattr(named, "__required_keys__", ())
-    every = list(getattr(named, "__annotations__", {}))
-    if optional:
-        return [*dict.fromkeys([*every, *required, *getattr(named, "__optional_keys__", ())])]
-    return [key for key in required if not _may_be_missing(named, key)]
-
-
-def _may_be_missing(named: type, key: str) -> bool:
-    """Tell whether an annotation that is still text says ``NotRequired``."""
-    for cls in (named, *getattr(named, "__orig_bases__", ())):
-        annotation = getattr(cls, "__annotations__", {}).get(key)
-        text = getattr(annotation, "__forward_arg__", annotation)
-        if isinstance(text, str) and "NotRequired" in text:
-            return True
-    return False

@@ -2,5 +2,5 @@
 
 The names in ``__all__`` of each module, an underscore before the module's name excepted, are words
 that may stand in a configuration; ``S = Sequential`` makes an alias. What a word says of itself to
-the planner and to the builder is in `headrace._plan.word.PlannedWord` and `headrace._build.word.Word`.
+the planner and to the builder is in `headrace._plan.word.Word`.
 """

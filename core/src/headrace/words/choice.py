@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.word import At, Building, Word
 from headrace._config.problems import UNBUILDABLE, Problems
 from headrace._options import Options as _Options
 from headrace._plan.scope import prefix_values
+from headrace._plan.word import Word
 from headrace._portable import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headrace._backend import Backend, InitContext
+    from headrace._build.elements import At, ElementBuilder
     from headrace._checked import Outcomes
     from headrace._expression.tree import Call
+    from headrace._plan.declared import Needs, Ranged
     from headrace._plan.element import Element, Range
-    from headrace._plan.ranges import Ranged
-    from headrace._plan.word import Needs, Use
+    from headrace._plan.word import Use
     from headrace.keys import Request
 
 __all__ = ["Fallback", "ModelLoader"]
@@ -42,9 +43,8 @@ class _Chosen(Word):
     _reentrant = True
 
     def init(self, options: Any, context: InitContext) -> None:
-        """Take over the child that was chosen, with its range."""
+        """Take over the child that was chosen, with what it says of itself."""
         (self.child,) = context.children
-        self.min, self.max = self.child.min, self.child.max
         self.rerun = self.child.rerun  # type: ignore[misc]
 
     def forward(self, batch: list[Request]) -> Outcomes:
@@ -174,7 +174,7 @@ class Fallback(_Chosen):
         return {key: reader for key, reader in first.items() if all(key in one for one in rest)}
 
     @classmethod
-    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Build the children in order, until one can be built."""
         reasons = dict(element.unavailable)
         for child in element.children:

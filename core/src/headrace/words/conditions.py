@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace._build.standing import Caller, caller_of
-from headrace._build.word import Word
 from headrace._checked import weight_of
 from headrace._options import Options as _Options
+from headrace._plan.declared import Ranged, branches
 from headrace._plan.element import Element, Range, elements_run
-from headrace._plan.ranges import Ranged, branches, of_built
+from headrace._plan.word import Word
 from headrace.errors import ClosedError, InputError, InstanceLostError, NoResultError, RequestError
 from headrace.keys import DATA, Request
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend, InitContext
     from headrace._checked import Outcomes
-    from headrace._plan.word import Needs, Use
+    from headrace._plan.declared import Needs
+    from headrace._plan.word import Use
 
 __all__ = ["CatSplit", "HasKey", "NotHasKey", "Random"]
 
@@ -60,7 +61,6 @@ class Branches(Word, ABC):
         """Take over the branches."""
         children = context.children
         self.options = options
-        self.min, self.max = of_built(branches, children)
         self._yes = caller_of(children[0], pad=self._pad)
         self._no = caller_of(children[1], pad=self._pad) if len(children) > 1 else None
         self._silent: dict[int, Backend] = {}
@@ -250,7 +250,6 @@ class CatSplit(Word):
         self._cat_backend, self._infer, self._split_backend = context.children
         self._cat = caller_of(self._cat_backend, pad=self._pad)
         self._split = caller_of(self._split_backend, pad=self._pad)
-        self.min, self.max = self._infer.min, self._infer.max
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Gather, infer and split."""

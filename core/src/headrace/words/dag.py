@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace._build.standing import caller_of
-from headrace._build.word import At, Building, Word
 from headrace._options import Options as _Options
+from headrace._plan.word import Word
 from headrace._problem import nearest
 from headrace.errors import ClosedError, ContractError, HeadraceError, LimitError, NoResultError
 from headrace.keys import REPOST, Request
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import InitContext
+    from headrace._build.elements import At, ElementBuilder
     from headrace._plan.element import Element
     from headrace._plan.word import Use
 
@@ -71,7 +72,7 @@ class DagDispatcher(Word):
         use.add("circle", message, hint=hint)
         return False
 
-    def _prepare(self, building: Building, element: Element, at: At) -> None:
+    def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
         """Ask for the graph, which is there once all nodes are built."""
         building.commons.dispatchers.append(self)
 
@@ -159,7 +160,7 @@ class Repost(Word):
         use.element.target = (name, use.scope.layer.place(use.element.call))
         return use.element
 
-    def _prepare(self, building: Building, element: Element, at: At) -> None:
+    def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
         """Take the node to go on at."""
         self.target = element.target[0] if element.target is not None else ""
 
@@ -182,7 +183,6 @@ class Again(Word, ABC):
         (child,) = context.children
         self.options = options
         self.child = child
-        self.min, self.max = child.min, child.max
         self._call = caller_of(child, pad=self._pad)
 
     @abstractmethod

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from headrace._backend import Backend, Shared
 from headrace._build.standing import NotCallable
-from headrace._build.word import At, Building, Word
 from headrace._plan.element import Element, Named, Range
-from headrace._plan.word import Use, check_used, planned_word
+from headrace._plan.word import Use, Word, check_used, word_of
 
 if TYPE_CHECKING:
-    from headrace._plan.ranges import Ranged
+    from headrace._build.elements import At, ElementBuilder
+    from headrace._plan.declared import Ranged
 
 __all__ = ["DI", "Aspect", "BackgroundThread", "IoC", "With"]
 
@@ -29,7 +29,7 @@ class Wiring(Word):
         return element.children[-1]
 
     @classmethod
-    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Build what stands in it, in order; what it stands for is called in its place."""
         built = [building.element(child, at) for child in element.children]
         return NotCallable(element.name) if cls._why_not_callable else built[-1]
@@ -87,7 +87,7 @@ class IoC(Wiring):
             else:
                 named.append(one)
             registers = one is not None and one.named is None
-            if one is None or not (registers and planned_word(one.cls)._registers_names):
+            if one is None or not (registers and word_of(one.cls)._registers_names):
                 frame[child.name] = Named(child.name, one)
         front, *_ = [use.plan(child, frames=frames) for child in fronts]
         if front is None or not good:
@@ -97,7 +97,7 @@ class IoC(Wiring):
         return use.element if use.may_call(front) else None
 
     @classmethod
-    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Build the first phase, then the front: what is called is the front itself."""
         scope = Shared(at.scope)
         parts = at.parts.nested(scope, at.thread)
@@ -209,6 +209,6 @@ class BackgroundThread(Word):
     _needs_of = 0
 
     @classmethod
-    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Build X in the thread that will run and close it."""
         return building.in_thread(element, element.children[0], building.element, at)

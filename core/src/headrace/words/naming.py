@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace._build.word import Word
 from headrace._config.nodekeys import NODE_KEYS
 from headrace._plan.scope import Bracket, Layer, Scope
-from headrace._plan.word import Use, called, needs_thread, planned_word
+from headrace._plan.word import Use, Word, called, needs_thread, word_of
 from headrace._problem import nearest
 from headrace.words.ioc import Wiring
 
@@ -149,7 +148,7 @@ def _stand_for(use: Use, call: Call, scope: Scope) -> Element | None:
     if target is None or named.element is None:
         return None
     element.named = named
-    queued = planned_word(called(named.element).cls)._gathers
+    queued = word_of(called(named.element).cls)._gathers
     element.range = (1, None) if queued else named.element.range
     return element
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace._build.channel import pickled
-from headrace._build.word import Word
 from headrace._options import Options as _Options
-from headrace._plan.word import keys_named
+from headrace._plan.declared import keys_named
+from headrace._plan.word import Word
 from headrace._presence import Presence
 from headrace.errors import InstanceLostError
 from headrace.words._exchange import Exchange, lend
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import Backend, InitContext
-    from headrace._build.word import At, Building
+    from headrace._build.elements import At, ElementBuilder
     from headrace._checked import Outcomes
+    from headrace._plan.declared import Needs
     from headrace._plan.element import Element
-    from headrace._plan.word import Needs
     from headrace.keys import Request
     from headrace.words._exchange import Entries
     from headrace.words._supervisor import Child
@@ -99,7 +99,7 @@ class Process(Word):
             return inner(element.children[0])
         return dict.fromkeys(keys_named(built, None, "reads"), element.name)
 
-    def _prepare(self, building: Building, element: Element, at: At) -> None:
+    def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
         """Take note of which of the node's words this is."""
         self._word = id(element)
 

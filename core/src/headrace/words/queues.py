@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from headrace._build.word import At, Building, Commons, Word
 from headrace._options import Options as _Options
+from headrace._plan.word import Word
 from headrace._scheduling.batch import Filler
 from headrace._scheduling.named_queues import DEFAULT_MAX, NamedQueue, Queues
 from headrace._scheduling.threads import entries_running_here
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import InitContext
+    from headrace._build.elements import At, Commons, ElementBuilder
     from headrace._plan.element import Element
     from headrace.keys import Request
 
@@ -44,7 +45,7 @@ class QueueUser(Word):
     waits_while: ClassVar[str | None] = None
     _queue: NamedQueue
 
-    def _prepare(self, building: Building, element: Element, at: At) -> None:
+    def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
         """Take the queues of the pipeline."""
         self.queues = building.commons.queues
 
@@ -152,7 +153,7 @@ class Queue(QueueUser):
 class _Sender(QueueUser):
     """Base of the words that let something of a batch leave through a queue."""
 
-    def _prepare(self, building: Building, element: Element, at: At) -> None:
+    def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
         """Take the queues, and be an exit of the batch."""
         super()._prepare(building, element, at)
         at.end.exit(self, element)

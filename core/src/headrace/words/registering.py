@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from headrace._build.elements import At, ElementBuilder
 from headrace._build.standing import NotCallable
-from headrace._build.word import At, Building, Word
 from headrace._options import Options as _Options
 from headrace._plan.element import Element, Named, Range
+from headrace._plan.word import Word
 from headrace.errors import ContractError, SetupError
 from headrace.words.ioc import Wiring
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._expression.tree import Call
-    from headrace._plan.ranges import Ranged
+    from headrace._plan.declared import Ranged
     from headrace._plan.word import Use
     from headrace.keys import Request
 
@@ -80,7 +81,7 @@ class Register(_Registering):
         return use.element
 
     @classmethod
-    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Build the instance and register it."""
         built = building.shared_out(element.children[0], at)
         return building.register(_name_of(element, building.name), built)
@@ -130,7 +131,7 @@ class InstancesRegister(_Registering):
         return use.element if use.may_call(child) else None
 
     @classmethod
-    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Build the instances, each with stores of its own, and register them."""
         if building.node is None:
             raise SetupError("InstancesRegister stands outside of a node")
@@ -258,7 +259,7 @@ class Batching(_Scheduling):
         return True
 
     @classmethod
-    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Put the queue of the node before its instances, or before the one that stands in it."""
         if not element.children or building.node is None:
             return NotCallable(element.name)
@@ -306,6 +307,6 @@ class InstanceDispatcher(_Scheduling):
         return False
 
     @classmethod
-    def _build(cls, building: Building, element: Element, at: At) -> Backend:
+    def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Build nothing: it says which instances the queue is for."""
         return NotCallable(element.name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.standing import caller_of
-from headrace._build.word import Word
-from headrace._plan.ranges import Ranged, of_built, sequence
+from headrace._plan.declared import Ranged, sequence
+from headrace._plan.word import Word
 from headrace.errors import NoResultError
 from headrace.keys import DATA, REPOST, Request
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from headrace._backend import Backend, InitContext
     from headrace._checked import Outcomes
     from headrace._expression.tree import Call
+    from headrace._plan.declared import Needs
     from headrace._plan.element import Element, Range
-    from headrace._plan.word import Needs
 
 __all__ = ["S", "Sequential"]
 
@@ -103,7 +103,6 @@ class Sequential(Word):
         """Take over the children."""
         children = context.children
         prefixes = context.prefixes or tuple(((), {}) for _ in children)
-        self.min, self.max = of_built(sequence, children, prefixes)
         self._steps = [
             _Step(child, "or" in positional, named.get("key"), pad=self._pad)
             for child, (positional, named) in zip(children, prefixes, strict=True)

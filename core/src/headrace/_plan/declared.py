@@ -1,14 +1,14 @@
-"""The range of an element as the classes tell it, and how ranges of children make one of a container."""
+"""What classes declare, and what follows from it: the range of an element, the keys it reads and writes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._checked import range_problem
-from headrace.errors import SetupError
+from headrace.keys import BOX, COLOR, RESERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
@@ -22,25 +22,31 @@ def static_range(element: Element) -> Range:
         ValueError: It is empty, a branch of a container asks for more than one item, or the class
             states what is no range.
     """
-    if element.named is not None:
-        return element.range
     cls = element.cls
     problem = range_problem(cls.min, cls.max)
     if problem is not None:
         raise ValueError(f"the class {cls.__name__} is wrong, {problem}")
-    conditional = [bool(positional or named) for positional, named in element.prefixes]
-    conditional += [False] * (len(element.children) - len(conditional))
-    children = [
-        Ranged(child.name, child.range, condition)
-        for child, condition in zip(element.children, conditional, strict=False)
-    ]
+    children = [(child.name, child.range) for child in element.children]
+    return of_children(cls, children, element.prefixes) or (cls.min, cls.max)
+
+
+def of_children(
+    cls: type[Backend],
+    children: Sequence[tuple[str, Range]],
+    prefixes: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
+) -> Range | None:
+    """Give the range that children make for a container; None where the class states its own.
+
+    Raises:
+        ValueError: It is empty, or a branch asks for more than one item.
+    """
     combine = getattr(cls, "combine_ranges", None)
-    if combine is not None and children:
-        result: Range = combine(children)
-        return result
-    if children and not states_range(cls):
-        return inside(children)
-    return cls.min, cls.max
+    if not children or (combine is None and states_range(cls)):
+        return None
+    conditional = [any(prefix) for prefix in prefixes] or [False] * len(children)
+    found = [Ranged(*child, one) for child, one in zip(children, conditional, strict=True)]
+    result: Range = (combine or inside)(found)
+    return result
 
 
 def depending_range(cls: type[Backend], dependency: Range) -> Range:
@@ -81,35 +87,6 @@ class Ranged(NamedTuple):
     name: str
     range: Range
     conditional: bool = False
-
-
-def ranged(
-    children: Sequence[Backend],
-    prefixes: Sequence[tuple[Sequence[Any], Mapping[str, Any]]] = (),
-) -> list[Ranged]:
-    """Give what is known of children that are built, with the prefixes before them."""
-    conditional = [bool(positional or named) for positional, named in prefixes]
-    conditional += [False] * (len(children) - len(conditional))
-    return [
-        Ranged(child._label(), (child.min, child.max), condition)
-        for child, condition in zip(children, conditional, strict=True)
-    ]
-
-
-def of_built(
-    rule: Callable[[Sequence[Ranged]], Range],
-    children: Sequence[Backend],
-    prefixes: Sequence[tuple[Sequence[Any], Mapping[str, Any]]] = (),
-) -> Range:
-    """Give the range of a container by a rule of this module, of children that are built.
-
-    Raises:
-        SetupError: The rule refuses what ``init`` of the children made of their ranges.
-    """
-    try:
-        return rule(ranged(children, prefixes))
-    except ValueError as error:
-        raise SetupError(str(error)) from error
 
 
 def sequence(ranges: Sequence[Ranged]) -> Range:
@@ -163,3 +140,60 @@ def inside(ranges: Sequence[Ranged]) -> Range:
     if low > high:
         raise ValueError(f"{low_name} needs at least {low}, {high_name} takes at most {high}")
     return low, high
+
+
+# Keys.
+
+OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
+"""Keys that are there, or that a backend does without."""
+
+Needs = dict[str, str]
+"""The keys that every request needs somewhere, each with the name of a backend that reads it."""
+
+
+def keys_named(
+    backend: type[Backend] | Backend, options: Any, what: str, *, optional: bool = False
+) -> Iterable[str]:
+    """Give the keys that a backend names in ``reads`` or ``writes``.
+
+    Args:
+        backend: The class, or an instance, whose `init` may have named others.
+        options: Its checked options, in which ``{option}`` is looked up; None for none.
+        what: ``"reads"`` or ``"writes"``.
+        optional: Whether the optional keys of a TypedDict count.
+    """
+    named: Any = getattr(backend, what)
+    if isinstance(named, str):
+        named = (named,)
+    if isinstance(named, type):
+        return _typed_keys(named, optional=optional)
+    found: list[str] = []
+    for key in named:
+        if not (key.startswith("{") and key.endswith("}")):
+            found.append(key)
+            continue
+        value: Any = getattr(options, key[1:-1], None)
+        if isinstance(value, dict):
+            value = list(value.values())
+        values = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
+        found += [one for one in values if isinstance(one, str)]
+    return found
+
+
+def _typed_keys(named: type, *, optional: bool) -> list[str]:
+    """Give the keys of a TypedDict; those that may be missing only if ``optional``."""
+    required: Iterable[str] = getattr(named, "__required_keys__", ())
+    every = list(getattr(named, "__annotations__", {}))
+    if optional:
+        return [*dict.fromkeys([*every, *required, *getattr(named, "__optional_keys__", ())])]
+    return [key for key in required if not _may_be_missing(named, key)]
+
+
+def _may_be_missing(named: type, key: str) -> bool:
+    """Tell whether an annotation that is still text says ``NotRequired``."""
+    for cls in (named, *getattr(named, "__orig_bases__", ())):
+        annotation = getattr(cls, "__annotations__", {}).get(key)
+        text = getattr(annotation, "__forward_arg__", annotation)
+        if isinstance(text, str) and "NotRequired" in text:
+            return True
+    return False
