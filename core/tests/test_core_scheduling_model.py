@@ -24,12 +24,12 @@ from scheduling_by_hand import Hand, HandTimer, Owner, Still
 from headrace._backend import Backend, InitContext
 from headrace._build.batch_end import BatchEnd
 from headrace._presence import Presence
+from headrace._scheduling.admission import QUEUE_FULL
 from headrace._scheduling.batch import repeated
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.instance import Instance, Limits
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.queue import NodeQuota, Waits
-from headrace._scheduling.queue_full import QUEUE_FULL
 from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Runner
 from headrace.errors import (

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import pluggy
 
-from headrace._scheduling.record import BatchRecord, BatchRequest
+from headrace._scheduling.probes import BatchRecord, BatchRequest
 
 __all__ = [
     "BatchRecord",

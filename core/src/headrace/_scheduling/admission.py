@@ -7,7 +7,6 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, own_error
-from headrace._scheduling.queue_full import QUEUE_FULL
 from headrace._scheduling.threads import served_here, waited_for
 from headrace.errors import (
     BackendError,
@@ -18,10 +17,49 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Literal
 
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.node import Node
+
+    Decision = Literal["wait", "refuse", "shed"]
+
+
+class QueueFullPolicy:
+    """Decides about a request that finds the queue of its node full; pure, as all policies."""
+
+    def decide(self, priority: int, lowest: int | None) -> Decision:
+        """Decide whether the newcomer waits for room, is refused, or takes the place of another.
+
+        Args:
+            priority: That of the newcomer.
+            lowest: The lowest priority of those that wait and count against the bound, None when none does.
+        """
+        raise TypeError(f"{type(self).__name__} has no decide")
+
+
+class _Wait(QueueFullPolicy):
+    def decide(self, priority: int, lowest: int | None) -> Decision:
+        return "wait"
+
+
+class _Reject(QueueFullPolicy):
+    def decide(self, priority: int, lowest: int | None) -> Decision:
+        return "refuse"
+
+
+class _ShedOldest(QueueFullPolicy):
+    def decide(self, priority: int, lowest: int | None) -> Decision:
+        return "shed" if lowest is not None and lowest <= priority else "refuse"
+
+
+QUEUE_FULL: Mapping[str, QueueFullPolicy] = {
+    "wait": _Wait(),
+    "reject": _Reject(),
+    "shed_oldest": _ShedOldest(),
+}
+"""The policies by the value of the node key ``queue_full``."""
 
 
 def enter(

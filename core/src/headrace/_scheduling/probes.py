@@ -1,4 +1,4 @@
-"""The probes of a pipeline: whatever one of them raises is counted and harms nobody."""
+"""The probes of a pipeline, and what they are told: whatever one of them raises is counted and harms nobody."""
 
 from __future__ import annotations
 
@@ -6,17 +6,58 @@ import logging
 import threading
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._scheduling.calls import served_by
 from headrace._scheduling.locks import main_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["Probes"]
+    from headrace.keys import Request
+
+__all__ = ["BatchRecord", "BatchRequest", "Probes"]
 
 _log = logging.getLogger("headrace.probes")
+
+
+class BatchRequest(NamedTuple):
+    """One request of a batch.
+
+    Attributes:
+        request: The request: the dict that ``request_done`` is given as well; read it, do not keep it.
+        arrival: When it arrived at the node, in seconds.
+        cut: When it was put into the batch; the arrival where its caller ran it itself.
+        weight: Its ``request_size``.
+    """
+
+    request: Request
+    arrival: float
+    cut: float
+    weight: int
+
+
+class BatchRecord(NamedTuple):
+    """A batch that has run.
+
+    Attributes:
+        node: The node.
+        instance: Index of the instance, from 0.
+        thread: Identifier of the thread that ran it, as `threading.get_ident`.
+        requests: Its requests, in order; copies that ``pad`` added are none.
+        started, ended: Before and after its run, in seconds on the clock of ``time.monotonic()``.
+        weight: The sum of their weights.
+        errors: One exception or None per request, in order.
+    """
+
+    node: str
+    instance: int
+    thread: int
+    requests: Sequence[BatchRequest]
+    started: float
+    ended: float
+    weight: int
+    errors: Sequence[BaseException | None]
 
 
 class _Guarded:

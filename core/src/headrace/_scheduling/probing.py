@@ -19,7 +19,7 @@ from headrace._scheduling.entry import MISSING
 from headrace._scheduling.instance import FAST_S, SAMPLED
 from headrace._scheduling.locks import main_thread, taking
 from headrace._scheduling.node import Node, take
-from headrace._scheduling.record import BatchRecord, BatchRequest
+from headrace._scheduling.probes import BatchRecord, BatchRequest
 from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Caller
 
