@@ -26,7 +26,7 @@ import asyncio, sys, threading
 from collections import namedtuple
 from headrace import errors
 from headrace._engine.blueprint import Blueprint, BuiltNode, Change, NodeBlueprint
-from headrace._graph.links import Each, Links
+from headrace._graph.route import Each, Links
 from headrace._pipeline import Pipeline
 from headrace._scheduling.instance import Instance
 from headrace._scheduling.instance import Limits

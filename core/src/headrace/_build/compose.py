@@ -11,7 +11,7 @@ from headrace._build.builder import Builder
 from headrace._build.node_call import NodeCall
 from headrace._build.standing import Guarded, NotCallable
 from headrace._engine.blueprint import Blueprint, Change, NodeBlueprint
-from headrace._graph.links import Links
+from headrace._graph.route import Links
 from headrace._pipeline import Pipeline
 from headrace._pipeline_config import PipelineConfig
 from headrace._plan.word import word_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._backend import Backend
-from headrace._graph.entries import Elements, elements_of, entry_at
+from headrace._graph.entries import Elements, entry_at
 from headrace._scheduling.queue import HANDED
 from headrace._scheduling.threads import entries_running_here
 from headrace.errors import ClosedError, ContractError, InputError, NoResultError
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace._checked import Outcomes
-    from headrace._graph.links import Each
+    from headrace._graph.route import Each
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
@@ -92,26 +92,21 @@ class NodeCall(Backend):
         deadline, priority = (None, 0) if parent is None else (parent.deadline, parent.priority)
         waits = self.scheduler.waits(entered=False) if enters else HANDED
         request.pop("result", None)
-
-        def entry(one: Request) -> Entry:
-            made = entry_at(self, one, deadline=deadline, priority=priority)
-            made.waits = waits
-            return made
-
         if not self.levels:
-            return _Item([entry(request)])
+            entry = entry_at(self, request, deadline=deadline, priority=priority, waits=waits)
+            return _Item([entry])
         try:
-            elements = elements_of(self, request)
+            elements = Elements(self, request)
         except InputError as error:
             return _Item([], error=error)
-        return _Item(elements.entries(entry, self.scheduler), elements, deadline)
+        entries = elements.entries(deadline=deadline, priority=priority, waits=waits)
+        return _Item(entries, elements, deadline)
 
     def _outcome(self, item: _Item) -> BaseException | None:
         if item.error is not None:
             return item.error
         if item.elements is not None:
-            errors = [entry.take_error() for entry in item.entries]
-            return item.elements.gather(errors, item.deadline)
+            return item.elements.gather(item.entries, item.deadline)
         (entry,) = item.entries
         if entry.error is None and "result" not in entry.request:  # allowed where an `or` follows
             name = self.scheduler.name

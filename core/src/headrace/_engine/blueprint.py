@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace._graph.links import Links, is_graph
+from headrace._graph.route import Links, is_graph
 from headrace._scheduling.instance import Limits
 from headrace._scheduling.named_queues import Queues
 from headrace.errors import SetupError

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from headrace._engine.entrance import Entrance
 from headrace._engine.starting import build_node, start
 from headrace._engine.teardown import Retirement, Teardown
+from headrace._graph.caller import run_from_front
 from headrace._graph.graph import Graph
-from headrace._graph.waiting import run_from_front
 from headrace._process import close_at_exit
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.locks import Signal, taking

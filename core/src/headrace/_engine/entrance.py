@@ -9,11 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from headrace._engine.futures import AsyncOwner, NodeRequest
-from headrace._graph.caller import is_cheap, run_in_caller
-from headrace._graph.entries import needed_with_each
+from headrace._graph.caller import is_cheap, may_wait, run_and_wait, run_in_caller
 from headrace._graph.request import GraphRequest
-from headrace._graph.waiting import may_wait, run_and_wait
-from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.calls import call_run_here, reentrant
 from headrace._scheduling.entry import DONE, Entry, unreadable
 from headrace.errors import InputError, RequestsFailed
@@ -32,10 +29,6 @@ if TYPE_CHECKING:
     """A request on entry, and its way through the graph; None without one, or where it is done."""
 
 __all__ = ["Entrance", "raise_failed"]
-
-
-def _refuse_inside(entrance: Entrance, *_: Any) -> None:
-    refuse_inside(entrance.any_scheduler)
 
 
 class Entrance:
@@ -90,7 +83,8 @@ class Entrance:
                 route = self._route_of(entry)
                 if route is None:
                     return None
-                needs = needed_with_each(route.first.needs, route.entry.links.levels)
+                made = {each.target for each in route.entry.levels}  # which look for their list
+                needs = [key for key in route.first.needs if key not in made]
                 entry.weight = route.first.checked(request, needs)
             request.pop("result", None)
         except InputError as error:
@@ -132,11 +126,9 @@ class Entrance:
         if self.only is not None:
             self.only.call_many([entry for entry, _ in admitted])
         else:
-            self._run_in_graph([(route, entry) for entry, route in admitted if route is not None])
-
-    @reentrant(later=_refuse_inside)
-    def _run_in_graph(self, admitted: list[tuple[Route, Entry]]) -> None:
-        run_and_wait(self.graph, admitted)
+            fresh = [(route, entry) for entry, route in admitted if route is not None]
+            if fresh:
+                run_and_wait(self.graph, fresh)
 
     def run_one(self, data: Any, timeout: float | None, priority: int) -> None:
         """Run one request and wait for it; raises its error."""

@@ -1,23 +1,35 @@
-"""The driver in the caller's thread: one node after the other, branches too while they are cheap."""
+"""Threads that wait for requests: they run the nodes themselves while these are cheap, else sleep.
+
+`run_in_caller` is the driver in the caller's thread: one node after the other, branches too. With
+`run_and_wait` requests go through the graph by themselves while one thread waits for all of them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from headrace._graph.entries import count, elements_of, entry_at
-from headrace._graph.handover import finish, mapped
-from headrace._graph.traversal import Failure, Traversal
+from headrace._graph.entries import Elements, count
+from headrace._graph.request import GraphRequest
+from headrace._graph.traversal import Failure, Traversal, finish, mapped
+from headrace._scheduling.admission import inside
+from headrace._scheduling.base import refuse_inside
+from headrace._scheduling.calls import call_run_here, reentrant
+from headrace._scheduling.entry import Entry
+from headrace._scheduling.locks import Signal
+from headrace._scheduling.threads import cycle_of, entries_running_here, noted
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from headrace._graph.graph import Graph
-    from headrace._graph.handover import Ends
     from headrace._graph.route import Route
-    from headrace._graph.traversal import Visit
-    from headrace._scheduling.scheduler import Scheduler
+    from headrace._graph.traversal import Ends, Visit
+    from headrace._scheduling.entry import Quota
+    from headrace._scheduling.node import Node
     from headrace.keys import Request
 
-__all__ = ["CHEAP_S", "is_cheap", "run_in_caller"]
+__all__ = ["CHEAP_S", "is_cheap", "may_wait", "run_and_wait", "run_from_front", "run_in_caller"]
 
 CHEAP_S = 200e-6
 """Branches run one after the other in the caller's thread while their mean forward is below this."""
@@ -55,7 +67,7 @@ def run_in_caller(graph: Graph, route: Route, request: Request, *, internal: boo
                 scheduler, after = rest
                 request["data"] = request.pop("result")
                 rest = scheduler.call(request, internal=True, home=home, rest=after)
-        elif route.hops is not None:
+        elif route.is_plain:
             _hop(route, request, internal=internal)
         else:
             _traverse(graph, route, request, internal=internal)
@@ -72,23 +84,26 @@ def run_in_caller(graph: Graph, route: Route, request: Request, *, internal: boo
 
 
 def _hop(route: Route, request: Request, *, internal: bool) -> None:
-    """Take a request through plain nodes: each runs once, and nothing is decided on the way."""
+    """Take a request through plain nodes: each runs once, and nothing is decided on the way.
+
+    `Traversal` would do the same; this takes half the time.
+    """
     home = route.first
     home.call(request, internal=internal)
     ends: Ends = {route.entry.name: request}
-    for name, scheduler, source, copies, pairs, step in route.hops or ():
+    for step in route.steps[1:]:
+        source = step.source
         if source is None:
             try:
-                current = mapped(step, pairs, ends)
+                current = mapped(step, ends)
             except HeadraceError as error:
-                scheduler.count_refused(request, error)
+                step.scheduler.count_refused(request, error)
                 raise
         else:
-            ended = ends[source]
-            current = {**ended} if copies else ended
+            current = {**ends[source]} if step.takes_copy else ends[source]
             current["data"] = current.pop("result")
-        scheduler.call(current, internal=True, home=home)
-        ends[name] = current
+        step.scheduler.call(current, internal=True, home=home)
+        ends[step.name] = current
     if len(route.sinks) > 1:
         finish([(sink, ends[sink.name]) for sink in route.sinks], request)
     elif current is not request:
@@ -100,56 +115,135 @@ def _traverse(graph: Graph, route: Route, request: Request, *, internal: bool) -
     home, entered = route.first, False
     traversal = Traversal(route, request, graph.route_from)
     ready = [traversal.begin()]
-    while ready:
+    failure: Failure | None = None
+    while ready and failure is None:
         visit = ready.pop()
-        step = visit.step
-        if step.runs_once:
-            step.scheduler.call(
-                visit.request, internal=entered or internal, home=home if entered else None
-            )
+        scheduler, internal = visit.step.scheduler, entered or internal
+        if visit.step.runs_once:
+            scheduler.call(visit.request, internal=internal, home=home if entered else None)
         else:
-            _run_entries(visit, home, entered=entered, internal=entered or internal)
+            _run_entries(visit, home.waits(entered=entered), internal=internal)
         entered = True
         following = traversal.advance(visit)
         if isinstance(following, Failure):
-            _fail(following, request)
-        ready.extend(following[::-1])
-    failure = traversal.finish()
+            failure = following
+        else:
+            ready.extend(following[::-1])
+    failure = failure or traversal.finish()
     if failure is not None:
-        _fail(failure, request)
+        count(failure, request)
+        try:
+            raise failure.error
+        finally:
+            del failure, following  # see `Entry.take_error`
 
 
-def _fail(failure: Failure, request: Request) -> NoReturn:
-    count(failure, request)
-    try:
-        raise failure.error
-    finally:
-        del failure  # see `Entry.take_error`
-
-
-def _run_entries(visit: Visit, home: Scheduler, *, entered: bool, internal: bool) -> None:
+def _run_entries(visit: Visit, waits: Quota, *, internal: bool) -> None:
     """Run a node with ``each``, or a second door with a limit of its own.
 
     Args:
         visit: The node, and the dict that it runs on.
-        home: Where the request enters the graph.
-        entered: Whether it has; else it is to enter here.
+        waits: Counts the waits of the request.
         internal: Whether closing does not refuse it.
     """
-    step, waits = visit.step, home.waits(entered=entered)
-    elements = elements_of(step, visit.request)
-    entries = elements.entries(lambda one: entry_at(step, one), step.scheduler)
-    for entry in entries:
-        entry.waits = waits
+    elements = Elements(visit.step, visit.request)
+    entries = elements.entries(waits=waits)
     if entries:
         groups = [] if elements.may_fail_alone else [entries]
-        step.scheduler.call_many(entries, internal=internal, groups=groups)
-    errors = [entry.take_error() for entry in entries]
-    failure = elements.gather(errors)
+        visit.step.scheduler.call_many(entries, internal=internal, groups=groups)
+    failure = elements.gather(entries)
     if failure is not None:
-        if failure not in errors:
-            step.scheduler.count_late(failure)
         try:
             raise failure
         finally:
-            del failure, errors  # see `Entry.take_error`
+            del failure  # see `Entry.take_error`
+
+
+class _Waiter:
+    """The owner of requests that one thread waits for."""
+
+    def __init__(self, pending: int) -> None:
+        self._pending = list(range(pending))  # the thread that pops 0 is the last
+        self.signal = Signal()
+        self.requests: list[GraphRequest] = []
+
+    def places(self) -> list[tuple[Node, object]]:
+        """Give all places of the requests."""
+        return [place for request in self.requests for place in request.places()]
+
+    def finished(self, entry: Entry) -> None:
+        """Count one request that is over; the last wakes the thread."""
+        if self._pending.pop() == 0:
+            self.signal.wake()
+
+
+def may_wait(route: Route, entry: Entry) -> bool:
+    """Refuse a request for which this thread would wait though it holds what the request needs.
+
+    Returns:
+        Whether it may begin; else it is done, with its error.
+    """
+    for step in route.steps:
+        if step.scheduler.held_by_this_thread():
+            error = inside(step.name)
+            step.scheduler.count_refused(entry.request, error)
+            entry.refuse(error)
+            return False
+    return True
+
+
+def _refuse_inside(_: Graph, entries: list[tuple[Route, Entry]], **__: Any) -> None:
+    refuse_inside(entries[0][0].first)
+
+
+@reentrant(later=_refuse_inside)
+def run_and_wait(
+    graph: Graph, entries: list[tuple[Route, Entry]], *, internal: bool = False
+) -> None:
+    """Let several requests run, none of them in this thread, and wait for all.
+
+    Their outcomes are in the entries.
+
+    Args:
+        graph: All nodes.
+        entries: Per request its route and its entry.
+        internal: They come from a front of this pipeline: closing does not refuse them, bounds do.
+    """
+    fresh = [(route, entry) for route, entry in entries if may_wait(route, entry)]
+    waiter = _Waiter(len(fresh))
+    begun = [GraphRequest(graph, route, entry, waiter) for route, entry in fresh]
+    try:
+        call = call_run_here()
+        if call is not None:
+            call.withdrawn_by(lambda: sum([one.give_up() for one in begun]) > 0)
+        for one in begun:
+            if call is not None and call.given_up:
+                return
+            one.start(internal=internal)
+        with noted(waiter):
+            waiter.requests = begun
+            node = cycle_of(waiter)
+            for one in begun if node is not None else ():
+                one.end(inside(node or ""))
+            if begun:
+                waiter.signal.sleep()
+    except BaseException as interrupt:
+        left = [one.give_up() for one in begun]
+        interrupt.abandoned = any(left)  # type: ignore[attr-defined]
+        raise
+
+
+def run_from_front(graph: Graph, request: Request) -> None:
+    """Run a request that a front of the pipeline hands over, and wait; raises its error.
+
+    Deadline and priority are those with which it came to the front.
+    """
+    route = graph.route_of(request)
+    front = next((one for one in entries_running_here() if one.request is request), None)
+    if front is None or (front.deadline is None and not front.priority):
+        run_in_caller(graph, route, request, internal=True)
+        return
+    entry = Entry(request, deadline=front.deadline, priority=front.priority)
+    run_and_wait(graph, [(route, entry)], internal=True)
+    if entry.error is not None:
+        raise entry.take_error()  # type: ignore[misc]

@@ -9,7 +9,6 @@ from headrace._scheduling.entry import NOBODY, Entry
 from headrace.errors import (
     ClosedError,
     DeadlineExceededError,
-    HeadraceError,
     InputError,
     NoResultError,
     OverloadedError,
@@ -17,15 +16,15 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
-    from headrace._graph.links import Each
+    from headrace._graph.route import Each
     from headrace._graph.traversal import Failure
-    from headrace._scheduling.entry import Owner
+    from headrace._scheduling.entry import Owner, Quota
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["Elements", "count", "elements_of", "entry_at", "needed_with_each"]
+__all__ = ["Elements", "count", "entry_at"]
 
 
 class Called(Protocol):
@@ -51,30 +50,18 @@ def entry_at(
     *,
     deadline: float | None = None,
     priority: int = 0,
+    waits: Quota | None = None,
 ) -> Entry:
     """Make the entry of a request at a node; one that is wrong is done, with its error."""
     if node.timeout_ms is not None:
         own = time.monotonic() + node.timeout_ms / 1000
         deadline = own if deadline is None else min(own, deadline)
-    entry = Entry(request, owner, deadline=deadline, priority=priority)
+    entry = Entry(request, owner, deadline=deadline, priority=priority, waits=waits)
     try:
         entry.weight = node.scheduler.checked(request)
     except InputError as error:
         entry.refuse(error)
     return entry
-
-
-def elements_of(node: Called, request: Request) -> Elements:
-    """Give what a node runs for one request.
-
-    Raises:
-        InputError: The request has no list there; it is counted.
-    """
-    try:
-        return Elements(node.levels, request)
-    except HeadraceError as error:
-        node.scheduler.count_refused(request, error)
-        raise
 
 
 def count(failure: Failure, request: Request) -> None:
@@ -84,12 +71,6 @@ def count(failure: Failure, request: Request) -> None:
         scheduler.count_late(failure.error)
     else:
         scheduler.count_refused(request, failure.error)
-
-
-def needed_with_each(needs: Iterable[str], levels: Sequence[Each]) -> tuple[str, ...]:
-    """Give the keys of a request whose elements need ``needs``; ``each`` looks for its list itself."""
-    made = {each.target for each in levels}
-    return tuple(key for key in needs if key not in made)
 
 
 class _Group(NamedTuple):
@@ -116,24 +97,32 @@ class Elements:
 
     Attributes:
         requests: One shallow copy per element, or the request itself.
-        refused: Per place among them the error of one that cannot run: it is no list of elements.
         may_fail_alone: Whether the error of an element may be less than that of the request.
     """
 
-    def __init__(self, levels: Sequence[Each], request: Request) -> None:
+    def __init__(self, node: Called, request: Request) -> None:
         """Make the requests.
 
         Args:
-            levels: The ``each`` of the node, the outermost first; empty for none.
+            node: The node.
             request: The request of the node.
 
         Raises:
-            InputError: The key of the outermost is missing, or holds no list.
+            InputError: The key of the outermost list is missing, or holds none; it is counted.
         """
+        levels = node.levels
         self.requests: list[Request] = [] if levels else [request]
-        self.refused: dict[int, InputError] = {}
         self.may_fail_alone = any(each.keep_errors for each in levels)
-        self._top = self._group(levels, request) if levels else None
+        self._scheduler = node.scheduler
+        self._node = node
+        self._refused: dict[
+            int, InputError
+        ] = {}  # per place among the requests, for no list is there
+        try:
+            self._top = self._group(levels, request) if levels else None
+        except InputError as error:
+            self._scheduler.count_refused(request, error)
+            raise
 
     def _group(self, levels: Sequence[Each], request: Request) -> _Group:
         each, *below = levels
@@ -145,25 +134,25 @@ class Elements:
                     parts.append(self._group(below, copy))
                     continue
                 except InputError as error:
-                    self.refused[len(self.requests)] = error
+                    self._refused[len(self.requests)] = error
             parts.append(len(self.requests))
             self.requests.append(copy)
         return _Group(each, request, copies, parts)
 
-    def entries(self, make: Callable[[Request], Entry], scheduler: Scheduler) -> list[Entry]:
-        """Make an entry per request; one that cannot run is done, with its error, and counted."""
+    def entries(self, owner: Owner = NOBODY, **more: Any) -> list[Entry]:
+        """Make an entry per request, see `entry_at`; one that cannot run is done, and counted."""
         made = []
         for place, request in enumerate(self.requests):
-            entry = make(request)
-            error = self.refused.get(place)
+            entry = entry_at(self._node, request, owner, **more)
+            error = self._refused.get(place)
             if error is not None and entry.error is None:
                 entry.refuse(error)
-                scheduler.count_refused(request, error)
+                self._scheduler.count_refused(request, error)
             made.append(entry)
         return made
 
     def gather(
-        self, errors: Sequence[BaseException | None], deadline: float | None = None
+        self, entries: Sequence[Entry], deadline: float | None = None
     ) -> BaseException | None:
         """Put the results of all elements into the request; give the error that fails it, if any.
 
@@ -171,15 +160,19 @@ class Elements:
         own deadline, a close or a full queue, is not the failure of an element.
 
         Args:
-            errors: Per element that ran its error or None.
+            entries: What has run; they forget their errors.
             deadline: That of the request, on the clock of ``time.monotonic()``; not the limit of the
                 node.
         """
+        errors = [entry.take_error() for entry in entries]
         failed = [e for e in errors if e is not None and code_of(e) != "cancelled"]
         if failed and not self.may_fail_alone:
             return failed[0]  # the others may have been cancelled for it
         late = deadline is not None and time.monotonic() >= deadline
-        return _gather(self._top, errors, late=late) if self._top is not None else None
+        error = _gather(self._top, errors, late=late) if self._top is not None else None
+        if error is not None and not any(error is one for one in errors):
+            self._scheduler.count_late(error)
+        return error
 
 
 def _copies(each: Each, request: Request) -> list[Request]:

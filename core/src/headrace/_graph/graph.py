@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace._graph.route import make_route, roots
+from headrace._graph.route import Route, roots
 from headrace._portable import shown
 from headrace._scheduling.locks import Signal
 from headrace.errors import InputError
@@ -14,8 +14,7 @@ from headrace.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace._graph.links import Links
-    from headrace._graph.route import Route
+    from headrace._graph.route import Links
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
@@ -92,7 +91,7 @@ class Graph:
         """Give the route of what enters at a node."""
         route = self._routes.get(name)
         if route is None:
-            route = self._routes[name] = make_route(
+            route = self._routes[name] = Route(
                 name, self._links, self._schedulers, self._timeouts_ms, self._lenient
             )
         return route

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace._graph.entries import count, elements_of, entry_at
-from headrace._graph.handover import unable
-from headrace._graph.traversal import Failure, Traversal
-from headrace._graph.turn import Turn
+from headrace._graph.entries import Elements, count, entry_at
+from headrace._graph.traversal import Failure, Traversal, unable
 from headrace._scheduling.admission import inside
 from headrace._scheduling.entry import (
     DONE,
@@ -25,9 +24,8 @@ from headrace.errors import HeadraceError, OverloadedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._graph.entries import Elements
     from headrace._graph.graph import Graph
-    from headrace._graph.route import Route
+    from headrace._graph.route import Route, Step
     from headrace._graph.traversal import Visit
     from headrace._scheduling.entry import Entry, Owner
     from headrace._scheduling.node import Node
@@ -37,18 +35,11 @@ __all__ = ["GraphRequest"]
 
 
 class _Ended(NamedTuple):
-    """A visit that has ended, its error, and the entry that holds the error, if it had one."""
+    """A visit that has ended, its error, and its entry, which holds the error then."""
 
     visit: Visit
     error: BaseException | None = None
     entry: Entry | None = None
-
-
-class _Started(NamedTuple):
-    """A visit with the entries that are to run at its node."""
-
-    visit: Visit
-    entries: list[Entry]
 
 
 class GraphRequest:
@@ -57,9 +48,9 @@ class GraphRequest:
     Its owner is notified once, when the whole way is over, and is given the entry of the call.
 
     Two nodes of parallel branches may end at the same time, in two threads. Both put their end into a
-    queue and then try to take the `Turn`: the thread that gets it advances the traversal for both, the
-    other thread returns at once to its scheduler. Only a thread that ends the request or gives it up
-    waits for the turn.
+    queue and then try to take the turn, a lock: the thread that gets it advances the traversal for
+    both, the other thread returns at once to its scheduler. Only a thread that ends the request or gives
+    it up waits for the turn.
 
     Attributes:
         deadline: That of the call, on the clock of ``time.monotonic()``; None for none.
@@ -67,17 +58,17 @@ class GraphRequest:
 
     def __init__(self, graph: Graph, route: Route, entry: Entry, owner: Owner) -> None:
         self.deadline = entry.deadline
-        self._turn = Turn()
-        self._ended: deque[_Ended] = deque()
         self._graph = graph
         self._entry = entry
         self._owner = owner
-        self._home = route.first
         self._waits = route.first.waits(entered=route.entry.runs_once)
         self._traversal = Traversal(route, entry.request, graph.route_from)
+        self._turn = threading.Lock()
+        self._ended: deque[_Ended] = deque()
+        self._open: dict[int, tuple[Scheduler, Entry]] = {}
         self._over = False
         self._abandoned = False  # the request is over, and a backend still runs on it
-        self._open: dict[int, tuple[Scheduler, Entry]] = {}
+        self._to_notify: list[Owner] = []  # once it is over: the thread that pops it notifies it
 
     # Going on.
 
@@ -94,45 +85,46 @@ class GraphRequest:
             visit = self._traversal.begin()
             if visit.step.runs_once:
                 # The entry of the call is that of the node, and is counted where it enters.
+                entries = [self._entry]
                 self._entry.owner = _NodeOwner(self, visit)
-                self._open[id(self._entry)] = (self._home, self._entry)
-                self._home.submit(self._entry, waits_for_room=stuck, internal=internal)
-                return
-            started = self._start(visit)
-            if isinstance(started, _Started):
-                self._submit(started, stuck, internal=internal)
+                self._open[id(self._entry)] = (visit.step.scheduler, self._entry)
             else:
-                self.node_done(*started)
+                entries = self._start(visit)
+            self._submit(visit.step, entries, stuck, internal=internal)
+            self._go_on()
         except BaseException:
             self.give_up()
             raise
 
-    def _start(self, visit: Visit) -> _Started | _Ended:
-        """Make the entries of a visit; give its end when it ends at once."""
+    def _start(self, visit: Visit) -> list[Entry]:
+        """Make the entries that are to run for a visit; none when it ends at once."""
         step, deadline, priority = visit.step, self.deadline, self._entry.priority
-        if not step.links.levels:
+        if not step.levels:
             owner = _NodeOwner(self, visit)
-            entry = entry_at(step, visit.request, owner, deadline=deadline, priority=priority)
+            entry = entry_at(
+                step, visit.request, owner, deadline=deadline, priority=priority, waits=self._waits
+            )
             entries = [entry]
         else:
             try:
-                elements = elements_of(step, visit.request)
+                elements = Elements(step, visit.request)
             except HeadraceError as error:
-                return _Ended(visit, error)
+                self._ended.append(_Ended(visit, error))
+                return []
             several = _EachOwner(self, visit, elements)
             entries = several.entries = elements.entries(
-                lambda one: entry_at(step, one, several, deadline=deadline, priority=priority),
-                step.scheduler,
+                several, deadline=deadline, priority=priority, waits=self._waits
             )
             if not entries:
-                return _Ended(visit, elements.gather([]))
+                self._ended.append(_Ended(visit, elements.gather([])))
         for entry in entries:
             self._open[id(entry)] = (step.scheduler, entry)
-        return _Started(visit, entries)
+        return entries
 
     def _submit(
         self,
-        started: _Started,
+        step: Step,
+        entries: list[Entry],
         stuck: Callable[[], object] | None = None,
         *,
         internal: bool = True,
@@ -143,7 +135,6 @@ class GraphRequest:
         in `_open`. Either this thread sees `_over` and submits no more; or it has passed the check, and
         the entry is cancelled in the queue, or before it gets there, and then `submit` does nothing.
         """
-        scheduler, entries = started.visit.step.scheduler, started.entries
         for place, entry in enumerate(entries):
             if self._over:
                 # The owner refers to its entries and they to it: a cycle that only the collector frees.
@@ -153,8 +144,7 @@ class GraphRequest:
             if entry.error is not None:
                 entry.owner.finished(entry)
             else:
-                entry.waits = self._waits
-                scheduler.submit(entry, waits_for_room=stuck, internal=internal)
+                step.scheduler.submit(entry, waits_for_room=stuck, internal=internal)
 
     def forget(self, entry: Entry) -> None:
         """Take note that an entry has its outcome."""
@@ -174,72 +164,75 @@ class GraphRequest:
         ends. If A adds its end before B looks, B finds it; if B has looked before, the turn is free
         when A tries it. So no end is left behind.
         """
-        while self._ended and self._turn.take():
-            started: list[_Started] = []
-            with self._turn.had():
+        while self._ended and self._turn.acquire(blocking=False):
+            started: list[tuple[Step, list[Entry]]] = []
+            try:
                 # No recursion: nodes that end at once may follow each other in any number.
                 while self._ended:
                     self._advance(self._ended.popleft(), started)
-            for one in started:
+            finally:
+                self._turn.release()
+            for step, entries in started:
                 try:
-                    self._submit(one)
+                    self._submit(step, entries)
                 except BaseException as raised:  # noqa: BLE001 - a request must not be lost
-                    self.end(unable(one.visit.step, raised))
+                    self.end(unable(step, raised))
+        while self._to_notify:
+            try:
+                owner = self._to_notify.pop()
+            except IndexError:  # another thread was quicker
+                return
+            try:
+                owner.finished(self._entry)
+            finally:
+                self._graph.ended(self)
 
-    def _advance(self, ended: _Ended, started: list[_Started]) -> None:
+    def _advance(self, ended: _Ended, started: list[tuple[Step, list[Entry]]]) -> None:
         """Find what starts after a node has ended; whatever is raised here ends this request alone."""
         if self._over:
             return
         (visit, error, entry), step = ended, ended.visit.step
         try:
             if entry is not None:
+                self.forget(entry)  # with the turn: `give_up` sees it here, or in `_open`
                 entry.give_back()
-                error = entry.error
-                if entry is not self._entry:
-                    entry.error = None  # see `Entry.take_error`
+                error = entry.take_error()
             if error is None:
                 following = self._traversal.advance(visit)
                 if isinstance(following, Failure):
                     count(following, self._traversal.request)
                     error = following.error
-                elif not self._traversal.is_done:
-                    for one in following:
-                        next_ = self._start(one)
-                        if isinstance(next_, _Started):
-                            started.append(next_)
-                        else:
-                            self._ended.append(next_)
+                elif self._traversal.sinks_left:
+                    started += [(one.step, self._start(one)) for one in following]
                     return
-            self.end(error)
+            self._end(error)
         except BaseException as raised:  # noqa: BLE001 - a request must not be lost
             failure = unable(step, raised)
             step.scheduler.count_late(failure)
-            self.end(failure)
+            self._end(failure)
 
     # The end.
 
-    def end(self, error: BaseException | None) -> None:
-        """Give the owner the outcome, unless it has one."""
-        with self._turn.waited_for():
-            if self._over:
-                return
-            self._over = True
-            if error is None:
-                error = self._finish()
-            if error is not None:
-                for scheduler, entry in list(self._open.values()):
-                    scheduler.cancel(entry)
-                self._abandoned = getattr(error, "abandoned", False) is True
-                if not self._abandoned:
-                    self._give_back()
-            self._forget()
-            self._entry.error = error
-            owner, self._owner = self._owner, NOBODY
-        try:
-            owner.finished(self._entry)
-        finally:
-            self._graph.ended(self)
+    def end(self, error: BaseException) -> None:
+        """Give the owner an error as the outcome, unless it has one."""
+        with self._turn:
+            self._end(error)
         self._go_on()
+
+    def _end(self, error: BaseException | None) -> None:
+        """Decide the outcome, unless that is done. With the turn."""
+        if self._over:
+            return
+        self._over = True
+        if error is None:
+            error = self._finish()
+        self._entry.error = error
+        self._abandoned = getattr(error, "abandoned", False) is True
+        try:
+            for scheduler, entry in list(self._open.values()):
+                scheduler.cancel(entry)
+        finally:
+            self._leave(self._owner, give_back=error is not None and not self._abandoned)
 
     def _finish(self) -> BaseException | None:
         """Give the caller's dict what the sinks have; the error where that cannot be."""
@@ -253,14 +246,16 @@ class GraphRequest:
             return refuses_change(raised)
         return None
 
-    def _forget(self) -> None:
+    def _leave(self, owner: Owner, *, give_back: bool) -> None:
+        """Let go of all; the thread notifies ``owner`` once it has given back the turn. With the turn."""
+        if give_back:
+            with suppress(Exception):  # anybody's dict; the request has failed as it is
+                self._entry.put_back()
+                self._entry.request.pop("result", None)
         self._open = {}
         self._traversal.forget()
-
-    def _give_back(self) -> None:
-        with suppress(Exception):  # anybody's dict; the request has failed as it is
-            self._entry.put_back()
-            self._entry.request.pop("result", None)
+        self._owner = NOBODY
+        self._to_notify.append(owner)
 
     # Cancelling, all branches or none, and looking where the request is.
 
@@ -284,11 +279,9 @@ class GraphRequest:
 
     def _held_here(self) -> str | None:
         """Give a node that has not ended and whose instance the calling thread holds, None for none."""
-        if not self._over:
-            for step in self._traversal.unvisited():
-                if step.scheduler.held_by_this_thread():
-                    return step.name
-        return None
+        unvisited = () if self._over else self._traversal.unvisited()
+        held = (step.name for step in unvisited if step.scheduler.held_by_this_thread())
+        return next(held, None)
 
     def places(self) -> list[tuple[Node, object]]:
         """Give the nodes at which the request is, and those that it has yet to visit."""
@@ -299,20 +292,18 @@ class GraphRequest:
 
     def cancel(self) -> bool:
         """Take the request back where it waits; False while a backend runs on it, or it is done."""
-        if not self._turn.take():
+        if not self._turn.acquire(blocking=False):
             return False  # between two nodes
-        with self._turn.had():
+        try:
             waiting = [] if self._over else list(self._open.values())
             nodes = cancel_all(waiting) if waiting else None
             if nodes is not None:
                 self._over = True
-                self._give_back()
-                self._forget()
-                self._owner = NOBODY
+                self._leave(NOBODY, give_back=True)
+        finally:
+            self._turn.release()
         for node in nodes or ():
             node.notify()
-        if nodes is not None:
-            self._graph.ended(self)
         self._go_on()
         return nodes is not None
 
@@ -321,21 +312,15 @@ class GraphRequest:
 
         Once this returns no node begins on the request any more.
         """
-        with self._turn.waited_for():
-            over = self._over
-            self._over = True
-            abandoned = self._abandoned
+        with self._turn:
+            over, self._over = self._over, True
             for scheduler, entry in list(self._open.values()):
                 if not scheduler.cancel(entry):
-                    abandoned = scheduler.abandon(entry) or abandoned
+                    self._abandoned = scheduler.abandon(entry) or self._abandoned
             if not over:
-                self._owner = NOBODY
-                if not abandoned:
-                    self._give_back()
-            self._forget()
-        self._graph.ended(self)
+                self._leave(NOBODY, give_back=not self._abandoned)
         self._go_on()
-        return abandoned
+        return self._abandoned
 
 
 class _NodeOwner:
@@ -349,8 +334,7 @@ class _NodeOwner:
 
     def finished(self, entry: Entry) -> None:
         """Let the request go on."""
-        self.request.forget(entry)
-        self.request.node_done(self.visit, entry.error, entry)
+        self.request.node_done(self.visit, entry=entry)
 
 
 class _EachOwner:
@@ -371,18 +355,16 @@ class _EachOwner:
         last = self.left.pop() == 0
         self.request.forget(entry)
         error: Any = entry.error
-        alone = self.elements.may_fail_alone and not isinstance(error, OverloadedError)
-        if error is None or alone:
+        if error is None or (
+            self.elements.may_fail_alone and not isinstance(error, OverloadedError)
+        ):
             if not last:
                 return
-            errors = [one.error for one in self.entries]
-            step = self.visit.step
             try:
-                error = self.elements.gather(errors, self.request.deadline)
+                error = self.elements.gather(self.entries, self.request.deadline)
             except Exception as raised:  # noqa: BLE001 - anybody's dict
-                error = unable(step, raised)
-            if error is not None and error not in errors:
-                step.scheduler.count_late(error)
+                error = unable(self.visit.step, raised)
+                self.visit.step.scheduler.count_late(error)
         self.request.node_done(self.visit, error)
         for one in self.entries if last else ():
-            one.error = None  # see `Entry.take_error`
+            one.take_error()

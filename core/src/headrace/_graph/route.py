@@ -1,18 +1,92 @@
-"""What takes part when a request enters at a node: worked out once, read by every request."""
+"""How nodes are linked, and what takes part when a request enters at one: plain data, worked out once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
-    from headrace._graph.links import Each, Links
     from headrace._scheduling.scheduler import Scheduler
     from headrace._scheduling.sleeper import Rest
 
-__all__ = ["Hop", "Route", "Step", "make_route", "roots"]
+__all__ = ["KEPT", "Each", "Links", "Pairs", "Route", "Step", "is_graph", "roots"]
+
+KEPT = ("context", "request_id")
+"""The keys that a ``map`` brings along unasked."""
+
+Pairs = tuple[tuple[str, str], ...]
+"""Source key and target key of what a map takes from one node."""
+
+
+class Each(NamedTuple):
+    """What a node with ``each`` runs once for.
+
+    Attributes:
+        node: The node.
+        source: The key of the list.
+        target: The key under which its elements go.
+        keep_errors: ``each_errors = "none"``: an element that fails leaves None.
+    """
+
+    node: str
+    source: str
+    target: str
+    keep_errors: bool = False
+
+
+@dataclass(frozen=True)
+class Links:
+    """How one node is linked to the others.
+
+    Attributes:
+        name: The node.
+        next: Its successors.
+        map: Per node named, pairs of source key and target key; None without a map.
+        otherwise: The key ``or``: it runs only where its predecessor gave no result.
+        each: Its own ``each``; None when it runs once.
+        reposts: The nodes at which a `Repost` in its expression lets a request go on.
+        calls: The nodes that its expression calls, ``Forward[node.x]``.
+        door_to: The node that it is a second door to, or None.
+        levels: Its own ``each``, and those of the nodes behind a second door.
+    """
+
+    name: str
+    next: tuple[str, ...] = ()
+    map: Mapping[str, Pairs] | None = None
+    otherwise: bool = False
+    each: Each | None = None
+    reposts: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    door_to: str | None = None
+    levels: tuple[Each, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the links that are set, as plain data."""
+        each = self.each
+        found: dict[str, Any] = {
+            "next": list(self.next),
+            "map": {node: _table(pairs) for node, pairs in (self.map or {}).items()},
+            "or": self.otherwise,
+            "each": f"{each.source}:{each.target}" if each is not None else None,
+            "each_errors": "none" if each is not None and each.keep_errors else None,
+            "reposts": list(self.reposts),
+        }
+        return {key: value for key, value in found.items() if value}
+
+
+def _table(pairs: Pairs) -> dict[str, str | list[str]]:
+    """Write pairs as the table that a configuration may have in their place."""
+    found: dict[str, list[str]] = {}
+    for source, target in pairs:
+        found.setdefault(source, []).append(target)
+    return {source: to[0] if len(to) == 1 else to for source, to in found.items()}
+
+
+def is_graph(links: Mapping[str, Links]) -> bool:
+    """Tell whether a request may go through more than one call of one node."""
+    return len(links) > 1 or any(one.levels or one.reposts for one in links.values())
 
 
 @dataclass(eq=False)
@@ -25,9 +99,10 @@ class Step:
         scheduler: Its queue and instances; only the drivers look at them.
         links: How it is linked.
         before: Its predecessors on the route.
-        after: Its successors on the route.
-        copied: Whether a successor gets a shallow copy of its dict: it has several successors, or
-            a later map reads the keys that it ended with.
+        source: The predecessor whose dict it takes; None where it has a map.
+        takes_copy: Whether it takes a shallow copy of that: there are other successors, or a later map
+            reads the keys that the predecessor ended with.
+        pairs: Its map: per pair the node, its key and the key it goes to.
         timeout_ms: The limit of a second door, which its node does not know; None for none.
         skipped: Itself and all after it, where a `Repost` may end the leg there.
         runs_once: Whether its node runs it as it comes: without ``each``, and without a limit of
@@ -39,18 +114,15 @@ class Step:
     scheduler: Scheduler
     links: Links
     before: tuple[str, ...]
-    after: tuple[str, ...]
-    copied: bool = False
-    timeout_ms: float | None = None
-    skipped: frozenset[str] = frozenset()
+    source: str | None
+    takes_copy: bool
+    pairs: tuple[tuple[str, str, str], ...]
+    timeout_ms: float | None
+    skipped: frozenset[str]
 
     def __post_init__(self) -> None:
-        self.runs_once = not self.links.levels and self.timeout_ms is None
-
-    @property
-    def levels(self) -> Sequence[Each]:
-        """Its own ``each``, and those of the nodes behind a second door."""
-        return self.links.levels
+        self.levels = self.links.levels
+        self.runs_once = not self.levels and self.timeout_ms is None
 
     @property
     def is_plain(self) -> bool:
@@ -58,130 +130,80 @@ class Step:
         return self.runs_once and not self.links.otherwise and not self.links.reposts
 
 
-class Hop(NamedTuple):
-    """How one plain node of a route is reached, worked out beforehand.
-
-    Attributes:
-        name: The node.
-        scheduler: Its queue and instances.
-        source: The node whose dict it takes; None with a map.
-        copies: Whether it takes a copy.
-        pairs: The map: per pair the node, its key and the key it goes to.
-        step: The node on the route.
-    """
-
-    name: str
-    scheduler: Scheduler
-    source: str | None
-    copies: bool
-    pairs: tuple[tuple[str, str, str], ...]
-    step: Step
-
-
-@dataclass(eq=False)
 class Route:
     """What takes part when a request enters at one node.
 
     Attributes:
         steps: The nodes, each after its predecessors.
-        parallel: The schedulers of branches that may run at the same time, also after a `Repost`.
-        is_chain: Whether each node simply hands its dict to the next.
-        chain: The schedulers after the first, of a chain: the second, and what comes after that.
-        hops: All nodes but the first, when each is plain; else None.
-        sinks: The nodes without successors, in file order.
+        entry, first: The node at which a request enters, and its scheduler.
         by_name: The nodes.
         waits_for: Per node, for how many predecessors it waits.
-        entry, first: The node at which a request enters, and its scheduler.
+        sinks: The nodes without successors, in file order.
+        parallel: The schedulers of branches that may run at the same time, also after a `Repost`.
+        is_plain: Whether every node runs, once, and nothing is decided on the way.
+        is_chain: Whether moreover each node simply hands its dict to the next.
+        chain: The schedulers after the first, of a chain: the second, and what comes after that.
     """
 
-    steps: tuple[Step, ...]
-    parallel: tuple[Scheduler, ...] = ()
-    is_chain: bool = False
-    hops: tuple[Hop, ...] | None = None
-    sinks: tuple[Step, ...] = field(init=False)
+    def __init__(
+        self,
+        entry: str,
+        links: Mapping[str, Links],
+        schedulers: Mapping[str, Scheduler],
+        timeouts_ms: Mapping[str, float | None],
+        lenient: Collection[str],
+    ) -> None:
+        """Work out what takes part.
 
-    def __post_init__(self) -> None:
-        self.by_name = {step.name: step for step in self.steps}
-        self.waits_for = {step.name: len(step.before) for step in self.steps}
+        Args:
+            entry: The node at which a request enters.
+            links: How all nodes are linked, in file order.
+            schedulers: Their queues and instances.
+            timeouts_ms: Per second door its limit.
+            lenient: The nodes that may end without a result.
+        """
+        before: dict[str, list[str]] = {name: [] for name in _reached(links, [entry])}
+        for name in links:
+            for following in links[name].next if name in before else ():
+                before[following].append(name)
+        order = _in_order(links, entry, before)
+        mapped = {source for name in order[1:] for source in (links[name].map or ())}
+        index = {name: i for i, name in enumerate(links)}
+
+        def step(name: str) -> Step:
+            one, first = links[name], next(iter(before[name]), None)
+            return Step(
+                name,
+                index[name],
+                schedulers[name],
+                one,
+                tuple(before[name]),
+                first if one.map is None else None,
+                first is not None and (len(links[first].next) > 1 or first in mapped),
+                tuple(
+                    (source, key, target)
+                    for source, pairs in (one.map or {}).items()
+                    for key, target in pairs
+                    if source in before
+                ),
+                timeouts_ms.get(name),
+                frozenset(_reached(links, [name])) if one.reposts else frozenset(),
+            )
+
+        self.steps = tuple(step(name) for name in order)
         self.entry = self.steps[0]
         self.first = self.entry.scheduler
+        self.by_name = {one.name: one for one in self.steps}
+        self.waits_for = {name: len(found) for name, found in before.items()}
+        sinks = (one for one in self.steps if not one.links.next)
+        self.sinks = tuple(sorted(sinks, key=lambda one: one.index))
+        self.parallel = tuple(schedulers[name] for name in _parallel(links, entry))
+        self.is_plain = all(one.is_plain and one.name not in lenient for one in self.steps)
+        self.is_chain = self.is_plain and all(len(one.links.next) <= 1 for one in self.steps)
+        self.is_chain = self.is_chain and all(one.source is not None for one in self.steps[1:])
         self.chain: Rest | None = None
-        for step in reversed(self.steps[1:]) if self.is_chain else ():
-            self.chain = (step.scheduler, self.chain)
-        self.sinks = tuple(sorted((s for s in self.steps if not s.after), key=lambda s: s.index))
-
-
-def make_route(
-    entry: str,
-    links: Mapping[str, Links],
-    schedulers: Mapping[str, Scheduler],
-    timeouts_ms: Mapping[str, float | None],
-    lenient: Collection[str],
-) -> Route:
-    """Work out what takes part when a request enters at a node.
-
-    Args:
-        entry: The node.
-        links: How all nodes are linked.
-        schedulers: Their queues and instances.
-        timeouts_ms: Per second door its limit.
-        lenient: The nodes that may end without a result.
-    """
-    reached = _reached(links, [entry])
-    before: dict[str, list[str]] = {name: [] for name in reached}
-    for name in links:
-        if name in reached:
-            for following in links[name].next:
-                before[following].append(name)
-    order = _in_order(links, entry, before)
-    mapped = {source for name in order[1:] for source in (links[name].map or ())}
-    index = {name: i for i, name in enumerate(links)}
-    steps = tuple(
-        Step(
-            name,
-            index[name],
-            schedulers[name],
-            links[name],
-            tuple(before[name]),
-            links[name].next,
-            _is_copied(links, name, is_mapped=name in mapped),
-            timeouts_ms.get(name),
-            frozenset(_reached(links, [name])) if links[name].reposts else frozenset(),
-        )
-        for name in order
-    )
-    plain = all(step.is_plain and step.name not in lenient for step in steps)
-    is_chain = plain and all(len(step.after) <= 1 and not step.copied for step in steps)
-    is_chain = is_chain and all(step.links.map is None for step in steps[1:])
-    return Route(
-        steps,
-        tuple(schedulers[name] for name in _parallel(links, entry)),
-        is_chain,
-        _hops(steps) if plain else None,
-    )
-
-
-def _is_copied(links: Mapping[str, Links], name: str, *, is_mapped: bool) -> bool:
-    following = [links[one] for one in links[name].next]
-    # An `or` that is passed by stands for its predecessor, whatever its map says.
-    takes_dict = any(one.map is None or one.otherwise for one in following)
-    return takes_dict and (len(following) > 1 or is_mapped)
-
-
-def _hops(steps: Sequence[Step]) -> tuple[Hop, ...]:
-    by_name = {step.name: step for step in steps}
-    hops = []
-    for step in steps[1:]:
-        source = None if step.links.map is not None else step.before[0]
-        copies = source is not None and by_name[source].copied
-        pairs = tuple(
-            (name, key, target)
-            for name, keys in (step.links.map or {}).items()
-            for key, target in keys
-            if name in by_name
-        )
-        hops.append(Hop(step.name, step.scheduler, source, copies, pairs, step))
-    return tuple(hops)
+        for one in reversed(self.steps[1:]) if self.is_chain else ():
+            self.chain = (one.scheduler, self.chain)
 
 
 def _parallel(links: Mapping[str, Links], entry: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace._graph.links import Links, is_graph
+from headrace._graph.route import Links, is_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

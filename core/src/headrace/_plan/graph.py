@@ -13,7 +13,7 @@ from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
 from headrace._backend import Backend
-from headrace._graph.links import KEPT
+from headrace._graph.route import KEPT
 from headrace._plan.declared import OPTIONAL, Needs, keys_named
 from headrace._plan.element import (
     Element,

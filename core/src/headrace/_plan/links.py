@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from headrace._config.nodekeys import LINK_KEYS
-from headrace._graph.links import Each, Pairs
+from headrace._graph.route import Each, Pairs
 from headrace._plan.element import WrittenLinks
 from headrace._plan.parameters import written_key
 from headrace._problem import nearest
