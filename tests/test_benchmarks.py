@@ -137,6 +137,24 @@ def test_serve_peers_measures_both_loops_without_any_peer(tmp_path):
     assert over["failed"] == 0
 
 
+def test_serve_cores_measures_every_process_model(tmp_path):
+    for name in ("headrace_serve", "headrace_cli", "onnx", "psutil"):
+        pytest.importorskip(name)
+    _, figures = run(
+        "benchmarks.serve.cores", tmp_path, "--clients", "2", "--client-processes", "1"
+    )
+    sides = figures["networks"]["light"]
+    assert set(sides) == {"independent processes", "Process", "threads", "--workers"}
+    assert all(load["rps"] > 0 for loads in sides.values() for load in loads)
+
+
+@pytest.mark.parametrize(("text", "cores"), [("0,1", [0, 1]), ("2-4,7", [2, 3, 4, 7])])
+def test_cores_are_read_from_numbers_and_ranges(text, cores):
+    from benchmarks.servers.process import read_cores
+
+    assert read_cores(text) == cores
+
+
 def test_serve_idle_counts_memory_and_processor_time(tmp_path):
     pytest.importorskip("headrace_serve")
     _, figures = run("benchmarks.serve.idle", tmp_path)

@@ -8,7 +8,7 @@ Servers run in processes of their own, in turn; one whose turn it is not gets no
 The clients share the machine with the servers. So the ratio of the processor time of the servers is
 printed beside that of the requests per second: where the clients are the limit, the first tells.
 
-    python -m benchmarks.serve.identity [--clients 10] [--json FILE]
+    python -m benchmarks.serve.identity [--clients 10] [--server-cores 0,1 --client-cores 2-15] [--json FILE]
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from benchmarks.load import (
 )
 from benchmarks.serve.floor import METHOD
 from benchmarks.serve.ours import SIDES
+from benchmarks.servers.process import on_cores, read_cores
 
 from headrace_serve.grpc_messages import message
 
@@ -60,10 +61,11 @@ def free_port() -> int:
 class Served:
     """A server in a process of its own, ready when made."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, cores: list[int] | None = None) -> None:
         self.port, self.grpc_port = free_port(), free_port()
         command = [sys.executable, "-m", module, str(self.port), str(self.grpc_port)]
-        self.process = subprocess.Popen(command)
+        with on_cores(cores):
+            self.process = subprocess.Popen(command)
         until = time.perf_counter() + START_SECONDS
         for port in (self.port, self.grpc_port):
             while True:
@@ -172,44 +174,56 @@ def window(served: Served, protocol: str, n: int, clients: int, seconds: float) 
         return drive(call, clients, seconds, min(0.4, seconds), served.cpu_seconds)
 
 
+def measured(
+    floor: Served, ours: Served, numbers: list[int], seconds: float, rounds: int
+) -> dict[str, Any]:
+    """Measure every cell; print it and give its figures."""
+    figures: dict[str, Any] = {}
+    for n in SIDES:
+        for protocol in ("rest", "grpc"):
+            for clients in numbers:
+                sides = {
+                    name: partial(window, served, protocol, n, clients, seconds)
+                    for name, served in (("floor", floor), ("headrace-serve", ours))
+                }
+                loads = in_turn(sides, rounds)
+                print(f"{protocol}, {4 * n} bytes each way, {clients} clients")
+                for name, found in loads.items():
+                    one = middle(found)
+                    print(
+                        f"  {name:<15} {one.rps:9.0f} requests/s  p50 {one.p50_us:8.0f} us  "
+                        f"p99 {one.p99_us:8.0f} us  server {one.others_us:7.0f} us a request"
+                    )
+                got = ratio(loads["headrace-serve"], loads["floor"])
+                most = middle(loads["headrace-serve"]).others_us
+                cost = most / max(middle(loads["floor"]).others_us, 1e-9)
+                wanted = WANTED[protocol, n]
+                print(f"  requests/s {got:.2f} (wanted {wanted}), processor time {cost:.2f}\n")
+                figures[f"{protocol} {4 * n} {clients}"] = {
+                    "loads": loads,
+                    "ratio": got,
+                    "cpu": cost,
+                }
+    return figures
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--clients", type=int, nargs="*", default=[10])
+    parser.add_argument("--server-cores", type=read_cores, metavar="0,1", help="of both servers")
+    parser.add_argument("--client-cores", type=read_cores, metavar="2-15", help="of the clients")
     options = parser.parse_args()
     seconds, rounds = (0.2, 1) if options.quick else (3.0, 5)
     about = environment(["headrace-serve", "uvicorn", "httptools", "uvloop", "grpcio", "orjson"])
     print_environment(about)
-    floor, ours = Served("benchmarks.serve.floor"), Served("benchmarks.serve.ours")
-    figures: dict[str, Any] = {}
-    try:
-        for n in SIDES:
-            for protocol in ("rest", "grpc"):
-                for clients in options.clients:
-                    sides = {
-                        name: partial(window, served, protocol, n, clients, seconds)
-                        for name, served in (("floor", floor), ("headrace-serve", ours))
-                    }
-                    loads = in_turn(sides, rounds)
-                    print(f"{protocol}, {4 * n} bytes each way, {clients} clients")
-                    for name, found in loads.items():
-                        one = middle(found)
-                        print(
-                            f"  {name:<15} {one.rps:9.0f} requests/s  p50 {one.p50_us:8.0f} us  "
-                            f"p99 {one.p99_us:8.0f} us  server {one.others_us:7.0f} us a request"
-                        )
-                    got = ratio(loads["headrace-serve"], loads["floor"])
-                    most = middle(loads["headrace-serve"]).others_us
-                    cost = most / max(middle(loads["floor"]).others_us, 1e-9)
-                    wanted = WANTED[protocol, n]
-                    print(f"  requests/s {got:.2f} (wanted {wanted}), processor time {cost:.2f}\n")
-                    figures[f"{protocol} {4 * n} {clients}"] = {
-                        "loads": loads,
-                        "ratio": got,
-                        "cpu": cost,
-                    }
-    finally:
-        floor.stop()
-        ours.stop()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(on_cores(options.client_cores))
+        floor, ours = (
+            Served(f"benchmarks.serve.{name}", options.server_cores) for name in ("floor", "ours")
+        )
+        stack.callback(floor.stop)
+        stack.callback(ours.stop)
+        figures = measured(floor, ours, options.clients, seconds, rounds)
     save(options.json, about, {"cells": figures})
 
 

@@ -1,15 +1,18 @@
 """JPEG to class over HTTP: headrace-serve beside LitServe and mosec, at the best settings of each.
 
     python -m benchmarks.serve.peers [--clients 10 40] [--peer litserve mosec] [--folder DIRECTORY] [--json FILE]
+        [--python PATH] [--server-cores 0,1 --client-cores 2-15]
 
 The work is that of `benchmarks.jpeg_http`: the bytes of a JPEG picture, decode, resize, ONNX Runtime with one
 thread per call, a class back. All servers get the same requests from the same clients, which are
 threads of this process with a bare socket each. A peer runs in an environment of its own, made with pip under
-``--folder`` (default: a temporary one) and used again if it is there. Each side runs once with each of its
+``--folder`` (default: a temporary one) and used again if it is there; with ``--python`` the peers run in an
+interpreter that has them already (``--python here``: in this one). Each side runs once with each of its
 settings, and the best for each number of clients is measured further, in turn. The servers whose turn it is not
 are suspended. ``bare`` is the work alone, without a server: every client thread does it itself.
 
-The clients share the machine; their processor time is shown apart. Then, open loop (arrivals of a Poisson
+The clients share the machine; their processor time is shown apart. ``--server-cores`` and ``--client-cores``
+give both sides cores of their own; ``bare`` then runs on those of the servers. Then, open loop (arrivals of a Poisson
 process, one seed for all sides): 70 % of the requests per second of the best peer, and 150 % of our own, where
 what counts is how many are answered, and how soon the others are refused.
 """
@@ -46,7 +49,7 @@ from benchmarks.load import (
     save,
     usable_cpus,
 )
-from benchmarks.servers.process import RefusedError, Server
+from benchmarks.servers.process import RefusedError, Server, on_cores, read_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,10 +75,12 @@ QUEUE = 64
 """Requests that wait at most in the overload; more are refused."""
 
 
-def interpreter(folder: Path, peer: str) -> Path:
-    """Give the interpreter of a peer's environment, which is made if it is not there."""
-    if peer == OURS:
+def interpreter(folder: Path, peer: str, given: str | None) -> Path:
+    """Give the interpreter of a peer: the one that was given, or that of an environment made for it."""
+    if peer == OURS or given == "here":
         return Path(sys.executable)
+    if given is not None:
+        return Path(given)
     python = folder / peer / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     if not python.exists():
         venv.create(folder / peer, with_pip=True)
@@ -91,12 +96,16 @@ def version(python: Path, peer: str) -> str:
 
 
 def best_settings(
-    peer: str, python: Path, measure: Measure, clients: list[int], settings: list[dict[str, Any]]
+    peer: str,
+    serve: Callable[..., Server],
+    measure: Measure,
+    clients: list[int],
+    settings: list[dict[str, Any]],
 ) -> dict[int, dict[str, Any]]:
     """Run each setting once; give the best for each number of clients."""
     found: list[dict[int, float]] = []
     for setting in settings:
-        server = Server(peer, setting, measure.model, measure.files[0], python)
+        server = serve(peer, setting)
         try:
             rps = {c: measure.served(server, c).rps for c in clients}
         finally:
@@ -107,14 +116,25 @@ def best_settings(
     return {c: settings[max(range(len(found)), key=lambda k: found[k][c])] for c in clients}
 
 
+def bare_load(
+    measure: Measure, side: Callable[[bytes], int], clients: int, cores: list[int] | None
+) -> Load:
+    with on_cores(cores):
+        return measure.load(side, clients)
+
+
 def closed_loop(
-    measure: Measure, servers: dict[str, dict[int, Server]], clients: list[int], rounds: int
+    measure: Measure,
+    servers: dict[str, dict[int, Server]],
+    clients: list[int],
+    rounds: int,
+    cores: list[int] | None,
 ) -> dict[str, Any]:
     """Run all sides in turn; print and give loads and ratios by number of clients."""
     bare = alone(measure.model)
     figures: dict[str, Any] = {}
     for c in clients:
-        sides: dict[str, Callable[[], Load]] = {"bare": partial(measure.load, bare, c)}
+        sides: dict[str, Callable[[], Load]] = {"bare": partial(bare_load, measure, bare, c, cores)}
         for peer, of in servers.items():
             sides[peer] = partial(measure.served, of[c], c)
         loads = in_turn(sides, rounds)
@@ -201,6 +221,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="length of one window")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where the environments of the peers are kept")
+    parser.add_argument(
+        "--python", metavar="PATH", help="an interpreter that has the peers; here: this one"
+    )
+    parser.add_argument(
+        "--server-cores", type=read_cores, metavar="0,1", help="of servers and bare work"
+    )
+    parser.add_argument("--client-cores", type=read_cores, metavar="2-15", help="of the clients")
     options = parser.parse_args()
     seconds, rounds = (0.2, 1) if options.quick else (options.seconds, options.rounds)
     count = 1 if options.quick else None
@@ -208,28 +235,40 @@ def main() -> None:
     about = environment(["headrace-serve", "uvicorn", "onnxruntime", "opencv-python-headless", "psutil"])  # fmt: skip
     with contextlib.ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        pythons = {peer: interpreter(folder, peer) for peer in (OURS, *options.peer)}
+        stack.enter_context(on_cores(options.client_cores))
+        pythons = {
+            peer: interpreter(folder, peer, options.python) for peer in (OURS, *options.peer)
+        }
         about["packages"] |= {peer: version(pythons[peer], peer) for peer in options.peer}
         print_environment(about)
         model = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "light.onnx"
         macs = make_network(model, WIDTHS["light"])
-        print(f"network of {macs:.0f} million multiply-adds, {usable_cpus()} processors\n")
+        cores = options.server_cores
+        print(
+            f"network of {macs:.0f} million multiply-adds,"
+            f" {len(cores) if cores else usable_cpus()} processors for the servers,"
+            f" {usable_cpus()} for the clients{'' if cores else ', the same'}\n"
+        )
         measure = Measure(model, seconds)
+
+        def serve(peer: str, setting: dict[str, Any]) -> Server:
+            return Server(peer, setting, model, measure.files[0], pythons[peer], cores)
+
         chosen = {
-            peer: best_settings(peer, pythons[peer], measure, options.clients, SETTINGS[peer][:count])
+            peer: best_settings(peer, serve, measure, options.clients, SETTINGS[peer][:count])
             for peer in pythons
-        }  # fmt: skip
+        }
         servers: dict[str, dict[int, Server]] = {}
         for peer, by_clients in chosen.items():
             made: dict[str, Server] = {}
             for c, setting in by_clients.items():
                 key = json.dumps(setting)
                 if key not in made:
-                    made[key] = Server(peer, setting, model, measure.files[0], pythons[peer])
+                    made[key] = serve(peer, setting)
                     stack.callback(made[key].stop)
                     made[key].pause()
                 servers.setdefault(peer, {})[c] = made[key]
-        cells = closed_loop(measure, servers, options.clients, rounds)
+        cells = closed_loop(measure, servers, options.clients, rounds, cores)
         most = max(options.clients)
         rps = {peer: middle(cells[str(most)]["loads"][peer]).rps for peer in pythons}
         print("\nopen loop")
@@ -240,7 +279,7 @@ def main() -> None:
                 opened[peer] = open_loop(servers[peer][most], measure.files, rate, 4 * seconds)
                 print(f"  70 % of the best peer, {peer:15}{told(opened[peer])}", flush=True)
         setting = {**chosen[OURS][most], "queue_size": QUEUE}
-        server = Server(OURS, setting, model, measure.files[0])
+        server = serve(OURS, setting)
         stack.callback(server.stop)
         over = open_loop(server, measure.files, 1.5 * rps[OURS], 4 * seconds)
         print(

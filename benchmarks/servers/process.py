@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.servers.network import MODEL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     import psutil
 
@@ -24,6 +24,40 @@ START_SECONDS = 90.0
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = os.pathsep.join([str(ROOT), str(ROOT / "core" / "src")])
 """What the modules of a server import of this checkout, where it has an environment of its own."""
+
+
+def paths_for(python: str | Path) -> str:
+    """Give PYTHONPATH of a server: that of this process too, where the interpreter is the same."""
+    own = os.environ.get("PYTHONPATH", "") if str(python) == sys.executable else ""
+    return os.pathsep.join(part for part in (SOURCES, own) if part)
+
+
+@contextlib.contextmanager
+def on_cores(cores: Collection[int] | None) -> Iterator[None]:
+    """Let this thread, and the threads and processes that it starts meanwhile, use some cores alone.
+
+    None changes nothing. It is for systems that tell a thread its cores, as Linux does.
+    """
+    if cores is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def read_cores(text: str) -> list[int]:
+    """Read ``0,1`` or ``2-15`` or both as the numbers of cores."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
 PATHS = {"headrace_serve": "/run/light", "litserve": "/predict", "mosec": "/inference"}
 
 
@@ -38,7 +72,7 @@ class Client:
     """
 
     def __init__(self, port: int, path: str) -> None:
-        self.port = port
+        self.port, self.path = port, path
         self.head = (
             f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
             "Content-Type: application/octet-stream\r\nContent-Length: "
@@ -108,6 +142,7 @@ class Server:
         model: Path,
         file: bytes,
         python: str | Path = sys.executable,
+        cores: Collection[int] | None = None,
     ) -> None:
         import psutil
 
@@ -118,13 +153,14 @@ class Server:
         self.client = Client(port, PATHS[peer])
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         module = f"benchmarks.servers.with_{peer}"
-        self.process = psutil.Popen(
-            [python, "-m", module, str(port), json.dumps(setting)],
-            env={**os.environ, MODEL: str(model), "PYTHONPATH": SOURCES},
-            stdin=subprocess.DEVNULL,
-            stdout=self.log,
-            stderr=self.log,
-        )
+        with on_cores(cores):
+            self.process = psutil.Popen(
+                [python, "-m", module, str(port), json.dumps(setting)],
+                env={**os.environ, MODEL: str(model), "PYTHONPATH": paths_for(python)},
+                stdin=subprocess.DEVNULL,
+                stdout=self.log,
+                stderr=self.log,
+            )
         self.tree: list[psutil.Process] = [self.process]
         try:
             self.wait_until_ready(file)

@@ -1,4 +1,4 @@
-"""JPEG to class over HTTP with headrace-serve; started by `benchmarks.serve.peers`.
+"""JPEG to class over HTTP with headrace-serve; started by `benchmarks.serve.peers` and `benchmarks.serve.cores`.
 
     python -m benchmarks.servers.with_headrace_serve PORT SETTING
 
@@ -12,26 +12,35 @@ import json
 import os
 import sys
 import threading
+from pathlib import Path
 
 import cv2
 from benchmarks.jpeg_sides import SIDE
 from benchmarks.servers.network import MODEL
 
-import headrace
 from headrace_serve import Server
 
-
-@headrace.register("NumberOfClass")
-def number_of_class(scores):  # noqa: ANN001, ANN201 - a function from data to result
-    """Give the number of the greatest of ``float32 [classes]``."""
-    return int(scores.argmax())
+WORK = "S[DecodeMat,ResizeMat,Mat2Tensor,OnnxTensor,NumberOfClass]"
 
 
-def serve(port: int, *, most: int, instances: int, queue_size: int = 1024) -> None:
-    """Serve until killed: batches of up to ``most`` on ``instances``, one process."""
+def serve(
+    port: int,
+    *,
+    most: int,
+    instances: int,
+    queue_size: int = 1024,
+    processes: bool = False,
+    workers: int = 1,
+) -> None:
+    """Serve until killed: batches of up to ``most`` on ``instances``.
+
+    ``processes`` puts each instance in a process of its own, behind the one that serves; ``workers`` are
+    whole processes that share the port.
+    """
     cv2.setNumThreads(1)
     config = {
-        "backend": "S[DecodeMat,ResizeMat,Mat2Tensor,OnnxTensor,NumberOfClass]",
+        "import": ["benchmarks.servers.classes"],
+        "backend": f"Process[{WORK}]" if processes else WORK,
         "resize_h": SIDE,
         "resize_w": SIDE,
         "model": os.environ[MODEL],
@@ -40,6 +49,12 @@ def serve(port: int, *, most: int, instances: int, queue_size: int = 1024) -> No
         "queue_size": queue_size,
         "queue_full": "reject",
     }
+    if workers > 1:
+        lines = [f"{key} = {json.dumps(value)}" for key, value in config.items()]
+        file = Path(os.environ[MODEL]).with_name("light.toml")
+        file.write_text("\n".join(lines), encoding="utf-8")
+        command = ["-m", "headrace", "serve", f"light={file}", "--port", str(port)]
+        os.execv(sys.executable, [sys.executable, *command, "--workers", str(workers)])
     with Server({"light": config}, port=port):
         threading.Event().wait()
 

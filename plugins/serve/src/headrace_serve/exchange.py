@@ -25,13 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["CONNECTION", "DisconnectedError", "Exchange", "Reply"]
 
 CONNECTION = "headrace_serve.connection"
-"""The key of a scope under which our own server puts the connection, which has `on_lost`."""
+"""The key of a scope under which our own server puts the connection, which has `on_lost` and `answer`."""
 
 _IN_THREAD_BYTES = 64 << 10
 """Bodies from here on are compressed beside the event loop, which they would hold up."""
-
-_JOINED_BYTES = 16 << 10
-"""Answers up to here are sent in one piece; the copy is cheaper than another write."""
 
 _WORTH_BYTES = 1024
 _WINDOWS = {"gzip": 31, "deflate": 15}
@@ -259,16 +256,14 @@ class Exchange:
             length = len(parts[0])
             headers["content-encoding"] = encoding
         headers["content-length"] = str(length)
+        self.line.sent_bytes = length
+        connection = self.scope.get(CONNECTION)
+        if connection is not None and not self.service.cors_origins:  # which wrap `send`
+            await connection.answer(reply.status, headers, parts)
+            return
         raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
         await self._send({"type": "http.response.start", "status": reply.status, "headers": raw})
-        if length < _JOINED_BYTES and len(parts) > 1:
-            parts = [b"".join(parts)]
-        if CONNECTION not in self.scope:
-            parts = [bytes(part) for part in parts]  # what ASGI asks for
-        for index, part in enumerate(parts):
-            more = index + 1 < len(parts)
-            await self._send({"type": "http.response.body", "body": part, "more_body": more})
-        self.line.sent_bytes = length
+        await self._send({"type": "http.response.body", "body": b"".join(parts)})
 
     def end(self) -> None:
         """Give back the room of the body, count the request and log it."""

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from headrace_serve.exchange import CONNECTION
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from headrace_serve.limits import Limits
 
 __all__ = ["protocol_class"]
+
+_JOINED_BYTES = 16 << 10
+"""Answers up to here are joined; the copy is cheaper than a write of several pieces."""
+
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def protocol_class(limits: Limits) -> type[HttpToolsProtocol]:
@@ -163,6 +169,42 @@ class _LimitedProtocol(HttpToolsProtocol):
         """Send on."""
         super().resume_writing()
         self._stop_sending()
+
+    async def answer(
+        self, status: int, headers: Mapping[str, str], parts: Sequence[bytes | memoryview]
+    ) -> None:
+        """Send the answer to the request that is answered now: its head and body in one write.
+
+        A write of its own for the head would wake the client twice, and costs as much as the body's.
+        Nothing is sent where the client went away.
+
+        Args:
+            status: The status of HTTP.
+            headers: All headers of the answer, ``content-length`` among them; names in lower case.
+            parts: The body; parts of a large one are not copied, and must not change any more.
+        """
+        cycle = self._answered
+        if self.flow.write_paused and cycle is not None and not cycle.disconnected:
+            await self.flow.drain()
+        if cycle is None or cycle.disconnected:
+            return
+        if _CONTROL.search("".join(headers.values())):
+            raise RuntimeError("the value of a header holds a control character")
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        close = "\r\n" if cycle.keep_alive else "connection: close\r\n\r\n"
+        head = STATUS_LINE[status] + (lines + close).encode("latin-1")
+        cycle.waiting_for_100_continue = False
+        cycle.response_started = cycle.response_complete = True
+        if cycle.scope["method"] == "HEAD":
+            self.transport.write(head)
+        elif int(headers["content-length"]) < _JOINED_BYTES:
+            self.transport.write(b"".join([head, *parts]))
+        else:
+            self.transport.writelines([head, *parts])
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
 
     def give_up(self, scope: Any) -> None:
         """Note that a request gets no answer, since its client went away, before the loop tells so."""
