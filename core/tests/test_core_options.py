@@ -7,6 +7,7 @@ import enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
@@ -65,6 +66,8 @@ class Many(headrace.Options):
         ("exact", True),
         ("bounded", True),
         ("numbers", [1, True]),
+        ("whole", np.True_),
+        ("numbers", [1, np.True_]),
         ("pair", [True, True]),
         ("by_name", {"a": True}),
         ("deep", {"a": [1, True]}),

@@ -408,6 +408,27 @@ def test_a_node_and_another_door_to_it_are_two_roots():
         pipe({"data": 1})
 
 
+@pytest.mark.parametrize(
+    ("door", "x", "data", "result"),
+    [
+        ({"each": "data:rows"}, {"each": "rows"}, [[1, 2], []], [[2, 3], []]),
+        ({"next": "z"}, {}, 1, -2),
+    ],
+)
+def test_what_stands_behind_a_door_with_links_of_its_own_is_no_root(door, x, data, result):
+    config = {
+        "x": {"backend": "Inc", **x},
+        "door": {"backend": "Forward[node.x]", **door},
+        **({"z": {"backend": "Negate"}} if "next" in door else {}),
+    }
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": data})["result"] == result
+    config["x"] = {**config["x"], "next": "y"}
+    config["y"] = {"backend": "Inc"}
+    with headrace.pipe(config) as pipe, pytest.raises(errors.InputError, match="x, door"):
+        pipe({"data": data})
+
+
 def test_it_is_shown_where_a_request_may_go_on():
     shown = headrace.explain(REPAIR)["nodes"]["check"]
     assert shown["links"]["reposts"] == ["repair"]

@@ -136,7 +136,7 @@ class Options(BaseModel):
 
 def _bool_became_number(value: Any, got: Any) -> bool:
     """Tell whether a bool, here or inside of ``value``, was read as a number."""
-    if isinstance(value, bool):
+    if _is_bool(value):
         return isinstance(got, numbers.Number) and not isinstance(got, bool)
     if isinstance(value, Mapping):
         if isinstance(got, BaseModel):
@@ -149,9 +149,17 @@ def _bool_became_number(value: Any, got: Any) -> bool:
     if not isinstance(value, (list, tuple)):
         return False
     if isinstance(got, (set, frozenset)):  # it has lost the order
-        return any(isinstance(v, bool) for v in value) and not any(isinstance(v, bool) for v in got)
+        return any(map(_is_bool, value)) and not any(isinstance(v, bool) for v in got)
     same = isinstance(got, (list, tuple)) and len(got) == len(value)
     return same and any(map(_bool_became_number, value, got))
+
+
+def _is_bool(value: Any) -> bool:
+    """Tell whether a value is a bool, numpy's included, which is no subclass of Python's."""
+    cls = type(value)
+    return isinstance(value, bool) or (
+        cls.__module__ == "numpy" and cls.__name__ in ("bool", "bool_")
+    )
 
 
 def _has_nan(value: Any) -> bool:

@@ -221,7 +221,8 @@ def _parallel(links: Mapping[str, Links], entry: str) -> list[str]:
 def roots(links: Mapping[str, Links]) -> tuple[str, ...]:
     """Give the nodes at which a request may begin that names none: nothing leads there.
 
-    What leads to a node is another one before it, a `Repost`, or an expression that calls it. Of
+    What leads to a node is another one before it, a `Repost`, or an expression that calls it; a
+    second door does so where it has ``each`` or ``next`` and the node behind it has no ``next``. Of
     several nodes that lead to each other in a cycle, by `Repost`, the first in the file is one.
     """
     following = {name for one in links.values() for name in one.next}
@@ -246,13 +247,18 @@ def _reached(
         name = todo.pop()
         one = links[name]
         ways = [*one.next, *(one.reposts if reposts else ())]
-        if calls and not (one.door_to and name in start):
+        if calls and not (name in start and _is_another_entry(links, one)):
             ways += one.calls
         for following in ways:
             if following in links and following not in found:
                 found.add(following)
                 todo.append(following)
     return found
+
+
+def _is_another_entry(links: Mapping[str, Links], one: Links) -> bool:
+    """Tell whether a second door and the node behind it are both where a request may begin."""
+    return one.door_to is not None and bool(links[one.door_to].next or not (one.each or one.next))
 
 
 def _in_order(links: Mapping[str, Links], entry: str, before: Mapping[str, list[str]]) -> list[str]:
