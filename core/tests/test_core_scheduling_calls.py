@@ -634,6 +634,7 @@ def test_statistics_survive_json_and_have_the_promised_shape(gate):
     histogram = counts["batch_size"]["histogram"]
     assert sum(int(size) * times for size, times in histogram.items()) == 9
     assert sum(histogram.values()) == counts["batches"]
+    assert counts["batch_size"]["mean"] == 9 / counts["batches"]
     assert sum(i["batches"] for i in counts["instances"]) == counts["batches"]
     for index, instance in enumerate(counts["instances"]):
         assert instance["index"] == index

@@ -124,7 +124,7 @@ def summary(total: Counts, *, submitted: int, waiting: int, running: int) -> dic
         "failed": failed,
         "batches": batches,
         "batch_size": {
-            "mean": round(items / batches, 4) if batches else 0.0,
+            "mean": items / batches if batches else 0.0,
             "histogram": {str(size): sizes[size] for size in sorted(sizes) if sizes[size]},
         },
         "queue_ms": total.waited.summary(),
