@@ -73,27 +73,6 @@ def test_core_is_told_as_if_it_were_a_plugin():
     assert (core.state, core.usable, core.version) == ("ok", True, headrace.__version__)
 
 
-def test_a_plugin_may_be_usable_and_not_ok(site, monkeypatch):
-    for name in ("one", "two"):
-        site.backend(f"headrace-{name}", "Twin", f"hrt_{name}")
-    site.backend("headrace-lib", "Lib", "hrt_lib", requires=("headrace>=0.1", "no-such-library>=2"))
-    site.backend("headrace-shut", "Shut", "hrt_shut")
-    monkeypatch.setenv("HEADRACE_PLUGINS", "-shut,-shvt")
-    found = {plugin.plugin: plugin for plugin in headrace.plugins.installed(refresh=True)}
-    states = {name: (found[name].state, found[name].usable) for name in ("one", "lib", "shut")}
-    assert states == {
-        "one": ("duplicate", True),
-        "lib": ("missing_dependency", True),
-        "shut": ("disabled", False),
-    }
-    findings = {(one.kind, one.plugin): one for one in headrace.plugins.findings()}
-    assert findings["duplicate", "one"].others == ("headrace-two",)
-    assert findings["duplicate", "one"].backend == "Twin"
-    assert findings["unknown_plugin", "shvt"].distribution is None
-    assert "'shut'" in findings["unknown_plugin", "shvt"].remedy
-    assert headrace.explain(headrace.parse("two:Twin"))["tree"]["distribution"] == "headrace-two"
-
-
 def test_why_a_name_is_unknown(site):
     site.backend("headrace-old", "Old", "hrt_old", requires=("headrace>=9",))
     why = headrace.plugins.why_unknown
@@ -131,13 +110,11 @@ def test_the_public_names_are_these_and_the_readme_has_them_all():
     assert sorted(headrace.plugins.__all__) == [
         "BuiltExpression",
         "Element",
-        "Finding",
         "KNOWN_BACKENDS",
         "PROBE_METHODS",
         "Plugin",
         "build",
         "core",
-        "findings",
         "installed",
         "policies",
         "qualifier",

@@ -12,6 +12,7 @@ from headrace.errors import HeadraceError, Problem
 from headrace_cli.arguments import Config, Json, NoImport, Settings
 from headrace_cli.building import building
 from headrace_cli.console import OK, WRONG, counted, print_data, print_message
+from headrace_cli.findings import findings
 from headrace_cli.printing import as_json
 from headrace_cli.reporting import error_as_dict
 from headrace_cli.source import hinting_at_a_file, source_of
@@ -81,7 +82,7 @@ def all_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
             f"{finding.distribution} cannot be built here: {finding.reason}",
             hint=finding.remedy,
         )
-        for finding in headrace.plugins.findings()
+        for finding in findings()
         if finding.kind == "missing_dependency" and finding.distribution in asked
     ]
     return [*found["warnings"], *(problem.to_dict() for problem in lacking)]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
-from headrace.plugins import Finding, findings, installed
-from headrace_cli.offers import whose, wrong_offers
+from headrace.plugins import installed
+from headrace_cli.findings import Finding, finding_about, findings, with_states
+from headrace_cli.offers import wrong_offers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,14 +55,7 @@ def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list
         found += [*_overlaps(plugin, owners), *_not_importable(plugin)]
     found += wrong_offers(examined)
     found.sort(key=lambda one: _LAST.index(one.kind) + 1 if one.kind in _LAST else 0)
-    return found, [_with_state(plugin, found) for plugin in plugins]
-
-
-def _with_state(plugin: Plugin, found: Sequence[Finding]) -> Plugin:
-    for one in found if plugin.usable else ():
-        if plugin.distribution in (one.distribution, *one.others):
-            return replace(plugin, state=one.kind, reason=one.reason, remedy=one.remedy)
-    return plugin
+    return found, with_states(plugins, found)
 
 
 def _overlaps(plugin: Plugin, owners: _Owners) -> Iterator[Finding]:
@@ -70,7 +63,7 @@ def _overlaps(plugin: Plugin, owners: _Owners) -> Iterator[Finding]:
     for package, names in owners.rivals(plugin.requires):
         reason = f"{' and '.join(names)} install {package!r} into one folder"
         remedy = f"Type `pip uninstall -y {' '.join(names)}`, then install one of them."
-        yield Finding("overlap", reason, remedy, *whose(plugin))
+        yield finding_about(plugin, "overlap", reason, remedy)
 
 
 def _not_importable(plugin: Plugin) -> Iterator[Finding]:
@@ -78,14 +71,14 @@ def _not_importable(plugin: Plugin) -> Iterator[Finding]:
         try:
             plugin.backend(name)
         except MissingDependencyError as error:
-            yield Finding("missing_dependency", error.what, error.hint, *whose(plugin), name)
+            yield finding_about(plugin, "missing_dependency", error.what, error.hint, name)
         except PluginError as error:
             remedy = f"Install it again: pip install --force-reinstall {plugin.distribution}"
             if not isinstance(error, PluginLoadError):
                 remedy = f"Ask its author for a fix. {error.hint or ''}".rstrip()
             if isinstance(error.__cause__, SystemExit):
                 remedy = "Ask its author for a fix: its module ends the program."
-            yield Finding("broken", error.what, remedy, *whose(plugin), name)
+            yield finding_about(plugin, "broken", error.what, remedy, name)
 
 
 class _Owners:

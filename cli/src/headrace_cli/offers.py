@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import ConfigError, MissingDependencyError, PluginError
-from headrace.plugins import PROBE_METHODS, Finding
+from headrace.plugins import PROBE_METHODS
+from headrace_cli.findings import HOOK_NOUNS, finding_about
 from headrace_cli.names import COMMANDS
 from headrace_cli.plugin_commands import as_command
 
@@ -14,17 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.plugins import Plugin
+    from headrace_cli.findings import Finding
 
-__all__ = ["HOOK_NOUNS", "whose", "wrong_offers"]
-
-HOOK_NOUNS = {
-    "definitions": "definition",
-    "batch_policies": "batch policy",
-    "dispatch_policies": "dispatch policy",
-    "probes": "probe",
-    "commands": "command",
-}
-"""The hooks that give tables, by their short names, and what one entry of each is."""
+__all__ = ["wrong_offers"]
 
 _FIX = "Ask its author for a fix."
 
@@ -42,7 +35,7 @@ def wrong_offers(plugins: Sequence[Plugin]) -> Iterator[Finding]:
                         f"the command {name!r} is never used: headrace itself has one of that name"
                     )
                     remedy = "Ask its author for another name."
-                    yield Finding("duplicate", reason, remedy, *whose(plugin))
+                    yield finding_about(plugin, "duplicate", reason, remedy)
                 elif name not in taken[hook]:
                     yield from _wrong(plugin, hook, name, path)
 
@@ -60,14 +53,14 @@ def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]
             _check_class(hook, plugin.load(path))
     except MissingDependencyError as error:
         reason = f"{named}: {error.what}"
-        yield Finding("missing_dependency", reason, error.hint, *whose(plugin))
+        yield finding_about(plugin, "missing_dependency", reason, error.hint)
     except ConfigError as error:
         reason = f"{named}: {error.problems[0].message}"
-        yield Finding("broken", reason, _FIX, *whose(plugin))
+        yield finding_about(plugin, "broken", reason, _FIX)
     except PluginError as error:
-        yield Finding("broken", f"{named}: {error.what}", again, *whose(plugin))
+        yield finding_about(plugin, "broken", f"{named}: {error.what}", again)
     except TypeError as error:
-        yield Finding("broken", f"{named}: {path!r} {error}", _FIX, *whose(plugin))
+        yield finding_about(plugin, "broken", f"{named}: {path!r} {error}", _FIX)
 
 
 def _check_class(hook: str, found: Any) -> None:
@@ -84,8 +77,3 @@ def _check_class(hook: str, found: Any) -> None:
     options = getattr(found, "Options", headrace.Options)
     if not isinstance(options, type) or not issubclass(options, headrace.Options):
         raise TypeError("has an Options that is no subclass of headrace.Options")
-
-
-def whose(plugin: Plugin) -> tuple[str, str, str]:
-    """Give the fields of a `Finding` that identify its plugin."""
-    return plugin.plugin, plugin.distribution, plugin.version

@@ -12,8 +12,8 @@ import headrace
 from headrace.errors import ConfigError, PluginError
 from headrace_cli.console import print_data
 from headrace_cli.doctor import examined
+from headrace_cli.findings import HOOK_NOUNS
 from headrace_cli.names import all_names, all_plugins, backends_named, plugins_named
-from headrace_cli.offers import HOOK_NOUNS
 from headrace_cli.printing import as_json, shown
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import headrace
-from headrace.plugins import findings, installed
+from headrace.plugins import installed
 from headrace_cli.arguments import Json, group, names_beginning
 from headrace_cli.console import FAILED, OK, counted, print_data, print_message
+from headrace_cli.findings import findings, with_states
 from headrace_cli.names import COMMANDS
 from headrace_cli.printing import print_json
 from headrace_cli.reporting import Command
@@ -38,8 +39,9 @@ def list_(json: Json = False) -> int:
     Version, the range of headrace that each requires, its backends, its state with the reason.
     No backend is imported, only the light modules with hooks.
     """
-    found = installed()
-    for slip in findings():
+    wrong = findings()
+    found = with_states(installed(), wrong)
+    for slip in wrong:
         if slip.kind == "unknown_plugin":
             print_message(f"warning: HEADRACE_PLUGINS: {slip.reason}. {slip.remedy}")
     if json:

@@ -34,12 +34,11 @@ from headrace._registry.discovery import (
     PluginRecord,
     normalised_plugin,
 )
-from headrace._registry.findings import Finding, findings
-from headrace._registry.hooks import HOOK_KINDS, PROBE_METHODS, given
+from headrace._registry.hooks import HOOK_NAMES, PROBE_METHODS, given
 from headrace._registry.registry import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from typing_extensions import Self
@@ -56,11 +55,9 @@ __all__ = [
     "PROBE_METHODS",
     "BuiltExpression",
     "Element",
-    "Finding",
     "Plugin",
     "build",
     "core",
-    "findings",
     "installed",
     "policies",
     "qualifier",
@@ -86,12 +83,12 @@ class Plugin:
         backends: Per name of a backend its import path.
         hooks: What its hooks give, by their short names: ``definitions``, ``batch_policies``,
             ``dispatch_policies``, ``probes``, ``commands``, each a table, and ``node_entrypoint``.
-        state: ``"ok"``; else ``"disabled"``, ``"incompatible"``, ``"broken"``,
-            ``"missing_dependency"`` or ``"duplicate"``.
+        state: ``"ok"``; else ``"disabled"``, ``"incompatible"``, ``"broken"`` or
+            ``"missing_dependency"``. What several plugins do to each other, and what they lack where an
+            instance is built, `headrace plugins doctor` finds.
         reason: Why it is not ok, in a sentence; None when it is.
         remedy: What to do about that, or None.
-        usable: Whether a configuration may use its names. A plugin may be usable and not ok: with a
-            name that another one offers too, or without a library that an instance will need.
+        usable: Whether a configuration may use its names.
         requires: All that it requires, as in ``Requires-Dist``.
     """
 
@@ -141,8 +138,7 @@ def installed(*, refresh: bool = False) -> list[Plugin]:
     """
     if refresh:
         registry.refresh()
-    found = findings()
-    return [_plugin(record, found) for record in registry.plugins()]
+    return [_plugin(record) for record in registry.plugins()]
 
 
 def refresh() -> None:
@@ -152,9 +148,8 @@ def refresh() -> None:
 
 def core() -> Plugin:
     """Give Headrace itself as if it were a plugin: its backends and policies."""
-    hooks: dict[str, Any] = {hook.removeprefix("headrace_"): {} for hook in HOOK_KINDS}
     policies = {"batch_policies": CORE_BATCH_POLICIES, "dispatch_policies": CORE_DISPATCH_POLICIES}
-    own = {**hooks, **policies, "node_entrypoint": None}
+    own = {**{name: {} for name in HOOK_NAMES}, **policies, "node_entrypoint": None}
     return Plugin("headrace", "headrace", headrace.__version__, "", CORE_BACKENDS, own, "ok")
 
 
@@ -173,26 +168,20 @@ def why_unknown(name: str, known: Iterable[str] = ()) -> Problem:
     return registry.unknown(name, known)
 
 
-def _plugin(record: PluginRecord, found: Sequence[Finding]) -> Plugin:
-    """Give a record as plain data; the first finding about one that is ok is its state."""
-    usable = record.state == "ok"
-    state, reason, remedy = record.state, record.reason, record.remedy
-    for finding in found if usable else ():
-        if record.distribution in (finding.distribution, *finding.others):
-            state, reason, remedy = finding.kind, finding.reason, finding.remedy
-            break
+def _plugin(record: PluginRecord) -> Plugin:
+    hooks = given(record)  # first: a plugin whose hooks fail becomes broken
     return Plugin(
-        plugin=record.plugin,
-        distribution=record.distribution,
-        version=record.version,
+        record.plugin,
+        record.distribution,
+        record.version,
         range=record.requires,
         backends=dict(sorted(record.backends.items())),
-        hooks=given(record),
-        state=state,
-        reason=reason,
-        remedy=remedy,
-        usable=usable,
-        requires=tuple(record.dependencies),
+        hooks=hooks,
+        state=record.state,
+        reason=record.reason,
+        remedy=record.remedy,
+        usable=record.state == "ok",
+        requires=record.dependencies,
     )
 
 

@@ -16,7 +16,6 @@ A plugin is a distribution with entry points in one of our groups. Its state is 
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from dataclasses import dataclass, field
@@ -27,11 +26,9 @@ import headrace
 from headrace._registry.backends import plain_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from email.message import Message
     from importlib.metadata import Distribution, EntryPoint
-
-    from packaging.requirements import Requirement
 
 BACKENDS = "headrace.backends"
 HOOKS = "headrace.plugins"
@@ -159,8 +156,12 @@ def _add_points(record: PluginRecord, points: list[EntryPoint]) -> None:
 
 def _check_range(record: PluginRecord) -> None:
     """Compare what the plugin requires of core with the core that runs."""
-    for wanted in map(requirement_here, filter(_OURS.match, record.dependencies)):
-        if wanted is None or not is_core(wanted):
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    for wanted in map(Requirement, filter(_OURS.match, record.dependencies)):
+        here = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+        if not here or canonicalize_name(wanted.name) != "headrace":
             continue
         record.requires = str(wanted.specifier)
         if not wanted.specifier.contains(headrace.__version__, prereleases=True):
@@ -171,32 +172,11 @@ def _check_range(record: PluginRecord) -> None:
             )
 
 
-def is_core(requirement: Requirement) -> bool:
-    """Tell whether it is core that is required."""
-    from packaging.utils import canonicalize_name
-
-    return canonicalize_name(requirement.name) == "headrace"
-
-
-@functools.cache
-def requirement_here(text: str) -> Requirement | None:
-    """Read a requirement; None for one that its marker leaves out here.
-
-    Raises:
-        InvalidRequirement: It is none.
-    """
-    from packaging.requirements import Requirement
-
-    wanted = Requirement(text)
-    here = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
-    return wanted if here else None
-
-
 def _check_allowed(record: PluginRecord, allowed: str | None) -> None:
     """Apply ``HEADRACE_PLUGINS``: ``cv,ort`` allows only these, ``-torch`` denies, empty none."""
     if allowed is None:
         return
-    words = _listed(allowed)
+    words = [normalised_plugin(word.strip()) for word in allowed.split(",") if word.strip()]
     denied = {normalised_plugin(word[1:].strip()) for word in words if word.startswith("-")}
     only = {word for word in words if not word.startswith("-")}
     if record.plugin in denied or (not denied and not only) or (only and record.plugin not in only):
@@ -204,20 +184,6 @@ def _check_allowed(record: PluginRecord, allowed: str | None) -> None:
         if record.plugin in denied:
             remedy = f"Take '-{record.plugin}' out of HEADRACE_PLUGINS."
         record.refuse("disabled", f"HEADRACE_PLUGINS={allowed} does not allow it", remedy)
-
-
-def _listed(allowed: str) -> list[str]:
-    return [normalised_plugin(word.strip()) for word in allowed.split(",") if word.strip()]
-
-
-def unknown_plugins(
-    records: Iterable[PluginRecord], environ: Mapping[str, str] | None = None
-) -> list[str]:
-    """Give the names in ``HEADRACE_PLUGINS`` that no installed plugin has, without their ``-``."""
-    allowed = (os.environ if environ is None else environ).get("HEADRACE_PLUGINS", "")
-    named = [normalised_plugin(word.removeprefix("-").strip()) or word for word in _listed(allowed)]
-    known = {record.plugin for record in records}
-    return [name for name in dict.fromkeys(named) if name not in known]
 
 
 _ALL = re.compile(r"^__all__ = \[(.*?)\]", re.MULTILINE | re.DOTALL)

@@ -14,15 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-HOOK_KINDS = {
-    "headrace_definitions": "definition",
-    "headrace_batch_policies": "batch policy",
-    "headrace_dispatch_policies": "dispatch policy",
-    "headrace_probes": "probe",
-    "headrace_commands": "command",
-    "headrace_node_entrypoint": "expression of a node",
-}
-"""Every hook, and what one entry of its answer is."""
+HOOK_NAMES = (
+    *("definitions", "batch_policies", "dispatch_policies", "probes", "commands"),
+    "node_entrypoint",
+)
+"""Every hook, without the ``headrace_`` in front."""
 
 PROBE_METHODS = (
     *("batch_done", "request_done", "batch_ran"),
@@ -93,20 +89,20 @@ def _set_failed(record: PluginRecord, error: BaseException) -> None:
 
 
 def given(record: PluginRecord) -> dict[str, Any]:
-    """Give what the hooks of a plugin have given, once all are called, by the hook's short name.
+    """Give what the hooks of a plugin give, by the hook's name without ``headrace_``.
 
-    Each is a table of names to import paths or expressions; ``node_entrypoint`` a text or None. One
-    that cannot be used gives nothing.
+    Each is a table of names to import paths or expressions; ``node_entrypoint`` a text or None. A
+    plugin that cannot be used gives nothing.
     """
-    usable = record.answers if record.state == "ok" else {}
+    for name in HOOK_NAMES:
+        call_hook(f"headrace_{name}")  # all come first: a plugin whose hooks fail becomes broken
     tables: dict[str, Any] = {}
-    for hook in HOOK_KINDS:
-        answers = usable.get(hook, [])
-        if hook == "headrace_node_entrypoint":
-            table: Any = answers[0] if answers else None
+    for name in HOOK_NAMES:
+        answers = record.answers.get(f"headrace_{name}", []) if record.state == "ok" else []
+        if name == "node_entrypoint":
+            tables[name] = answers[0] if answers else None
         else:
-            table = {name: text for answer in answers for name, text in answer.items()}
-        tables[hook.removeprefix("headrace_")] = table
+            tables[name] = {key: text for answer in answers for key, text in answer.items()}
     return tables
 
 

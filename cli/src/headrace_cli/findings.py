@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
+import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._problem import nearest
-from headrace._registry.discovery import (
-    CORE_BACKENDS,
-    CORE_POLICIES,
-    KNOWN_ELSEWHERE,
-    PluginRecord,
-    is_core,
-    normalised_plugin,
-    requirement_here,
-    unknown_plugins,
-)
-from headrace._registry.hooks import HOOK_KINDS, call_hook, given
-from headrace._registry.registry import registry
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion
+
+from headrace.plugins import KNOWN_BACKENDS, core, installed, qualifier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
     from importlib.metadata import Distribution
 
-    from packaging.requirements import Requirement
+    from headrace.plugins import Plugin
+
+__all__ = ["HOOK_NOUNS", "Finding", "finding_about", "findings", "with_states"]
+
+HOOK_NOUNS = {
+    "definitions": "definition",
+    "batch_policies": "batch policy",
+    "dispatch_policies": "dispatch policy",
+    "probes": "probe",
+    "commands": "command",
+}
+"""The hooks that give tables, by their short names, and what one entry of each is."""
 
 
 @dataclass(frozen=True)
@@ -59,118 +64,113 @@ class Finding:
 
 def findings() -> list[Finding]:
     """Report what is wrong with installed plugins, as far as that is seen without importing a backend."""
-    global _found
-    records = registry.plugins()
-    if _found[0] is not records:  # other metadata were read since
-        _found = records, _find(records)
-    return list(_found[1])
-
-
-_found: tuple[list[PluginRecord], list[Finding]] = ([], [])
-
-
-def _find(records: list[PluginRecord]) -> list[Finding]:
-    for hook in HOOK_KINDS:
-        call_hook(hook)  # a plugin whose hooks fail becomes broken
+    plugins = installed()
     return [
-        *(finding for record in records for finding in _about(record)),
-        *_clashes([record for record in records if record.state == "ok"]),
-        *_unknown_plugins(records),
+        *(finding for plugin in plugins for finding in _about(plugin)),
+        *_clashes([plugin for plugin in plugins if plugin.usable]),
+        *_unknown_plugins(plugins),
     ]
 
 
-def _finding(
-    record: PluginRecord,
+def with_states(plugins: Iterable[Plugin], found: Sequence[Finding]) -> list[Plugin]:
+    """Give plugins with the first finding about each that is usable as its state."""
+    return [_with_state(plugin, found) for plugin in plugins]
+
+
+def _with_state(plugin: Plugin, found: Sequence[Finding]) -> Plugin:
+    for one in found if plugin.usable else ():
+        if plugin.distribution in (one.distribution, *one.others):
+            return replace(plugin, state=one.kind, reason=one.reason, remedy=one.remedy)
+    return plugin
+
+
+def finding_about(
+    plugin: Plugin,
     kind: str,
     reason: str | None,
     remedy: str | None,
     backend: str | None = None,
-    others: Sequence[PluginRecord] = (),
+    others: Sequence[Plugin] = (),
 ) -> Finding:
+    """Make a finding about a plugin, and perhaps about others beside it."""
     names = tuple(other.distribution for other in others)
-    whose = (record.plugin, record.distribution, record.version)
+    whose = (plugin.plugin, plugin.distribution, plugin.version)
     return Finding(kind, reason or "", remedy, *whose, backend, names)
 
 
-def _about(record: PluginRecord) -> Iterator[Finding]:
+def _about(plugin: Plugin) -> Iterator[Finding]:
     """Report what is wrong with one plugin by itself."""
-    if record.state != "ok":
-        yield _finding(record, record.state, record.reason, record.remedy)
-    if record.state in ("disabled", "incompatible"):
+    if not plugin.usable:
+        yield finding_about(plugin, plugin.state, plugin.reason, plugin.remedy)
+    if plugin.state in ("disabled", "incompatible"):
         return
-    for reason, remedy in missing_requirements(record.dependencies):
-        yield _finding(record, "missing_dependency", reason, remedy)
+    for reason, remedy in missing_requirements(plugin.requires):
+        yield finding_about(plugin, "missing_dependency", reason, remedy)
 
 
-def _clashes(records: Sequence[PluginRecord]) -> Iterator[Finding]:
+def _clashes(plugins: Sequence[Plugin]) -> Iterator[Finding]:
     """Report names that several plugins offer, or that core has."""
-    yield from _names_taken("backend", {r.plugin: (r, r.backends) for r in records}, CORE_BACKENDS)
-    hooks = {record.plugin: (record, given(record)) for record in records}
-    for hook, what in HOOK_KINDS.items():
-        short = hook.removeprefix("headrace_")
-        if short == "node_entrypoint":
-            continue
-        taken = CORE_BACKENDS if short == "definitions" else CORE_POLICIES
-        tables = {plugin: (record, gave[short]) for plugin, (record, gave) in hooks.items()}
-        yield from _names_taken(what, tables, taken if "command" not in short else {})
-    for record, gave in hooks.values():
-        yield from _named_like_backends(record, gave["definitions"], records)
-    fronts = [record for record, gave in hooks.values() if gave["node_entrypoint"] is not None]
+    own = core()
+    yield from _names_taken("backend", [(one, one.backends) for one in plugins], own.backends)
+    for hook, noun in HOOK_NOUNS.items():
+        taken: set[str] = set(own.backends if hook == "definitions" else own.hooks[hook])
+        yield from _names_taken(noun, [(one, one.hooks[hook]) for one in plugins], taken)
+    for plugin in plugins:
+        yield from _named_like_backends(plugin, plugins)
+    fronts = [plugin for plugin in plugins if plugin.hooks["node_entrypoint"] is not None]
     if len(fronts) > 1:
-        names = " and ".join(record.distribution for record in fronts)
+        names = " and ".join(plugin.distribution for plugin in fronts)
         reason = f"{names} both set the expression of a node, which fails every configuration"
         remedy = "Disable one of them with HEADRACE_PLUGINS."
-        yield _finding(fronts[0], "duplicate", reason, remedy, others=fronts[1:])
+        yield finding_about(fronts[0], "duplicate", reason, remedy, others=fronts[1:])
 
 
 def _names_taken(
-    what: str,
-    tables: Mapping[str, tuple[PluginRecord, Mapping[str, str]]],
-    core: Mapping[str, str],
+    what: str, tables: Iterable[tuple[Plugin, Iterable[str]]], taken: Container[str]
 ) -> Iterator[Finding]:
-    offered: dict[str, list[PluginRecord]] = {}
-    for record, table in tables.values():
-        for name in table:
-            offered.setdefault(name, []).append(record)
+    offered: dict[str, list[Plugin]] = {}
+    for plugin, names in tables:
+        for name in names:
+            offered.setdefault(name, []).append(plugin)
     for name, owners in sorted(offered.items()):
         backend = name if what == "backend" else None
-        if name in core:
+        if name in taken:
             reason = f"the {what} {name!r} is never used: headrace itself has one of that name"
             for owner in owners:
                 remedy = "Ask its author for another name."
-                yield _finding(owner, "duplicate", reason, remedy, backend)
+                yield finding_about(owner, "duplicate", reason, remedy, backend)
         elif len(owners) > 1:
-            names = " and ".join(owner.distribution for owner in owners)
+            both = " and ".join(owner.distribution for owner in owners)
             ways = " or ".join(f"{owner.plugin}:{name}" for owner in owners)
-            reason = f"the {what} {name!r} is offered by {names}"
+            reason = f"the {what} {name!r} is offered by {both}"
             remedy = f"Write {ways}, or disable one with HEADRACE_PLUGINS."
-            yield _finding(owners[0], "duplicate", reason, remedy, backend, owners[1:])
+            yield finding_about(owners[0], "duplicate", reason, remedy, backend, owners[1:])
 
 
-def _named_like_backends(
-    record: PluginRecord, definitions: Mapping[str, str], records: Sequence[PluginRecord]
-) -> Iterator[Finding]:
+def _named_like_backends(plugin: Plugin, plugins: Sequence[Plugin]) -> Iterator[Finding]:
     """Report definitions that have the name of a backend: the bare name is refused then."""
-    for name in definitions:
-        for owner in (one for one in records if name in one.backends):
-            ways = f"{record.plugin}:{name} or {owner.plugin}:{name}"
+    for name in plugin.hooks["definitions"]:
+        for owner in (one for one in plugins if name in one.backends):
+            ways = f"{plugin.plugin}:{name} or {owner.plugin}:{name}"
             reason = f"the definition {name!r} is named like a backend of {owner.distribution}"
             remedy = f"Write {ways}, or disable one with HEADRACE_PLUGINS."
-            if owner is record:
+            if owner is plugin:
                 remedy = "Ask its author for another name."
-            yield _finding(record, "duplicate", reason, remedy, others=[owner])
+            yield finding_about(plugin, "duplicate", reason, remedy, others=[owner])
 
 
-def _unknown_plugins(records: Sequence[PluginRecord]) -> Iterator[Finding]:
+def _unknown_plugins(plugins: Sequence[Plugin]) -> Iterator[Finding]:
     """Report names in ``HEADRACE_PLUGINS`` that mean no installed plugin, so that a slip is seen."""
-    known = [record.plugin for record in records]
-    elsewhere = {normalised_plugin(name): name for name in KNOWN_ELSEWHERE.values()}
-    for name in unknown_plugins(records):
+    known = [plugin.plugin for plugin in plugins]
+    elsewhere = {qualifier(name): name for name in KNOWN_BACKENDS.values()}
+    words = filter(None, map(str.strip, os.environ.get("HEADRACE_PLUGINS", "").split(",")))
+    named = [qualifier(word.removeprefix("-").strip()) or word for word in words]
+    for name in dict.fromkeys(one for one in named if one not in known):
         remedy = f"Installed are: {', '.join(known)}." if known else "No plugin is installed."
         if name in elsewhere:
             remedy = f"Install it: pip install {elsewhere[name]}"
-        elif near := nearest(name, [*known, *elsewhere]):
-            remedy = f"Did you mean {near!r}?"
+        elif near := difflib.get_close_matches(name, [*known, *elsewhere], n=1):
+            remedy = f"Did you mean {near[0]!r}?"
         yield Finding("unknown_plugin", f"no installed plugin is called {name!r}", remedy, name)
 
 
@@ -205,18 +205,14 @@ def _version(found: Distribution) -> str:
     return folder[1] if folder is not None else found.version
 
 
-def _contains(wanted: Requirement, installed: str) -> bool:
-    from packaging.version import InvalidVersion
-
+def _contains(wanted: Requirement, version: str) -> bool:
     try:
-        return wanted.specifier.contains(installed, prereleases=True)
+        return wanted.specifier.contains(version, prereleases=True)
     except InvalidVersion:
         return True  # a version from before there were rules for them cannot be compared
 
 
 def _can_be_imported(distribution: str) -> bool:
-    from packaging.utils import canonicalize_name
-
     try:
         found = importlib.util.find_spec(canonicalize_name(distribution).replace("-", "_"))
     except (ImportError, ValueError):
@@ -226,10 +222,10 @@ def _can_be_imported(distribution: str) -> bool:
 
 def _library(text: str) -> Requirement | None:
     """Give what a plugin requires besides core, or None for what is not for here or now."""
-    from packaging.requirements import InvalidRequirement
-
     try:
-        wanted = requirement_here(text)
+        wanted = Requirement(text)
     except InvalidRequirement:
         return None  # what is no requirement asks for nothing that could be missing
-    return None if wanted is None or is_core(wanted) else wanted
+    if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+        return None
+    return None if canonicalize_name(wanted.name) == "headrace" else wanted
