@@ -15,8 +15,8 @@ from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import Parts
 from headrace._build.standing import InThread
 from headrace._config.nesting import with_room
-from headrace._describe import describe_element
 from headrace._engine.blueprint import BuiltNode
+from headrace._explain import describe_element
 from headrace._plan.declared import narrowed
 from headrace._plan.element import Element, NodePlan, PipelinePlan, roots_of
 from headrace._plan.graph import needed_keys

@@ -16,7 +16,6 @@ from headrace._build.elements import At, Commons, ElementBuilder
 from headrace._build.parcels import packed, unpacked
 from headrace._build.parts import Parts
 from headrace._build.standing import Standing
-from headrace._describe import describe_element
 from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import NodePlan, PipelinePlan
 from headrace._plan.graph import needed_keys
@@ -173,6 +172,8 @@ class BuiltElsewhere(Standing):
 
     def describe(self) -> dict[str, Any]:
         """Give the tree of what was built, as in ``Pipeline.describe()``."""
+        from headrace._explain import describe_element  # planning is not needed to run
+
         return describe_element(self._element, self._built)
 
     def close(self) -> None:
