@@ -188,6 +188,7 @@ def test_s_runs_one_after_the_other():
 
 def test_an_item_without_a_result_fails_alone_at_the_next_plain_element():
     assert outcomes("S[Even,Inc]", [1, 2]) == [NoResultError, 3]
+    assert outcomes("S[Even,Inc,Inc]", [2, 4, 1, 6]) == [4, 6, NoResultError, 8]
     with (
         headrace.pipe({"backend": "S[Inc,Even,Inc]"}) as pipe,
         pytest.raises(NoResultError, match="Even"),

@@ -118,9 +118,11 @@ class Sequential(Word):
         first = True
         for index, call in enumerate(self._plain):
             if not first:
-                for request in batch:
+                for item, request in enumerate(batch):
                     if "result" not in request:
-                        return self._forward_from(index, batch)
+                        for earlier in batch[:item]:  # they have been moved on already
+                            earlier["result"] = earlier["data"]
+                        return self._forward_from(index, batch, [None] * len(batch))
                     request["data"] = request.pop("result")
             first = False
             outcomes = call(batch)
@@ -135,15 +137,9 @@ class Sequential(Word):
         self,
         index: int,
         batch: list[Request],
-        outcomes: list[Exception | None] | None = None,
+        outcomes: list[Exception | None],
     ) -> list[Exception | None]:
         """Go on at an element once an item has failed or has no ``result``."""
-        if outcomes is None:
-            # The items before the first one without a result have been moved on already.
-            outcomes = [None] * len(batch)
-            missing = next(i for i, request in enumerate(batch) if "result" not in request)
-            for request in batch[:missing]:
-                request["result"] = request["data"]
         return self._run(index, batch, list(outcomes), list(map(_has_result, batch)))
 
     def _forward_conditional(self, batch: list[Request]) -> Outcomes:
