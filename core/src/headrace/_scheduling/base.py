@@ -81,7 +81,7 @@ class SchedulerBase:
         self._driver = driver = self._driver_type(node, batch_policy, dispatch_policy, self._timer)
         self._workers, self._dispatcher = driver.workers, driver.dispatcher
         # What `call` needs, one attribute away.
-        self._idle_list = node.idle_lists[0]
+        self._idle_list, self._idle_list_in_main = node.idle_lists
         self._queue = node.queue
         self._quota = node.quota
         self._linger = limits.batching_timeout_ms > 0 and self.max != 1
@@ -291,8 +291,7 @@ class SchedulerBase:
                     self._dispatcher.fail(Work(instance, mine), interrupted(node, running=False))
             for entry in entries:
                 if entry.state == NEW:
-                    node.entered += 1
-                    node.settle(entry, interrupted(node, running=False))
+                    node.end(entry, interrupted)
             self._dispatcher.dispatch(None)
 
     def _wait(
@@ -352,12 +351,7 @@ class SchedulerBase:
             for entry in entries:
                 if entry.state == DONE:
                     node.forget(entry)
-                else:
-                    running = not entry.take_back()
-                    abandoned = abandoned or running
-                    if entry.state == NEW:
-                        node.entered += 1
-                    node.take_out(entry)
-                    node.settle(entry, interrupted(node, running=running))
+                elif node.end(entry, interrupted):
+                    abandoned = True
             self._dispatcher.dispatch(None)
         return abandoned

@@ -47,7 +47,7 @@ class Claiming(SchedulerBase):
         node = self._node
         error: BaseException | None = None
         instance: Instance | None = None
-        if data is not MISSING:
+        if self._unqueued_max and data is not MISSING and node.has_idle:
             try:
                 instance = self._claim(request, weight, home)
             except BaseException:  # it hit this thread, perhaps after the claim
@@ -59,16 +59,7 @@ class Claiming(SchedulerBase):
         try:
             error = self._run_alone(instance, request)
             request["data"] = data
-            code = "" if error is None else code_of(error)
-            with node.section, node.lock:
-                if error is not None:
-                    instance.failed(code)
-                quiet = not node.queue.count and not node.refusing and not instance.retired
-                node.give_back(instance)
-                if quiet and error is None:
-                    node.publish()
-            if not quiet or error is not None:
-                self._lead(instance, self._idle_list)
+            self._put_back(instance, self._idle_list, error)
         except BaseException as raised:
             try:
                 restore(request, data, raised)
@@ -123,24 +114,26 @@ class Claiming(SchedulerBase):
 
     def _put_back(self, instance: Instance, idle: IdleList, error: BaseException | None) -> None:
         """Give an instance back that may not simply be put back on the idle list it came from."""
+        node = self._node
         code = "" if error is None else code_of(error)
         if _may_lock():
-            self._give_back_counted(instance, code)
-            self._lead(instance, idle)
+            if not self._give_back_counted(instance, code):
+                self._lead(instance, idle)
             return
-        if not instance.living or (instance.lost is not None and instance.lost.away):
+        away = instance.lost is not None and instance.lost.away
+        if away or not instance.living or not node.publishes:
             lets = errands.run if holds_a_lock() else errand
             lets(self._give_back_counted, instance, code)
             lets(self._dispatch_after, instance, idle)
             return
-        swift, other = lists = self._node.idle_lists
-        stands = idle is swift or idle is other
+        swift, in_main = lists = node.idle_lists
+        stands = idle is swift or idle is in_main
         sorts = False
         if stands:
             is_swift = instance.mean_s < SWIFT_S
-            idle = other if other[0] or not is_swift else swift
+            idle = swift if is_swift and not in_main[0] else in_main
             # The last that has become swift: all of them go to the other idle list.
-            sorts = is_swift and idle is other and not self._sorts and self._all_swift(other)
+            sorts = is_swift and idle is in_main and not self._sorts and self._all_swift(in_main)
             self._sorts = self._sorts or sorts
         failures = instance.failures
         count = failures.get(code, 0) + 1
@@ -151,18 +144,23 @@ class Claiming(SchedulerBase):
         instance.holder = None
         idle[0].append(instance)
         # end atomic
-        if self._queue.count or sorts or not stands or lists is not self._node.idle_lists:
+        if self._queue.count or sorts or not stands or lists is not node.idle_lists:
             errands.run(self._dispatch_after, instance, idle)
 
     def _all_swift(self, idle: IdleList) -> bool:
         return max([instance.mean_s for instance in list(idle[0])], default=0.0) < SWIFT_S
 
-    def _give_back_counted(self, instance: Instance, code: str) -> None:
+    def _give_back_counted(self, instance: Instance, code: str) -> bool:
+        """Give an instance back under the lock; tell whether nobody waits for it, or for its end."""
         node = self._node
         with node.section, node.lock:
             if code:
                 instance.failed(code)
             node.give_back(instance)
+            quiet = not (code or node.queue.count or node.refusing or instance.retired)
+            if quiet:
+                node.publish()
+            return quiet
 
     def _look(self, instance: Instance, idle: IdleList) -> None:
         """See to those who have come meanwhile, after an instance was put on an idle list."""

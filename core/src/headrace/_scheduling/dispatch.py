@@ -234,9 +234,7 @@ class Dispatcher(Assignment):
             e for e in entries if e.state == DONE or (e.deadline is not None and e.deadline <= now)
         ]
         for entry in late:
-            self._node.take_out(entry)
-            if entry.state != DONE:
-                self._node.settle(entry, deadline_error(self._node, running=False))
+            self._node.end(entry, deadline_error)
         return bool(late)
 
     def _out_of_range(self, instance: Instance, weights: list[int]) -> BatchRangeError | None:

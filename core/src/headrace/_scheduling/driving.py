@@ -134,12 +134,7 @@ class Driver:
 
     def expire(self, entry: Entry) -> None:
         """Fail an entry whose time is over, if it has no outcome. Under the lock."""
-        if entry.state == DONE:
-            return
-        node = self._node
-        running = not entry.take_back()
-        node.take_out(entry)
-        node.settle(entry, deadline_error(node, running=running))
+        self._node.end(entry, deadline_error)
         self.dispatcher.dispatch(None)
 
     # Runners and own threads.

@@ -94,11 +94,11 @@ class FastPath(Claiming):
         me = get_ident()
         idle = self._idle_list
         if not (
-            idle[0]
+            (idle[0] or (me == main_thread.ident and (idle := self._idle_list_in_main)[0]))
             and not self._queue.count
             and weight <= self._unqueued_max
             and (home is not None or self._quota.count < self.limits.queue_size)
-            and (not self._linger or len(idle[0]) == len(self.instances))
+            and (not self._linger or self._node.idle_count == len(self.instances))
         ):
             return self._call_slowly(request, data, weight, home, rest, internal=internal)
         try:
@@ -112,7 +112,7 @@ class FastPath(Claiming):
             instance.ident = me
             instance.holder = request
             # Other idle lists: the instance has been taken out of service, or all end.
-            live = idle is self._idle_list
+            live = idle is self._idle_list or idle is self._idle_list_in_main
             if live:
                 instance.unqueued += 1
             else:
@@ -136,7 +136,7 @@ class FastPath(Claiming):
                 else:
                     error = self._run_alone(instance, request)
                 request["data"] = data
-            if live and error is None and instance.mean_s < SWIFT_S and not self._queue.count:
+            if idle is self._idle_list and error is None and instance.mean_s < SWIFT_S:
                 # atomic: an interrupt finds the instance held, or free.
                 instance.ident = 0
                 instance.holder = None
@@ -176,71 +176,19 @@ class FastPath(Claiming):
         *,
         internal: bool,
     ) -> Rest | None:
-        """Run one request that finds no swift instance idle."""
+        """Run one request that finds no instance on an idle list."""
         if get_ident() != main_thread.ident:
             if holds_a_lock():
                 refuse_inside(self)
             if near_stack_end():
                 raise no_room()
-            if self._unqueued_max and self._node.has_idle:
-                return self._call_locked(request, data, weight, home, rest, internal=internal)
-            return self._queue_up(request, weight, home, rest, internal=internal)
-        if data is MISSING or not self._call_in_main(request, data, weight, home):
-            try:
-                if self._unqueued_max and data is not MISSING:
-                    locked = self._call_locked
-                    errand(locked, request, data, weight, home, None, internal=internal)
-                else:
-                    self._queue_up(request, weight, home, None, internal=internal)
-            except BaseException as raised:
-                restore(request, data, raised)
-                raise
-        return rest
-
-    def _call_in_main(
-        self, request: Request, data: Any, weight: int, home: SchedulerBase | None
-    ) -> bool:
-        """Run a request of the main thread if an instance is idle; tell whether it was run."""
-        lists = self._node.idle_lists
-        idle = lists[1]
-        if (
-            idle[0]
-            and not self._queue.count
-            and weight <= self._unqueued_max
-            and (home is not None or self._quota.count < self.limits.queue_size)
-            and (not self._linger or len(lists[0][0]) + len(idle[0]) == len(self.instances))
-        ):
-            try:
-                (instance,) = map(_take, idle)
-            except IndexError:
-                pass
+            return self._call_locked(request, data, weight, home, rest, internal=internal)
+        try:
+            if self._unqueued_max and data is not MISSING:
+                errand(self._call_locked, request, data, weight, home, None, internal=internal)
             else:
-                error: BaseException | None = None
-                try:
-                    # atomic: as in `call`.
-                    instance.ident = main_thread.ident or 0
-                    instance.holder = request
-                    live = lists is self._node.idle_lists
-                    if live:
-                        instance.unqueued += 1
-                    else:
-                        instance.holder = RETURNING
-                    # end atomic
-                    if live:
-                        error = self._run_alone(instance, request)
-                        request["data"] = data
-                    self._put_back(instance, idle, error)
-                except BaseException as raised:
-                    try:
-                        restore(request, data, raised)
-                    finally:
-                        errands.add((self._recover, instance, request, instance.unqueued))
-                    self._recovered(instance, request, raised)
-                    raise
-                if live:
-                    try:
-                        fail(request, error)
-                    finally:
-                        del error  # see `Entry.take_error`
-                    return True
-        return False
+                self._queue_up(request, weight, home, None, internal=internal)
+        except BaseException as raised:
+            restore(request, data, raised)
+            raise
+        return rest

@@ -12,7 +12,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, Entry, own_error
+from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, Entry, own_error
 from headrace._scheduling.free import FreeInstances
 from headrace._scheduling.instance import Counts
 from headrace._scheduling.locks import outermost, taking
@@ -233,6 +233,22 @@ class Node(FreeInstances):
             self.take_out(entry)
             if entry.state != DONE:
                 self.settle(entry, own_error(error))
+
+    def end(self, entry: Entry, failure: Callable[..., BaseException]) -> bool:
+        """Fail an entry wherever it is, unless it is DONE; tell whether a backend goes on with its request.
+
+        Args:
+            entry: It waits, runs, or has not come yet.
+            failure: Makes the error, called as ``failure(node, running=...)``.
+        """
+        self.take_out(entry)
+        if entry.state == DONE:
+            return False
+        running = not entry.take_back()
+        if entry.state == NEW:
+            self.entered += 1
+        self.settle(entry, failure(self, running=running))
+        return running
 
     def evict(self, entry: Entry, error: BaseException) -> None:
         """Fail an entry whose request makes way at another node. Without any lock."""

@@ -208,9 +208,6 @@ class ProbedScheduler(Scheduler):
         data = request.get("data", MISSING)
         return self._call_slowly(request, data, weight, home, rest, internal=internal)
 
-    def _call_in_main(self, *args: Any) -> bool:
-        return False
-
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
         node = self._node
         data = request["data"]

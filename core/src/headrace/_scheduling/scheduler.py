@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import enter, held_here, inside, unfit
 from headrace._scheduling.calls import reentrant
-from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, RUNNING, WAITING, own_error
+from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, RUNNING, WAITING
 from headrace._scheduling.fast_path import FastPath
 from headrace._scheduling.free import new_idle_lists
 from headrace._scheduling.instance import RETURNING, Counts, add_counts, summary
 from headrace._scheduling.locks import Signal, taking
 from headrace._scheduling.process_threads import errands
+from headrace.errors import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
-    from headrace.errors import ClosedError
 
 
 class Scheduler(FastPath):
@@ -175,8 +175,7 @@ class Scheduler(FastPath):
             # The idle lists are replaced before their instances are looked at. A caller pops an instance
             # of an old list, and looks then whether that list still stands. Either it popped it before
             # and holds it here, or it sees the new lists, and gives the instance back.
-            node.idle_lists = new_idle_lists()
-            self._idle_list = node.idle_lists[0]
+            self._replace_idle_lists()
             node.free, node.publishes = list(new.instances), new._node.publishes
             node.limits = self.limits = new.limits
             node.lost = False
@@ -191,6 +190,10 @@ class Scheduler(FastPath):
                     node.settle_waiting(error, [entry])
             self._dispatcher.dispatch(None)
             return old
+
+    def _replace_idle_lists(self) -> None:
+        self._node.idle_lists = lists = new_idle_lists()
+        self._idle_list, self._idle_list_in_main = lists
 
     def notify(self) -> None:
         """Notify the owners of entries that `exchange` has settled; without any lock."""
@@ -220,8 +223,7 @@ class Scheduler(FastPath):
         with node.section, node.lock:
             # As in `exchange`: a caller that pops an instance of an old list sees the new ones then.
             old, node.publishes = node.idle_lists, False
-            node.idle_lists = new_idle_lists()
-            self._idle_list = node.idle_lists[0]
+            self._replace_idle_lists()
             self._unqueued_max = 0
             node.collect(old)
             if node.refusing is None:
@@ -255,6 +257,10 @@ class Scheduler(FastPath):
             error: What they get.
             retire: Called with each instance whose batch ends later.
         """
+
+        def left_open(_: Node, *, running: bool) -> BaseException:
+            return ClosedError(error.args[0], abandoned=running)
+
         node = self._node
         with node.section, node.lock:
             node.dead = True
@@ -262,10 +268,7 @@ class Scheduler(FastPath):
             node.settle_waiting(error, [*node.queue, *node.outside])
             for instance in node.every:
                 for entry in instance.entries or ():
-                    if entry.state == RUNNING:
-                        abandoned = own_error(error)
-                        abandoned.abandoned = not entry.take_back()  # type: ignore[attr-defined]
-                        node.settle(entry, abandoned)
+                    node.end(entry, left_open)
                 if instance.holder is not None and instance.lost is not None:
                     node.afterwards.extend(instance.lost.ends)
 
@@ -278,8 +281,7 @@ class Scheduler(FastPath):
     def after_fork(self, error: ClosedError) -> None:
         """Refuse everything in a child process."""
         self._node.after_fork()
-        self._node.idle_lists = new_idle_lists()
-        self._idle_list = self._node.idle_lists[0]
+        self._replace_idle_lists()
         self._node.refusing, self._node.dead, self._unqueued_max = error, True, 0
 
     # Looking.

@@ -159,8 +159,7 @@ class Sleeper(Blocked):
             if entry.state != NEW:
                 return
             if self.withdrawn:
-                node.entered += 1
-                node.settle(entry, interrupted(node, running=False))
+                node.end(entry, interrupted)
             else:
                 enter(node, (entry,), internal=internal)
             node.arrived(entry)
@@ -187,11 +186,7 @@ class Sleeper(Blocked):
             node = scheduler._node
             with node.section, node.lock:
                 if entry.state != DONE:
-                    abandoned = running = entry.state == RUNNING
-                    if entry.state == NEW:
-                        node.entered += 1
-                    node.take_out(entry)
-                    node.settle(entry, interrupted(node, running=running))
+                    abandoned = node.end(entry, interrupted)
                     node.dispatch(None)
             if not self.over:  # another thread moves it on, or is about to say that it is over
                 self._signal.sleep()
