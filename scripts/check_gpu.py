@@ -21,11 +21,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from distributions import ROOT, sources, write_metadata
 
-LIBRARIES = {"ort": "onnxruntime", "torch": "torch", "trt": "tensorrt"}
+LIBRARIES = {"ort": "onnxruntime", "torch": "torch", "trt": "tensorrt", "observe": "pynvml"}
 """The plugins with tests for a GPU, and the library that each needs."""
 
-MORE = {"trt": ("tests/test_tensorrt_pages.py", "tests/test_example_detect.py")}
-"""Tests of documents and examples that run a plugin on a GPU."""
+MORE = {
+    "torch": ("tests/test_device_spans.py",),
+    "trt": ("tests/test_tensorrt_pages.py", "tests/test_example_detect.py"),
+}
+"""Tests of documents and examples that run a plugin on a GPU, and of several plugins together."""
 
 SETTINGS = """[pytest]
 addopts = -ra --import-mode=importlib
