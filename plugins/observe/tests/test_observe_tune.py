@@ -124,8 +124,14 @@ def peaked(values):
     return 100 - abs(most - 12) - 5 * abs(instances - 3) - abs(wait - 2)
 
 
+def together(values):
+    """A ridge: more in a batch pays only with more waiting, and either alone harms."""
+    most, instances, wait = (one.values.index(v) for one, v in zip(SPACE, values, strict=True))
+    return 100 + 3 * min(most, 6) - 8 * abs(most - 2 * wait) - 10 * abs(instances - 1)
+
+
 @pytest.mark.parametrize("how", ["climb", "optuna"])
-@pytest.mark.parametrize("surface", [saturating, peaked])
+@pytest.mark.parametrize("surface", [saturating, peaked, together])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_search_finds_nearly_the_best_of_the_grid_in_a_quarter_of_the_runs(how, surface, seed):
     if how == "optuna":

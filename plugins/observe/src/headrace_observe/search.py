@@ -1,4 +1,4 @@
-"""Searches over values of keys: by optuna, or by climbing."""
+"""Searches over values of keys: by climbing, and by optuna from where a climb has ended."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ __all__ = ["SEARCHES", "search"]
 
 SEARCHES = ("auto", "optuna", "climb")
 _MOST_REPEATS = 20
+_MOST_DRAWN = 2_000
+"""Of a larger space so many combinations are drawn, of which the farthest is taken."""
 
 
 def search(
@@ -34,15 +36,17 @@ def search(
 ) -> str:
     """Evaluate at most ``trials`` different combinations of values, the given one first.
 
+    After the given values come these with most instances, with the largest batches, and with both.
+    From the best of them one key at a time goes to its next values up and down as long as that is
+    better, and then two keys at once by a step each. Where no such step is better, the combination
+    farthest from all that are known is climbed from in the same way, and so on; or optuna goes on.
+
     Args:
         space: What may change.
         evaluate: Gives a number that is greater for better values; called once per combination.
         trials: How many combinations.
-        how: ``"optuna"``: its tree-structured Parzen estimator. ``"climb"``: change one key at a time to
-            its next values up and down as long as that is better, and begin again at random values
-            when no step is. ``"auto"``: optuna where it is installed. Both begin with the given
-            values, and these with most instances, with the largest batches, and with both; climbing
-            goes on from the best of them.
+        how: ``"climb"``: as above. ``"optuna"``: its tree-structured Parzen estimator after the
+            first two climbs. ``"auto"``: optuna where it is installed.
         seed: The same seed gives the same search.
 
     Returns:
@@ -51,80 +55,152 @@ def search(
     Raises:
         MissingDependencyError: optuna was asked for and is not installed.
     """
-    known: dict[Values, float] = {}
-    most = min(trials, math.prod(len(one.values) for one in space))
-
-    def ask(values: Values) -> float | None:
-        if values not in known:
-            if len(known) >= most:
-                return None
-            known[values] = evaluate(values)
-        return known[values]
-
-    has_optuna = importlib.util.find_spec("optuna") is not None
-    if how == "optuna" or (how == "auto" and has_optuna):
-        _by_optuna(space, ask, seed)
-        return "optuna"
-    _by_climbing(space, ask, seed)
-    return "climb"
-
-
-def _by_optuna(
-    space: Sequence[Dimension], ask: Callable[[Values], float | None], seed: int
-) -> None:
+    climb = _Climb(space, evaluate, trials, seed)
+    if how == "climb" or (how == "auto" and importlib.util.find_spec("optuna") is None):
+        climb.begin()
+        climb.go_on(trials)
+        return "climb"
     optuna = library("optuna", "tune", "tuning by optuna")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(4, 2 * len(space)))
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    for values in _landmarks(space):
-        places = {one.name: one.values.index(v) for one, v in zip(space, values, strict=True)}
-        study.enqueue_trial(places)
-    asked: set[Values] = set()
-    repeats = 0
-    rest = _all_others(space, seed)
-    while True:
-        trial = study.ask()
-        values = tuple(
-            one.values[trial.suggest_int(one.name, 0, len(one.values) - 1)] for one in space
-        )
-        repeats = repeats + 1 if values in asked else 0
-        if repeats > _MOST_REPEATS:  # it has converged; what is left of the trials looks elsewhere
-            values = next((other for other in rest if other not in asked), values)
-            places = {one.name: one.values.index(v) for one, v in zip(space, values, strict=True)}
-            study.enqueue_trial(places)
-        asked.add(values)
-        rank = ask(values)
-        if rank is None or repeats > 2 * _MOST_REPEATS:
-            return
-        study.tell(trial, rank)
+    climb.begin()
+    climb.go_on(1)
+    _by_optuna(optuna, climb, seed)
+    return "optuna"
 
 
-def _by_climbing(
-    space: Sequence[Dimension], ask: Callable[[Values], float | None], seed: int
-) -> None:
-    asked = ((ask(values), values) for values in _landmarks(space))
-    _, best = max((rank, values) for rank, values in asked if rank is not None)
-    starts = itertools.chain([best], _all_others(space, seed))
-    for start in starts:
-        here, rank = start, ask(start)
-        if rank is None:
+class _Climb:
+    """Combinations by their places in the dimensions, and what is known of them.
+
+    Args:
+        space, evaluate, trials, seed: See `search`.
+    """
+
+    def __init__(
+        self,
+        space: Sequence[Dimension],
+        evaluate: Callable[[Values], float],
+        trials: int,
+        seed: int,
+    ) -> None:
+        self.space = space
+        self.known: dict[Values, float] = {}
+        self._evaluate = evaluate
+        self._left = min(trials, math.prod(len(one.values) for one in space))
+        self._draw: Any = random.Random(seed)  # noqa: S311 - no secret
+
+    def ask(self, places: Values) -> float | None:
+        """Give the number of a combination; None where it is unknown and no trial is left."""
+        if places not in self.known:
+            if not self._left:
+                return None
+            self._left -= 1
+            values = tuple(one.values[k] for one, k in zip(self.space, places, strict=True))
+            self.known[places] = self._evaluate(values)
+        return self.known[places]
+
+    def begin(self) -> None:
+        """Ask for the landmarks, and climb from the best of them."""
+        for places in _landmarks(self.space):
+            self.ask(places)
+        self._up(self._best())
+
+    def go_on(self, climbs: int) -> None:
+        """Climb so often from what is farthest from all that is known, while trials are left."""
+        for _ in range(climbs):
+            if self._left:
+                self._up(self.farthest())
+
+    def farthest(self) -> Values:
+        """Give the unknown combination that is farthest from all known ones, any of several."""
+        sizes = [len(one.values) for one in self.space]
+        if math.prod(sizes) <= _MOST_DRAWN:
+            found = list(itertools.product(*map(range, sizes)))
+        else:
+            draw = self._draw.randrange
+            found = [tuple(draw(size) for size in sizes) for _ in range(_MOST_DRAWN)]
+        self._draw.shuffle(found)
+
+        def distance(places: Values) -> float:
+            return min(
+                sum(abs(a - b) / max(1, size - 1) for a, b, size in zip(places, one, sizes))  # noqa: B905
+                for one in self.known
+            )
+
+        return max(found, key=distance)
+
+    def _best(self) -> Values:
+        return max(self.known, key=self.known.__getitem__)
+
+    def _up(self, start: Values) -> None:
+        """Climb from one combination, then by two keys at once from the best of all."""
+        self._straight(start)
+        here, better = self._best(), True
+        while better:
+            better = False
+            for there in self._aslant(here):
+                number = self.ask(there)
+                if number is None:
+                    return
+                if number > self.known[here]:
+                    self._straight(there)
+                    here, better = self._best(), True
+                    break
+
+    def _straight(self, here: Values) -> None:
+        """Change one key at a time as long as that is better."""
+        number = self.ask(here)
+        if number is None:
             return
         better = True
         while better:
             better = False
-            for place, one in enumerate(space):
-                for step in (1, -1):
-                    while True:
-                        at = one.values.index(here[place]) + step
-                        if not 0 <= at < len(one.values):
-                            break
-                        there = (*here[:place], one.values[at], *here[place + 1 :])
-                        next_rank = ask(there)
-                        if next_rank is None:
-                            return
-                        if next_rank <= rank:
-                            break
-                        here, rank, better = there, next_rank, True
+            for place, step in itertools.product(range(len(here)), (1, -1)):
+                while (there := self._moved(here, (place, step))) is not None:
+                    found = self.ask(there)
+                    if found is None:
+                        return
+                    if found <= number:
+                        break
+                    here, number, better = there, found, True
+
+    def _aslant(self, here: Values) -> Iterator[Values]:
+        for a, b in itertools.combinations(range(len(here)), 2):
+            for steps in itertools.product((1, -1), repeat=2):
+                there = self._moved(here, (a, steps[0]), (b, steps[1]))
+                if there is not None:
+                    yield there
+
+    def _moved(self, here: Values, *steps: tuple[int, int]) -> Values | None:
+        """Give a combination some steps further; None beyond the bounds."""
+        there = list(here)
+        for place, step in steps:
+            there[place] += step
+            if not 0 <= there[place] < len(self.space[place].values):
+                return None
+        return tuple(there)
+
+
+def _by_optuna(optuna: Any, climb: _Climb, seed: int) -> None:
+    """Let optuna propose what the trials that are left look at, after what is known."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=0)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    sizes = {one.name: len(one.values) for one in climb.space}
+    over = {name: optuna.distributions.IntDistribution(0, size - 1) for name, size in sizes.items()}
+    for places, number in climb.known.items():
+        params = dict(zip(sizes, places, strict=True))
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=over, value=number))
+    repeats = 0
+    while True:
+        trial = study.ask()
+        places = tuple(trial.suggest_int(name, 0, size - 1) for name, size in sizes.items())
+        repeats = repeats + 1 if places in climb.known else 0
+        if repeats > _MOST_REPEATS:  # it has converged; what is left of the trials looks elsewhere
+            places = climb.farthest()
+            study.enqueue_trial(dict(zip(sizes, places, strict=True)))
+        found = climb.ask(places)
+        if found is None or repeats > 2 * _MOST_REPEATS:
+            return
+        study.tell(trial, found)
 
 
 def _landmarks(space: Sequence[Dimension]) -> list[Values]:
@@ -134,17 +210,6 @@ def _landmarks(space: Sequence[Dimension]) -> list[Values]:
     """
     found: dict[Values, None] = {}
     for keys in ((), ("instance_num",), ("max",), ("instance_num", "max")):
-        found[tuple(one.values[-1] if one.key in keys else one.start for one in space)] = None
+        values = [one.values[-1] if one.key in keys else one.start for one in space]
+        found[tuple(one.values.index(v) for one, v in zip(space, values, strict=True))] = None
     return list(found)
-
-
-def _all_others(space: Sequence[Dimension], seed: int) -> Iterator[Values]:
-    """Give combinations in random order, without end where there are many."""
-    draw: Any = random.Random(seed)  # noqa: S311 - no secret
-    if math.prod(len(one.values) for one in space) <= 10_000:
-        every = list(itertools.product(*(one.values for one in space)))
-        draw.shuffle(every)
-        yield from every
-        return
-    while True:
-        yield tuple(draw.choice(one.values) for one in space)

@@ -99,7 +99,9 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     how: Annotated[
         str,
         typer.Option(
-            "--search", help="optuna, climb (one key at a time), or auto: optuna if installed."
+            "--search",
+            help="climb (one key at a time, then two), optuna (after two climbs), or auto: "
+            "optuna if installed.",
         ),
     ] = "auto",
     output: Annotated[
