@@ -188,7 +188,7 @@ def test_close_from_a_thread_that_runs_a_batch_refuses_entry_and_returns_at_once
         assert pipe.submit({"data": "close"}).result(timeout=20)["result"] == "close"
     with pytest.raises(ClosedError):
         pipe({"data": 1})
-    assert pipe._engine._closed.wait(20)
+    pipe.close()  # waits for what the other one has put off
     assert pipe.stats()["state"] == "closed"
     assert gate.closed == 1
 

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from headrace._engine.engine import Engine
 from headrace._engine.entrance import raise_failed
-from headrace._engine.futures import (
-    AsyncOwner,
-    RequestFuture,
-    forget_result,
-    give_up_all,
-)
+from headrace._engine.futures import AsyncOwner, RequestFuture, give_up_all
 from headrace._engine.reload import Reloader
 from headrace._graph.caller import is_cheap, run_in_caller
 from headrace._portable import without_inner_frames
@@ -173,7 +168,8 @@ class Pipeline:
         except BaseException as error:
             abandoned = give_up_all(waiting) is True
             error.abandoned = abandoned  # type: ignore[attr-defined]
-            forget_result(data, abandoned=abandoned)
+            if isinstance(data, dict) and not abandoned:
+                data.pop("result", None)  # it may have ended well a moment before
             for entry in entries:
                 if not abandoned:
                     entry.give_back()

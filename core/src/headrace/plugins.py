@@ -222,7 +222,7 @@ class BuiltExpression:
     def __init__(self, config: PipelineConfig) -> None:
         from headrace._build.builder import ComposedNode
         from headrace._build.compose import compose
-        from headrace._engine.starting import start
+        from headrace._engine.blueprint import start
 
         plan, self._blueprint = _only_node(config), compose(config)
         (self._node,) = start(self._blueprint).nodes.values()

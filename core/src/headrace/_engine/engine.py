@@ -9,8 +9,8 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from headrace._engine.blueprint import build_node, start
 from headrace._engine.entrance import Entrance
-from headrace._engine.starting import build_node, start
 from headrace._engine.teardown import Retirement, Teardown
 from headrace._graph.caller import run_from_front
 from headrace._graph.graph import Graph
@@ -23,8 +23,7 @@ from headrace.errors import ClosedError, DeadlineExceededError, SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._engine.blueprint import Blueprint, BuiltNode, Change
-    from headrace._engine.starting import Started
+    from headrace._engine.blueprint import Blueprint, BuiltNode, Change, Started
     from headrace._engine.teardown import Closing
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.scheduler import Scheduler
@@ -52,7 +51,7 @@ class Engine:
         self._lock = threading.RLock()
         self._teardown = Teardown()
         self._closing: ClosedError | None = None
-        self._closed = threading.Event()
+        self._closed = False
         self._forked = False
 
     def start(self, owner: object) -> None:
@@ -96,7 +95,7 @@ class Engine:
     @property
     def state(self) -> str:
         """One of ready, degraded, closing, closed."""
-        if self._closed.is_set() or self._forked:
+        if self._closed or self._forked:
             return "closed"
         if self._closing is not None:
             return "closing"
@@ -276,7 +275,7 @@ class Engine:
         try:
             self._teardown.run(partial(self._steps, until), until)
         finally:
-            self._closed.set()
+            self._closed = True
 
     def _steps(self, until: float) -> list[Closing]:
         """Give what closes all that nothing runs in, in order."""
@@ -284,7 +283,7 @@ class Engine:
         for one in reversed(self._retirements):
             what = f"old instances of node {one.scheduler.name}"
             steps.append((what, partial(one.close_ended, until=until)))
-        steps.append(("the pipeline", self._closed.set))
+        steps.append(("the pipeline", partial(setattr, self, "_closed", True)))
         if self.probes is not None:
             steps.append(("the probes", self.probes.close))
         return steps

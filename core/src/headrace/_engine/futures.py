@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["AsyncOwner", "NodeRequest", "RequestFuture", "forget_result", "give_up_all"]
+__all__ = ["AsyncOwner", "NodeRequest", "RequestFuture", "give_up_all"]
 
 _log = logging.getLogger("headrace.callbacks")
 
@@ -298,12 +298,6 @@ class AsyncOwner:
     def _wake(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
-
-
-def forget_result(data: Any, *, abandoned: bool) -> None:
-    """Take the result out of a cancelled request, which may have ended well a moment before."""
-    if isinstance(data, dict) and not abandoned:
-        data.pop("result", None)
 
 
 @reentrant()

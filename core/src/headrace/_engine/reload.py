@@ -10,6 +10,8 @@ import logging
 import threading
 import time
 import warnings
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._portable import without_inner_frames
@@ -40,7 +42,7 @@ class _GivenUpError(Exception):
     """The thread that asked for the reload waits no more, and knows why."""
 
 
-_WAITS, _BUILDS, _IN_PLACE, _FAILED = "waits", "builds", "in place", "failed"
+_WAITS, _BUILDS, _IN_PLACE, _OVER, _FAILED = "waits", "builds", "in place", "over", "failed"
 
 
 class _Job:
@@ -54,7 +56,8 @@ class _Job:
         node, changes: What to do.
         until: When its time is over, in seconds of `time.monotonic`.
         ident: Identifier of the worker; 0 until it runs.
-        over: Whether all old instances are closed.
+        state: It waits for the reloads before it, builds, is in place (or on its way there), is over
+            (all old instances are closed), or has failed.
     """
 
     def __init__(self, node: str, changes: Mapping[str, Any], timeout_s: float) -> None:
@@ -62,9 +65,8 @@ class _Job:
         self.changes = changes
         self.until = time.monotonic() + timeout_s
         self.ident = 0
-        self.over = False
+        self.state = _WAITS
         self._timeout_s = timeout_s
-        self._state = _WAITS  # for the reloads before it
         self._error: BaseException | None = None
         self._cancel: Callable[[], None] | None = None
         self._lock = threading.RLock()
@@ -79,18 +81,18 @@ class _Job:
 
     def wait(self) -> None:
         """Wait until the reload or its time is over; raises the error when nothing has changed."""
-        while not self.over and self._state != _FAILED:
+        while self.state not in (_OVER, _FAILED):
             if not self._signal.sleep(self.left_s) and not self.left_s:
-                self.fail(self._late(self._state))
+                self.fail(self._late())
                 break
-        if self._state == _FAILED and self._error is not None:
+        if self._error is not None:
             raise self._error
-        if not self.over:
+        if self.state != _OVER:
             _log.warning("node %s: old instances are closed when their batch ends", self.node)
 
-    def _late(self, state: str) -> DeadlineExceededError:
+    def _late(self) -> DeadlineExceededError:
         what = f"the new instances were not warm within {self._timeout_s:g} s"
-        if state == _WAITS:
+        if self.state == _WAITS:
             what = f"another reload of this pipeline did not end within {self._timeout_s:g} s"
         return DeadlineExceededError(f"{what}; nothing has changed", node=self.node)
 
@@ -99,9 +101,9 @@ class _Job:
     def fail(self, error: BaseException) -> None:
         """End the job with nothing changed, unless the new instances are in place."""
         with self._lock:
-            if self._state in (_IN_PLACE, _FAILED):
+            if self.state not in (_WAITS, _BUILDS):
                 return
-            self._state, self._error = _FAILED, error
+            self.state, self._error = _FAILED, error
             cancel = self._cancel
         if cancel is not None:
             cancel()
@@ -112,37 +114,21 @@ class _Job:
         self.fail(_GivenUpError())
         return False
 
-    def begin(self) -> None:
-        """Begin to build; raises when the job has failed."""
-        self._go_on(_BUILDS)
-
-    def commit(self) -> None:
-        """Begin to put the new instances in place; raises when the job has failed."""
-        self._go_on(_IN_PLACE)
-
-    def _go_on(self, state: str) -> None:
+    def enter(self, state: str) -> None:
+        """Come to another state; raises when the job has failed."""
         with self._lock:
-            if self._state == _FAILED:
+            if self.state == _FAILED:
                 raise _GivenUpError
-            self._state = state
+            self.state = state
+        self._signal.wake()
 
     def on_failure(self, cancel: Callable[[], None]) -> None:
         """Call ``cancel()`` when the job fails, at once if it has."""
         with self._lock:
             self._cancel = cancel
-            failed = self._state == _FAILED
+            failed = self.state == _FAILED
         if failed:
             cancel()
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the new instances are in place, or on their way there."""
-        return self._state == _IN_PLACE
-
-    def end(self) -> None:
-        """Take note that all old instances are closed."""
-        self.over = True
-        self._signal.wake()
 
 
 class Reloader:
@@ -151,7 +137,6 @@ class Reloader:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._turn = threading.Lock()
-        self._lock = threading.RLock()
         self._jobs: set[_Job] = set()
         engine.closes.append(self._closed)
 
@@ -193,26 +178,22 @@ class Reloader:
     def _builds_here(self) -> bool:
         """Give whether the calling thread builds what a reload waits for."""
         waiting = served_here(threading.get_ident())
-        with self._lock:
-            return any(job.ident in waiting for job in self._jobs)
+        return any(job.ident in waiting for job in self._jobs.copy())
 
     def _closed(self) -> None:
         """Give up what is not in place when the pipeline begins to close."""
-        with self._lock:
-            jobs = list(self._jobs)
-        for job in jobs:
+        for job in self._jobs.copy():
             job.fail(ClosedError("the pipeline was closed before the new instances were in place"))
 
     def _work(self, job: _Job) -> None:
         job.ident = threading.get_ident()
-        with self._lock:
-            self._jobs.add(job)
+        self._jobs.add(job)
         retirement: Retirement | None = None
         try:
             if not self._turn.acquire(timeout=job.left_s):
                 return
             try:
-                job.begin()
+                job.enter(_BUILDS)
                 retirement = self._exchange(job)
                 while retirement is not None and not retirement.close_ended() and job.left_s:
                     retirement.signal.sleep(job.left_s)
@@ -221,13 +202,12 @@ class Reloader:
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked
             job.fail(error)
         finally:
-            with self._lock:
-                self._jobs.discard(job)
-            job.ident = 0
+            self._jobs.discard(job)
         # The thread that asked has gone if the time is over; what is left is closed all the same.
         while retirement is not None and not retirement.close_ended():
             retirement.signal.sleep()
-        job.end()
+        with suppress(_GivenUpError):
+            job.enter(_OVER)
 
     def _exchange(self, job: _Job) -> Retirement | None:
         """Build what is new and put it in place; None where there is nothing to build."""
@@ -236,8 +216,9 @@ class Reloader:
         job.on_failure(change.cancel)
         try:
             new = self._engine.build_aside(change, job.node)
-            return self._engine.put_in_place(change, job.node, new, job.commit, job.left_s)
+            commit = partial(job.enter, _IN_PLACE)
+            return self._engine.put_in_place(change, job.node, new, commit, job.left_s)
         except BaseException:
-            if not job.in_place:
+            if job.state != _IN_PLACE:
                 change.close()
             raise

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.locks import Signal, taking
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from headrace._engine.blueprint import BuiltNode
+    from headrace._engine.blueprint import BuiltNode, Parts
     from headrace._scheduling.instance import Instance
 
     Closing: TypeAlias = "tuple[str, Callable[[], object]]"
@@ -144,9 +145,8 @@ class Retirement:
         self.scheduler = node.scheduler
         self.signal = signal
         self.over = False
-        self._node: BuiltNode | None = node
-        self._instances = instances
-        self._left = list(instances)
+        self._parts: Parts | None = node.parts
+        self._left = dict(zip_longest(instances, node.instances))
         self._lock = threading.Lock()
 
     def close_ended(self, until: float | None = None) -> bool:
@@ -159,18 +159,14 @@ class Retirement:
         if not self._lock.acquire(timeout=timeout_s):
             return False
         try:
-            node = self._node
-            if node is not None:
-                for instance in reversed(self.scheduler.take_retired(self._left)):
-                    self._left.remove(instance)
-                    index = self._instances.index(instance)
-                    if index < len(node.instances):
-                        node.instances[index].close()
-                if not self._left:
-                    node.parts.close()
-                    self._node = None
-                    self._instances = []
-                    self.over = True
+            for instance in reversed(self.scheduler.take_retired(list(self._left))):
+                own = self._left.pop(instance)
+                if own is not None:
+                    own.close()
+            if not self._left and self._parts is not None:
+                self._parts.close()
+                self._parts = None
+                self.over = True
             return self.over
         finally:
             self._lock.release()
