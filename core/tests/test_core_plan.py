@@ -518,7 +518,8 @@ def test_a_node_needs_a_backend_only_if_it_reflects_it():
         ({"node_entrypoint": "List[Batching[X],Register[Batching[Y]]]"}, "scheduling"),
         ({"node_entrypoint": "Batching[Batching[X]]"}, "scheduling"),
         ({"node_entrypoint": "InstancesRegister[Register(x)[X]]"}, "place"),
-        ({"init": "Register(x)[X]"}, "unknown_instance"),
+        ({"init": "InstancesRegister[X]"}, "unknown_instance"),
+        ({"init": "Register(x)[X]", "backend": None}, "unknown_instance"),
         ({"node_entrypoint": "List[Register(b)[Batching],Register[X]]"}, "scheduling"),
     ],
 )

@@ -71,6 +71,16 @@ def test_a_full_queue_makes_send_wait_until_there_is_room():
         assert pipe.stats()["queues"]["q"] == {"waiting": 0, "max": 1, "dropped": 0}
 
 
+@pytest.mark.parametrize("init", ["Queue(q,max=1)", "List[Queue(q,max=1),Register(one)[Identity]]"])
+def test_an_init_that_registers_no_instances_leaves_them_to_the_node(init):
+    out = {"backend": "Send(q)", "init": init, "instance_num": 2}
+    with headrace.pipe({**NODES, "out": out}) as pipe:
+        pipe(to("out", 1))
+        assert pipe.stats()["queues"]["q"] == {"waiting": 1, "max": 1, "dropped": 0}
+        assert len(pipe.stats()["nodes"]["out"]["instances"]) == 2
+        assert pipe(to("in"))["result"] == 1
+
+
 def test_send_to_a_full_queue_ends_at_its_deadline():
     queue = NamedQueue("q", 1)
     queue.put({}, None)

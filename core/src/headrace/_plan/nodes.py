@@ -84,7 +84,7 @@ class NodePlanner:
         if self.parameters.key("node_entrypoint") is not None:
             return self._key("node_entrypoint")
         found = self.parameters.key("init")
-        if found is not None:
+        if found is not None and not self._only_prepares():
             return self._core(_DEFAULT_FRONT) if self._is_registered(found) else None
         try:
             hooked = node_entrypoint()
@@ -100,6 +100,12 @@ class NodePlanner:
         if call is None:
             return None
         return self.planner.plan(call, Scope(layer, entry=True, wraps=True))
+
+    def _only_prepares(self) -> bool:
+        """Tell whether ``init`` leaves the instances of ``backend`` to the default expression."""
+        registered, name = self.planner.registered, self.name
+        made = f"node.{name}" in registered or f"{name}.0" in registered
+        return self.parameters.key("backend") is not None and not made
 
     def _is_registered(self, init: Found) -> bool:
         """Check that ``init`` has registered what the node is called through."""
