@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from headrace._expression.parser import parse, read_expression
-from headrace._expression.templates import Template, substitute_text
-from headrace._expression.tree import Args, Call
+from headrace._expression.templates import substitute_text
+from headrace._expression.tree import Args, Call, Template
 from headrace.errors import ConfigError
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from headrace._config.nesting import MAX_DEPTH, too_deep
 from headrace._config.problems import Problems, key_place, shown_value
 from headrace._expression.templates import substitute_text
-from headrace._expression.words import MAX_DIGITS
+from headrace._expression.tree import MAX_DIGITS
 from headrace._options import TextWithBase, mapped
 from headrace.errors import ConfigError
 

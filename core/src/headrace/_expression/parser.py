@@ -39,12 +39,21 @@ from headrace._expression.scanner import Open, Scanner
 from headrace._expression.templates import (
     MissingError,
     Placeholder,
-    Template,
     Values,
     whole_placeholder,
 )
-from headrace._expression.tree import EMPTY, Args, Call, Span, Value
-from headrace._expression.words import KEY, NumberError, read_word, shorten
+from headrace._expression.tree import (
+    EMPTY,
+    KEY,
+    Args,
+    Call,
+    NumberError,
+    Span,
+    Template,
+    Value,
+    read_word,
+    shorten,
+)
 from headrace.errors import ConfigError, Problem
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from headrace._expression.templates import (
     split_bare,
     split_quoted,
 )
-from headrace._expression.words import (
+from headrace._expression.tree import (
     NAME,
     PLAIN_NAME,
     WORD_CHARACTER,

@@ -15,7 +15,7 @@ import json
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace._expression.words import WORD_CHARACTER, escape, has_surrogate, shorten
+from headrace._expression.tree import WORD_CHARACTER, Template, escape, has_surrogate, shorten
 from headrace.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -49,15 +49,6 @@ class Placeholder(NamedTuple):
 
 
 Piece = str | Placeholder
-
-
-class Template(str):
-    """A text with placeholders, in its canonical spelling, quotes included.
-
-    Only `parse` makes it; `read_expression` puts the text or value in its place.
-    """
-
-    __slots__ = ()
 
 
 class TemplateError(ValueError):

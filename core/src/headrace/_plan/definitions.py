@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._config.nesting import MAX_DEPTH
 from headrace._config.problems import Problems, key_place
 from headrace._expression.parser import read_expression
-from headrace._expression.words import PLAIN_NAME
+from headrace._expression.tree import PLAIN_NAME
 from headrace._plan.scope import Layer
 from headrace._registry.hooks import definitions
 from headrace._registry.registry import registry
