@@ -7,8 +7,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace._config.nesting import with_room
-from headrace._config.problems import Problems
+from headrace._config.problems import Problems, with_room
 from headrace._expression.parser import parse
 from headrace._expression.tree import Call
 from headrace._pipeline_config import PipelineConfig

@@ -8,9 +8,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.document import Document, Table, Written, read_document
-from headrace._config.nesting import with_room
 from headrace._config.nodekeys import GLOBAL_KEYS, NODE_KEYS, NODE_ONLY, key_schemas
-from headrace._config.problems import Problems, key_place
+from headrace._config.problems import Problems, key_place, with_room
 from headrace._config.shape import Shape, read_shape
 from headrace._options import TextWithBase, mapped
 from headrace._plan.planner import plan_pipeline

@@ -14,7 +14,7 @@ from headrace._build.measuring import ElementTimes, Measuring, element_statistic
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import Parts
 from headrace._build.standing import InThread
-from headrace._config.nesting import with_room
+from headrace._config.problems import with_room
 from headrace._engine.blueprint import BuiltNode
 from headrace._explain import describe_element
 from headrace._plan.declared import narrowed

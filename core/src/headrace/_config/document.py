@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace._config.nesting import MAX_DEPTH, too_deep
-from headrace._config.problems import Problems, key_place, shown_value
+from headrace._config.problems import MAX_DEPTH, Problems, key_place, shown_value
 from headrace._expression.templates import substitute_text
 from headrace._expression.tree import MAX_DIGITS
 from headrace._options import TextWithBase, mapped
@@ -197,35 +196,29 @@ class _Reader:
         return document
 
     def _well_formed(self, tables: Mapping[Any, Any], file: str | None) -> bool:
-        """Check depth and keys of a source, which may be any dict."""
-        if too_deep(tables):
-            message = f"nested more than {MAX_DEPTH} levels deep"
-            self.problems.add("nesting", message, file=file)
-            return False
-        good = True
-        todo: list[tuple[str, Any]] = [("", tables)]
-        while todo:
-            path, part = todo.pop()
-            if isinstance(part, (list, tuple)):
-                todo.extend((path, item) for item in part)
-            if isinstance(part, int) and int.__abs__(part) >= _TOO_BIG:
-                message = f"a number has at most {MAX_DIGITS} digits"
-                self.problems.add("number", message, file=file, path=path or None)
-                good = False
-            if not isinstance(part, Mapping):
-                continue
-            for key, value in part.items():
-                if isinstance(key, str):
-                    todo.append((f"{path}.{key}" if path else key, value))
-                else:
-                    self.problems.add(
-                        "key",
-                        f"keys are texts, got {shown_value(key)}",
-                        file=file,
-                        path=path or None,
-                    )
-                    good = False
-        return good
+        """Check depth, keys and numbers of a source, which may be any dict, and hold itself."""
+        before = len(self.problems)
+        level: list[tuple[str | None, Any]] = [(None, tables)]
+        for _ in range(MAX_DEPTH + 2):
+            inner: dict[int, tuple[str | None, Any]] = {}
+            for path, part in level:
+                if isinstance(part, Mapping):
+                    for key, value in part.items():
+                        if isinstance(key, str):
+                            inner[id(value)] = (f"{path}.{key}" if path else key), value
+                        else:
+                            message = f"keys are texts, got {shown_value(key)}"
+                            self.problems.add("key", message, file=file, path=path)
+                elif isinstance(part, (list, tuple)):
+                    inner.update((id(item), (path, item)) for item in part)
+                elif isinstance(part, int) and int.__abs__(part) >= _TOO_BIG:
+                    message = f"a number has at most {MAX_DIGITS} digits"
+                    self.problems.add("number", message, file=file, path=path)
+            level = [*inner.values()]
+            if not level:
+                return len(self.problems) == before
+        self.problems.add("nesting", f"nested more than {MAX_DEPTH} levels deep", file=file)
+        return False
 
     def _texts(self, own: dict[str, Any], key: str, file: str | None) -> list[str]:
         """Take a list of texts out of ``own``; one text may stand alone under ``extends``."""

@@ -1,5 +1,7 @@
 """Collecting everything that is wrong, so that it can be reported together, each in its line of a file.
 
+What is nested too deep for the call stack is refused here, too.
+
 The TOML parser gives values without their places. Only the lines that begin a table or a key are looked
 for, which needs no second parser, and only when there is something to report.
 """
@@ -8,15 +10,25 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+import threading
+import traceback
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace._problem import nearest
 from headrace.errors import ConfigError, Problem, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+MAX_DEPTH = 100
+"""Greatest nesting of anything but ``S`` directly in ``S``."""
+
+_ROOM = 700
+"""Frames that planning or building a tree of the greatest depth may need."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 SUGGESTED = 100
@@ -136,6 +148,8 @@ _TABLE = re.compile(rf"\s*\[\[?\s*{_NAME}\s*\]\]?\s*(?:#.*)?")
 _KEY = re.compile(rf"\s*{_NAME}\s*=")
 _LONG_TEXT = re.compile(r'"""|' + "'''")
 
+T = TypeVar("T")
+
 _Lines = dict[str, tuple[int, str]]
 """Per key, with those that lead to it, the number of its line (from 1) and the line."""
 
@@ -188,3 +202,36 @@ def _placed(problem: Problem, path: str, lines: _Lines) -> Problem:
                 start += problem.span[0]
             return replace(problem, line=number, column=start + 1)
     return problem
+
+
+def with_room(function: Callable[[], T]) -> T:
+    """Call ``function`` with room for its recursion, however deep the stack of the caller is.
+
+    What is planned and built is at most `MAX_DEPTH` levels deep, so that a fresh stack is enough.
+    """
+    depth = sum(1 for _ in traceback.walk_stack(None))
+    if sys.getrecursionlimit() - depth >= _ROOM:
+        return _called(function)
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(_called(function))
+        except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+            outcome.set_exception(error)
+
+    # An interrupt ends the wait alone, so no executor, which waits for its thread when it is left.
+    threading.Thread(target=run, name="headrace-room", daemon=True).start()
+    return outcome.result()
+
+
+def _called(function: Callable[[], T]) -> T:
+    try:
+        return function()
+    except RecursionError as error:
+        problem = Problem(
+            "nesting",
+            "the recursion limit of this process leaves no room for this configuration",
+            hint=f"Nest less deep, or raise sys.setrecursionlimit({sys.getrecursionlimit()}).",
+        )
+        raise ConfigError(problem) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.nesting import MAX_DEPTH
+from headrace._config.problems import MAX_DEPTH
 from headrace._expression.tree import Call
 from headrace._plan.element import Element, takes_dependency
 from headrace._plan.scope import Bracket, Scope

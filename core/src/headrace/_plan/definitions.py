@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.nesting import MAX_DEPTH
-from headrace._config.problems import Problems, key_place
+from headrace._config.problems import MAX_DEPTH, Problems, key_place
 from headrace._expression.parser import read_expression
 from headrace._expression.tree import PLAIN_NAME
 from headrace._plan.scope import Layer

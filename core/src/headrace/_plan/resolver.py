@@ -6,8 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace._config.nesting import MAX_DEPTH
-from headrace._config.problems import SUGGESTED, key_place
+from headrace._config.problems import MAX_DEPTH, SUGGESTED, key_place
 from headrace._expression.parser import read_expression
 from headrace._plan import brackets
 from headrace._plan.declared import depending_range, static_range
