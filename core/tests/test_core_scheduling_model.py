@@ -23,7 +23,7 @@ from scheduling_by_hand import Hand, HandTimer, Owner, Still
 
 from headrace._backend import Backend, InitContext
 from headrace._build.batch_end import BatchEnd
-from headrace._presence import Presence
+from headrace._checked import Presence
 from headrace._scheduling.admission import QUEUE_FULL
 from headrace._scheduling.batch import repeated
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry

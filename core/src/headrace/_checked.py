@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
@@ -19,15 +20,33 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from headrace._presence import Presence
     from headrace.keys import Request
 
     Outcomes: TypeAlias = "list[Exception | None] | None"
     "What a batch gives: None when all went well, else one exception or None per item."
 
 Located = TypeVar("Located", RequestError, SetupError)
+
+
+class Presence(threading.Event):
+    """Whether an instance can serve: set once it is lost for ever; it may be away for a while, too.
+
+    Attributes:
+        away: The parts of it that are started again just now. Who waits is served by other instances,
+            or waits until it is back.
+        changed: Called, without a lock, by a thread that has changed any of this while no batch runs.
+        ends: Called when a batch is left behind that runs there: each lets it end.
+        entries: Gives the entries of the batch that it runs; none for a request that its caller runs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away: set[object] = set()
+        self.changed: Callable[[], object] = bool
+        self.ends: list[Callable[[], object]] = []
+        self.entries: Callable[[], Sequence[Any]] = tuple
 
 
 class Checked:

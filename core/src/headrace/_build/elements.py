@@ -11,11 +11,11 @@ from headrace._backend import Backend, InitContext, Shared, shown_progress
 from headrace._build.batch_end import BatchEnd
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.standing import Bound, Guarded, InThread, NotCallable, Passage
+from headrace._checked import Presence
 from headrace._plan.declared import of_children, states_range
 from headrace._plan.element import elements_run, roots_of, takes_dependency
 from headrace._plan.word import Word, give_threads, word_of
 from headrace._portable import error_text
-from headrace._presence import Presence
 from headrace._scheduling.calls import OwnThread
 from headrace._scheduling.named_queues import Queues
 from headrace.errors import SetupError

@@ -119,6 +119,8 @@ class Call(_Node):
     @property
     def part(self) -> str:
         """The name without the qualifier of a plugin."""
+        if ":" not in self.name:
+            return self.name
         depth = 0
         for offset, character in enumerate(self.name):
             depth += (character == "{") - (character == "}")

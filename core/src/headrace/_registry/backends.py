@@ -9,6 +9,7 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 
@@ -22,6 +23,9 @@ _METHODS = ("forward", "forward_with_dep", "init", "warm_up", "close", "describe
 _LOCK = threading.RLock()
 _made: dict[Any, type[Backend]] = {}
 """Per plain class the backend that was made of it."""
+
+_right: WeakSet[type[Any]] = WeakSet()
+"""Backends that `_check_class` has found to be right: a large configuration names each very often."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,11 @@ def as_backend(cls: Any) -> type[Backend]:
     if not isinstance(cls, type):
         hint = "A backend is a class with forward(self, batch), or a function of data."
         raise PluginError(f"{cls!r} is no backend", hint=hint)
+    if cls in _right:
+        return cls
     _check_class(cls)
     if issubclass(cls, Backend):
+        _right.add(cls)
         return cls
     with _LOCK:
         made = _made.get(cls)

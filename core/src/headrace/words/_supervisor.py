@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._build.channel import Content
-    from headrace._presence import Presence
+    from headrace._checked import Presence
 
 _log = logging.getLogger("headrace.process")
 

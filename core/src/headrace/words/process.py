@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace._build.channel import pickled
+from headrace._checked import Presence
 from headrace._options import Options as _Options
 from headrace._plan.declared import keys_named
 from headrace._plan.word import Word
-from headrace._presence import Presence
 from headrace.errors import InstanceLostError
 from headrace.words._exchange import Exchange, lend
 from headrace.words._siblings import Siblings
