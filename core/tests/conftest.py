@@ -6,11 +6,13 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import headrace
+from headrace._engine.engine import Engine
 from headrace._registry.registry import registry
 from headrace._scheduling.node import Section
 
@@ -32,8 +34,19 @@ def registered():
 @pytest.fixture(params=[True, False], ids=["shortcut", "queue"])
 def shortcut(request, monkeypatch):
     """Run a test twice: callers skip the queue of an idle node, and never do."""
-    monkeypatch.setattr("headrace._pipeline._default_shortcut", request.param)
+    monkeypatch.setattr("headrace._pipeline.Engine", Engine if request.param else queued_engine)
     return request.param
+
+
+def queued_engine(blueprint):
+    """Give an engine in which a caller never skips the queue of an idle node."""
+
+    def queued(node):
+        return replace(node, limits=replace(node.limits, shortcut=False))
+
+    nodes = {name: queued(node) for name, node in blueprint.nodes.items()}
+    front = blueprint.front and queued(blueprint.front)
+    return Engine(replace(blueprint, nodes=nodes, front=front))
 
 
 class GateControl:

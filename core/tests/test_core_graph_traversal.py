@@ -164,7 +164,7 @@ def test_a_traversal_ends_as_the_plain_reading_does_in_any_order(links, seed, da
 
     @functools.cache
     def route_from(name):
-        return Route(name, links, dict.fromkeys(links), {}, ())
+        return Route(name, links, dict.fromkeys(links), ())
 
     expected = Reading(links, entry, {"data": seed})
     request = {"data": seed, "result": "of an earlier time"}
@@ -215,7 +215,7 @@ def test_a_request_may_be_reposted_a_hundred_times_and_no_more():
 
     @functools.cache
     def route_from(name):
-        return Route(name, links, dict.fromkeys(links), {}, ())
+        return Route(name, links, dict.fromkeys(links), ())
 
     traversal = Traversal(route_from("a"), {"data": 0}, route_from)
     (visit,), times = [traversal.begin()], 0
@@ -237,7 +237,7 @@ class Scheduled:
 
 
 def test_the_last_request_that_ends_wakes_whoever_waits_for_all(client, until):
-    graph = Graph({"a": Links("a")}, {"a": Scheduled()}, {})
+    graph = Graph({"a": Links("a")}, {"a": Scheduled()})
     graph.in_flight.update({"first", "second"})
     closing = client(graph.wait_ended, 3600.0)
     until(lambda: graph.closers)
@@ -253,7 +253,7 @@ def test_the_last_request_that_ends_wakes_whoever_waits_for_all(client, until):
 def test_a_node_before_an_or_may_end_without_a_result():
     schedulers = {name: Scheduled() for name in "abc"}
     links = {"a": Links("a", next=("b",)), "b": Links("b", next=("c",), otherwise=True)}
-    graph = Graph({**links, "c": Links("c")}, schedulers, {})
+    graph = Graph({**links, "c": Links("c")}, schedulers)
     assert {name: one.value for name, one in schedulers.items()} == {
         "a": False,
         "b": True,

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 import headrace
+from headrace._engine.engine import Engine
 from headrace.errors import BackendError, BatchRangeError, ContractError, RequestsFailed
 from headrace.policies import BatchPolicy, Cut, DispatchPolicy, Greedy
 
@@ -34,7 +35,7 @@ def test_a_blocking_caller_runs_its_own_request(gate, client, runners):
 
 
 def test_the_main_thread_runs_its_own_request_on_an_idle_instance(gate, runners, monkeypatch):
-    monkeypatch.setattr("headrace._pipeline._default_shortcut", True)
+    monkeypatch.setattr("headrace._pipeline.Engine", Engine)
     gate.shut = False
     with headrace.pipe({"backend": "Gate"}) as pipe:
         for mean_s in (1e-3, 1e-6):

@@ -48,7 +48,7 @@ class Pipeline:
             SetupError: A backend could not be built; what was built is closed again.
             PluginError: A plugin or a library is missing.
         """
-        engine = Engine(blueprint if _default_shortcut else blueprint.without_shortcut())
+        engine = Engine(blueprint)
         self._engine = engine
         self._reloader = Reloader(engine)
         engine.start(self)
@@ -276,7 +276,3 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"<Pipeline {', '.join(self._engine.blueprint.order)}: {self._engine.state}>"
-
-
-_default_shortcut = True
-"""Whether a caller that finds a node idle skips the queue; tests run a second time without."""

@@ -220,7 +220,7 @@ class Builder:
         self.registered[f"node.{node.name}"] = NodeCall(
             target.scheduler,
             self.plan.links[node.name].levels,
-            self.plan.door_timeouts_ms[node.name],
+            self.plan.links[node.name].timeout_ms,
         )
         return replace(
             target,

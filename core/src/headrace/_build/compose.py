@@ -71,12 +71,8 @@ def _blueprint(
     build: Callable[[str, Schedule], ComposedNode],
 ) -> Blueprint:
     plan = config._plan
-    limits_ms = plan.door_timeouts_ms
     return Blueprint(
-        nodes={
-            name: _node(plan, node, partial(build, name), limits_ms.get(name))
-            for name, node in plan.nodes.items()
-        },
+        nodes={name: _node(plan, node, partial(build, name)) for name, node in plan.nodes.items()},
         order=tuple(plan.order),
         front=_front(plan, builder),
         probes={probe.text: _probe_factory(probe) for probe in plan.probes},
@@ -91,10 +87,7 @@ def _blueprint(
 
 
 def _node(
-    plan: PipelinePlan,
-    node: NodePlan,
-    build: Callable[[Schedule], ComposedNode],
-    second_door_ms: float | None,
+    plan: PipelinePlan, node: NodePlan, build: Callable[[Schedule], ComposedNode]
 ) -> NodeBlueprint:
     batch, dispatch = node.batch_policy, node.dispatch_policy
     return NodeBlueprint(
@@ -103,7 +96,6 @@ def _node(
         policy_factory(batch, node.name),
         policy_factory(dispatch, node.name) if dispatch.cls is not batch.cls else None,
         limits_of(node),
-        second_door_ms,
     )
 
 
@@ -263,10 +255,10 @@ class _Aside:
         service, name = self._service, self._name
         registered = service.commons.registered
         if self._unused is None:  # a second door, to a node to which other doors may lead
-            for one, limit_ms in self._plan.door_timeouts_ms.items():
+            for one, links in self._plan.links.items():
                 call = registered[f"node.{one}"]
-                if isinstance(call, NodeCall):
-                    call.timeout_ms = limit_ms
+                if links.door_to is not None and isinstance(call, NodeCall):
+                    call.timeout_ms = links.timeout_ms
             return
         old, new = service.nodes[name], self.builder.nodes[name]
         for call in self.builder.registered.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from _thread import start_new_thread
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -110,7 +110,6 @@ class NodeBlueprint:
         batch_policy, dispatch_policy: Make its policies; those of equal factories are the same. None
             for the second: one object is both.
         limits: Its queue keys.
-        second_door_ms: The limit of a second door, which the node behind it does not know.
         probed: Whether probes are notified of its batches.
     """
 
@@ -119,7 +118,6 @@ class NodeBlueprint:
     batch_policy: Callable[[], BatchPolicy]
     dispatch_policy: Callable[[], DispatchPolicy] | None = None
     limits: Limits = field(default_factory=Limits)
-    second_door_ms: float | None = None
     probed: bool = True
 
 
@@ -193,22 +191,6 @@ class Blueprint:
     def is_graph(self) -> bool:
         """Whether a request may go through more than one call of one node."""
         return is_graph(self.links)
-
-    @property
-    def second_doors_ms(self) -> dict[str, float | None]:
-        """Per second door its limit."""
-        return {
-            name: node.second_door_ms for name, node in self.nodes.items() if node.links.door_to
-        }
-
-    def without_shortcut(self) -> Blueprint:
-        """Give the same pipeline, whose callers never skip the queue of an idle node."""
-        nodes = {name: _queued(node) for name, node in self.nodes.items()}
-        return replace(self, nodes=nodes, front=self.front and _queued(self.front))
-
-
-def _queued(node: NodeBlueprint) -> NodeBlueprint:
-    return replace(node, limits=replace(node.limits, shortcut=False))
 
 
 # Starting.

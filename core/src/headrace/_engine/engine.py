@@ -67,7 +67,7 @@ class Engine:
         only = self._front.scheduler if self._front is not None else None
         if blueprint.is_graph or blueprint.dispatchers:
             schedulers = {name: self._nodes[name].scheduler for name in blueprint.order}
-            self.graph = Graph(blueprint.links, schedulers, blueprint.second_doors_ms)
+            self.graph = Graph(blueprint.links, schedulers)
             for dispatcher in blueprint.dispatchers:
                 dispatcher.pass_on = partial(run_from_front, self.graph)
         elif only is None:
@@ -210,13 +210,13 @@ class Engine:
                 commit()
             except BaseException:
                 if self.graph is not None:
-                    self.graph.link(old.links, old.second_doors_ms)
+                    self.graph.link(old.links)
                 raise
             if new is not None:
                 retirement = self._exchange(name, new, blueprint)
             change.adopt()
             if self.graph is not None:
-                self.graph.link(blueprint.links, blueprint.second_doors_ms)
+                self.graph.link(blueprint.links)
             self.blueprint = blueprint
             self._schedulers = self._in_order()
         if retirement is not None:

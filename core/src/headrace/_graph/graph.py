@@ -32,28 +32,21 @@ class Graph:
         closers: The signals of threads that wait for the end of requests.
     """
 
-    def __init__(
-        self,
-        links: Mapping[str, Links],
-        schedulers: Mapping[str, Scheduler],
-        timeouts_ms: Mapping[str, float | None],
-    ) -> None:
+    def __init__(self, links: Mapping[str, Links], schedulers: Mapping[str, Scheduler]) -> None:
         """Link the nodes.
 
         Args:
             links: How each node is linked, in file order.
             schedulers: Their queues and instances.
-            timeouts_ms: Per second door its limit, which its node does not know.
         """
         self._schedulers = schedulers
         self.in_flight: set[object] = set()
         self.closers: list[Signal] = []
-        self.link(links, timeouts_ms)
+        self.link(links)
 
-    def link(self, links: Mapping[str, Links], timeouts_ms: Mapping[str, float | None]) -> None:
+    def link(self, links: Mapping[str, Links]) -> None:
         """Link the nodes, anew; requests that are on their way go on as they began."""
         self._links = links
-        self._timeouts_ms = timeouts_ms
         self.roots = roots(links)
         self._routes: dict[str, Route] = {}
         # Where an `or` follows, no result is no error; several doors may lead to one scheduler.
@@ -91,9 +84,7 @@ class Graph:
         """Give the route of what enters at a node."""
         route = self._routes.get(name)
         if route is None:
-            route = self._routes[name] = Route(
-                name, self._links, self._schedulers, self._timeouts_ms, self._lenient
-            )
+            route = self._routes[name] = Route(name, self._links, self._schedulers, self._lenient)
         return route
 
     def may_repost(self, links: Mapping[str, Links], timeout_s: float) -> bool:
@@ -112,11 +103,11 @@ class Graph:
             name: replace(one, reposts=tuple(dict.fromkeys((*one.reposts, *links[name].reposts))))
             for name, one in old.items()
         }
-        self.link(both, self._timeouts_ms)
+        self.link(both)
         begun = set(self.in_flight)
         if self._wait(lambda: not begun.isdisjoint(set(self.in_flight)), timeout_s):
             return True
-        self.link(old, self._timeouts_ms)
+        self.link(old)
         return False
 
     def ended(self, request: object) -> None:

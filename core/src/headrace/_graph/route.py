@@ -50,6 +50,8 @@ class Links:
         calls: The nodes that its expression calls, ``Forward[node.x]``.
         door_to: The node that it is a second door to, or None.
         levels: Its own ``each``, and those of the nodes behind a second door.
+        timeout_ms: The limit of a second door, or of one behind it, which their node does not know;
+            None for none.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Links:
     calls: tuple[str, ...] = ()
     door_to: str | None = None
     levels: tuple[Each, ...] = ()
+    timeout_ms: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Give the links that are set, as plain data."""
@@ -103,7 +106,7 @@ class Step:
         takes_copy: Whether it takes a shallow copy of that: there are other successors, or a later map
             reads the keys that the predecessor ended with.
         pairs: Its map: per pair the node, its key and the key it goes to.
-        timeout_ms: The limit of a second door, which its node does not know; None for none.
+        levels, timeout_ms: See `Links`.
         skipped: Itself and all after it, where a `Repost` may end the leg there.
         runs_once: Whether its node runs it as it comes: without ``each``, and without a limit of
             its own.
@@ -117,11 +120,10 @@ class Step:
     source: str | None
     takes_copy: bool
     pairs: tuple[tuple[str, str, str], ...]
-    timeout_ms: float | None
     skipped: frozenset[str]
 
     def __post_init__(self) -> None:
-        self.levels = self.links.levels
+        self.levels, self.timeout_ms = self.links.levels, self.links.timeout_ms
         self.runs_once = not self.levels and self.timeout_ms is None
 
     @property
@@ -150,7 +152,6 @@ class Route:
         entry: str,
         links: Mapping[str, Links],
         schedulers: Mapping[str, Scheduler],
-        timeouts_ms: Mapping[str, float | None],
         lenient: Collection[str],
     ) -> None:
         """Work out what takes part.
@@ -159,7 +160,6 @@ class Route:
             entry: The node at which a request enters.
             links: How all nodes are linked, in file order.
             schedulers: Their queues and instances.
-            timeouts_ms: Per second door its limit.
             lenient: The nodes that may end without a result.
         """
         before: dict[str, list[str]] = {name: [] for name in _reached(links, [entry])}
@@ -186,7 +186,6 @@ class Route:
                     for key, target in pairs
                     if source in before
                 ),
-                timeouts_ms.get(name),
                 frozenset(_reached(links, [name])) if one.reposts else frozenset(),
             )
 

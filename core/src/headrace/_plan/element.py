@@ -260,17 +260,6 @@ class PipelinePlan:
         return is_graph(self.links)
 
     @property
-    def door_timeouts_ms(self) -> dict[str, float | None]:
-        """Per second door its limit, or that of a door behind it; the node itself heeds its own."""
-        found: dict[str, float | None] = {}
-        for name in self.nodes:
-            *chain, _ = doors(self.nodes, name)
-            limits = [self.nodes[one].keys.timeout_ms for one in chain]
-            if chain:
-                found[name] = min((ms for ms in limits if ms is not None), default=None)
-        return found
-
-    @property
     def total_instances(self) -> int:
         """How many instances all nodes have together, at least 1."""
         own = [node for node in self.nodes.values() if node.door_to is None]

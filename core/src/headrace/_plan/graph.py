@@ -41,10 +41,12 @@ Ways = dict[str, set[str]]
 def with_calls(
     links: Mapping[str, WrittenLinks], nodes: Mapping[str, NodePlan]
 ) -> dict[str, WrittenLinks]:
-    """Add to the links what the expressions say: where `Repost` leads, which nodes are called."""
+    """Add to the links what the expressions say: where `Repost` leads, which nodes are called and how."""
     found = dict(links)
     for name, node in nodes.items():
         roots = roots_of(node)
+        *chain, _ = doors(nodes, name)
+        limits = [ms for one in chain if (ms := nodes[one].keys.timeout_ms) is not None]
         targets = (e.target[0] for e in elements_run(nodes, roots) if e.target is not None)
         calls = tuple(n for n in nodes_named(roots) if n != name)
         found[name] = replace(
@@ -53,6 +55,7 @@ def with_calls(
             calls=calls,
             door_to=node.door_to,
             levels=tuple(each for one in doors(nodes, name) if (each := links[one].each)),
+            timeout_ms=min(limits, default=None),
         )
     return found
 
