@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 import headrace
 from headrace import errors
+from headrace._scheduling import named_queues
 from headrace._scheduling.batch import Filler
 from headrace._scheduling.named_queues import NamedQueue
 from headrace.words.queues import _one_by_one
@@ -79,6 +81,23 @@ def test_an_init_that_registers_no_instances_leaves_them_to_the_node(init):
         assert pipe.stats()["queues"]["q"] == {"waiting": 1, "max": 1, "dropped": 0}
         assert len(pipe.stats()["nodes"]["out"]["instances"]) == 2
         assert pipe(to("in"))["result"] == 1
+
+
+@pytest.mark.parametrize("way", ["put", "get"])
+def test_who_wakes_after_the_deadline_neither_puts_nor_takes(way, monkeypatch):
+    now, items = [0.0], [{"data": 1}] if way == "put" else []
+    monkeypatch.setattr(named_queues, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    queue = NamedQueue("q", 1)
+    queue._items.extend(items)
+
+    def wait(seconds):
+        now[0] = 2.0  # another thread comes first, and this one gets the processor late
+        queue._items.clear() if way == "put" else queue._items.append({"data": 2})
+
+    monkeypatch.setattr(queue._changed, "wait", wait)
+    with pytest.raises(errors.DeadlineExceededError):
+        queue.put({}, 1.0) if way == "put" else queue.get(1.0)
+    assert len(queue._items) == (0 if way == "put" else 1)
 
 
 def test_send_to_a_full_queue_ends_at_its_deadline():

@@ -77,7 +77,9 @@ class NamedQueue:
             self._changed.notify_all()
 
     def _wait(self, ready: Any, deadline: float | None, why: str) -> None:
-        while not ready():
+        late = False
+        # Who has waited past the deadline does nothing any more: its caller has been told so.
+        while late or not ready():
             if self._closed:
                 raise ClosedError(f"the pipeline was closed while queue {self.name!r} was {why}")
             left = None if deadline is None else deadline - time.monotonic()
@@ -86,6 +88,7 @@ class NamedQueue:
                     f"the time of the request was over while queue {self.name!r} was {why}"
                 )
             self._changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
+            late = deadline is not None and time.monotonic() >= deadline
 
     def statistics(self) -> dict[str, int]:
         """Give how many wait, how many may, and how many were dropped."""
