@@ -38,11 +38,18 @@ class HandTimer:
 
 
 class Hand:
-    """A thread that does nothing until the test lets it."""
+    """A thread that does nothing until the test lets it.
 
-    def __init__(self):
+    Attributes:
+        wanted: Whether it has other work besides, so that it is given one batch at a time.
+    """
+
+    ident = -2
+
+    def __init__(self, *, wanted=True):
         self.jobs = []
         self.alive = True
+        self.wanted = wanted
 
     def post(self, run, lost):
         if not self.alive:

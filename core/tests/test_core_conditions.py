@@ -353,7 +353,8 @@ class Same(Backend):
 class Hand:
     """The thread of an instance; its batch ends when the test says so."""
 
-    alive = True
+    alive = wanted = True
+    ident = -2
 
     def __init__(self, log, clock):
         self.log, self.clock = log, clock

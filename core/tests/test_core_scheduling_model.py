@@ -8,6 +8,8 @@ service ends its batch, begins no other, and is given back once.
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -26,6 +28,7 @@ from headrace._build.batch_end import BatchEnd
 from headrace._checked import Presence
 from headrace._scheduling.admission import QUEUE_FULL
 from headrace._scheduling.batch import repeated
+from headrace._scheduling.calls import OwnThread
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.instance import Instance, Limits
 from headrace._scheduling.locks import Signal
@@ -33,6 +36,7 @@ from headrace._scheduling.queue import NodeQuota, Waits
 from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Runner
 from headrace.errors import (
+    BackendError,
     BatchRangeError,
     ClosedError,
     ContractError,
@@ -143,8 +147,10 @@ class Model(RuleBasedStateMachine):
         batching_ms=BATCHING_MS,
         sizes=SIZES,
         pad=st.booleans(),
+        wanted=st.booleans(),
     )
-    def start(self, owned, ranges, size, rule, timeout_ms, batching_ms, sizes, pad):
+    def start(self, owned, ranges, size, rule, timeout_ms, batching_ms, sizes, pad, wanted=True):
+        self.wanted = wanted
         self.clock = FakeClock(100.0)
         self.timer = HandTimer(self.clock)
         self.owned = owned
@@ -163,7 +169,7 @@ class Model(RuleBasedStateMachine):
         made = []
         for index, (least, most) in enumerate(ranges):
             backend = told()
-            hand = Hand()
+            hand = Hand(wanted=self.wanted)
             thread = hand if self.owned else None
             made.append(Still(index, backend, least=least, most=most, thread=thread))
             self.hands.append(hand)
@@ -638,6 +644,61 @@ def test_a_caller_does_not_put_an_old_instance_back_into_service():
     model.take_retired(0)
     assert [instance for instance, _ in model.gone] == model.instances[:1]
     assert _free(model.scheduler) == model.scheduler.instances
+
+
+# A thread that owns its instance goes on with what waits.
+
+
+@pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_thread_that_owns_its_instance_goes_on_unless_it_was_asked_for_something_else(
+    most, wanted
+):
+    scheduler, hand, backend = one_by_hand(most=most)
+    hand.wanted = wanted
+    entries = sent(scheduler, 1 + 2 * most)
+    jobs = 0
+    while hand.jobs:
+        jobs += 1
+        hand.jobs.pop(0)[0]()
+    assert jobs == (len(backend.seen) if wanted else 1)
+    assert [entry.error for entry in entries] == [None] * len(entries)
+
+
+def test_a_thread_has_more_to_do_once_it_was_given_more_than_it_does_now(until):
+    thread, begun, ends = OwnThread("owner"), threading.Event(), threading.Event()
+    thread.start()
+    thread.post(lambda: (begun.set(), ends.wait(30)), lambda: None)
+    assert begun.wait(30)
+    assert not thread.wanted
+    thread.post(lambda: None, lambda: None)
+    assert thread.wanted
+    ends.set()
+    until(lambda: not thread.wanted)
+    thread.stop()
+
+
+def test_what_a_thread_went_on_with_when_it_died_has_failed():
+    scheduler, hand, _ = one_by_hand(most=1)
+    hand.wanted = False
+    first, second, third = sent(scheduler, 3)
+    go_on = scheduler._dispatcher.go_on
+
+    def killed(work, errors, me):
+        if second in work.entries:
+            raise MemoryError
+        return go_on(work, errors, me)
+
+    scheduler._dispatcher.go_on = killed
+    run, lost = hand.jobs.pop(0)
+    with pytest.raises(MemoryError):
+        run()
+    assert (first.error, second.state) == (None, RUNNING)
+    hand.alive = False
+    lost()
+    assert isinstance(second.error, BackendError)
+    assert isinstance(third.error, InstanceLostError)
+    assert (scheduler.statistics()["waiting"], scheduler.busy()) == (0, False)
 
 
 # Who may run once others have left the queue.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.batch import Errors
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
-    from headrace._scheduling.threads import Workers
+    from headrace._scheduling.threads import Worker, Workers
 
 
 _SUSTAINED = 8
@@ -109,13 +109,13 @@ class Assignment:
             return False
         for other in self._node.instances:
             holder = other.holder
-            if isinstance(holder, (Caller, Runner)) and holder.work is not None:
+            if holder is self._workers.backlog or (isinstance(holder, Caller) and holder.work):
                 return other.max is None or other.running_weight < other.max
         return False
 
     # Giving.
 
-    def _runs(self, me: Caller | Runner | None, work: Work) -> bool:
+    def _runs(self, me: Caller | Worker | None, work: Work) -> bool:
         """Let the thread that has cut a batch run it, if it may; tell whether it does."""
         instance = work.instance
         if me is None or not _may_run(me, work):
@@ -177,13 +177,11 @@ class Assignment:
                 settle(entry, None if errors is None else errors[index], instance)
 
 
-def _may_run(me: Caller | Runner, work: Work) -> bool:
+def _may_run(me: Caller | Worker, work: Work) -> bool:
     """Tell whether a thread may run ``work`` itself."""
-    if work.instance.thread is not None:
-        return False
-    if isinstance(me, Runner):
-        return True
-    if not me.runs:
+    if not isinstance(me, Caller):  # a runner runs what no thread owns
+        return work.instance.thread is (None if isinstance(me, Runner) else me)
+    if not me.runs or work.instance.thread is not None:
         return False
     own = [entry.owner is me for entry in work.entries]
     if any(own):

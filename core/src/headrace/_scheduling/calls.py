@@ -239,6 +239,7 @@ class OwnThread:
 
     Attributes:
         cause: What killed it, None while nothing has.
+        ident: Identifier of the thread; 0 until it has begun.
     """
 
     def __init__(self, name: str) -> None:
@@ -247,6 +248,7 @@ class OwnThread:
         self._started = False
         self._ended = False
         self.cause: BaseException | None = None
+        self.ident = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -268,9 +270,9 @@ class OwnThread:
         return self._started and not self._ended
 
     @property
-    def current(self) -> bool:
-        """Whether the calling thread is this one."""
-        return get_ident() == self._thread.ident
+    def wanted(self) -> bool:
+        """Whether it has been given more than what it does now."""
+        return len(self._jobs) > 1
 
     def post(self, run: Callable[[], None], lost: Callable[[], None]) -> bool:
         """Run ``run()`` in the thread, later; it must not raise.
@@ -306,7 +308,7 @@ class OwnThread:
             BaseException: What the function raised. An interrupt of the calling thread has
                 ``abandoned`` set, which tells whether it leaves the function running.
         """
-        if self.current:
+        if get_ident() == self.ident:
             return function(*args)
         call = Call(function, args)
         if not self.post(call.run, call.lost):
@@ -321,6 +323,7 @@ class OwnThread:
 
     def _run(self) -> None:
         jobs = self._jobs
+        self.ident = get_ident()
         try:
             while True:
                 while jobs:

@@ -10,7 +10,7 @@ from headrace._scheduling.admission import deadline_error
 from headrace._scheduling.assignment import Assignment
 from headrace._scheduling.batch import refusal
 from headrace._scheduling.entry import DONE, RUNNING
-from headrace._scheduling.threads import Caller, Runner, Work
+from headrace._scheduling.threads import Caller, Work
 from headrace._scheduling.view import QueueView
 from headrace.errors import BatchRangeError, ContractError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
     from headrace._scheduling.process_threads import Timer
-    from headrace._scheduling.threads import Workers
+    from headrace._scheduling.threads import Worker, Workers
     from headrace.policies import BatchPolicy, DispatchPolicy
 
 
@@ -69,20 +69,23 @@ class Dispatcher(Assignment):
         self._takes_what_is_full = other._takes_what_is_full
         self._has_usual_policies = other._has_usual_policies
 
-    def go_on(self, work: Work, errors: Errors, me: Caller | Runner | None) -> Work | None:
+    def go_on(self, work: Work, errors: Errors, me: Caller | Worker | None) -> Work | None:
         """Settle a batch that has ended, and dispatch; give back the batch that ``me`` runs next.
 
         Where one request is a batch and no other instance is free, the usual policies have nothing to
-        decide: a runner takes the oldest as it is, on the instance that it holds.
+        decide: a worker takes the oldest as it is, on the instance that it holds.
         """
         self.settle(work, errors)
         node, instance = self._node, work.instance
         queue = node.queue
+        if instance.thread is not None and instance.thread.wanted:
+            me = None  # what else it was asked for comes first
         if (
             queue.count
             and queue.count == queue.weight
             and self._has_usual_policies
-            and type(me) is Runner
+            and me is not None
+            and not isinstance(me, Caller)
             and instance.max == instance.min == 1
             and instance.entries is work.entries
             and instance.retired is None
@@ -102,7 +105,7 @@ class Dispatcher(Assignment):
         self.release(work)
         return self.dispatch(me)
 
-    def dispatch(self, me: Caller | Runner | None) -> Work | None:
+    def dispatch(self, me: Caller | Worker | None) -> Work | None:
         """Let in who waits where there is room, and claim instances for all batches that are due.
 
         Returns:
@@ -322,7 +325,7 @@ class Dispatcher(Assignment):
 
     # When to look again.
 
-    def _plan(self, wake_at: float, me: Caller | Runner | None) -> None:
+    def _plan(self, wake_at: float, me: Caller | Worker | None) -> None:
         """See to it that somebody calls `dispatch` at ``wake_at``: ``me`` if it goes to sleep."""
         node = self._node
         if node.wake_at is not None and node.wake_at <= wake_at:

@@ -19,11 +19,12 @@ from headrace.errors import BackendError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace._scheduling.calls import OwnThread
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
     from headrace._scheduling.process_threads import Timer
-    from headrace._scheduling.threads import Caller
+    from headrace._scheduling.threads import Caller, Worker
     from headrace.policies import BatchPolicy, DispatchPolicy
 
 
@@ -47,8 +48,8 @@ class Driver:
             node, batch_policy, dispatch_policy, self.workers, timer, self._post
         )
 
-    def drive(self, me: Caller | Runner, work: Work | None) -> None:
-        """Run ``work`` and what follows for ``me``; raises the interrupt that hit this thread."""
+    def drive(self, me: Caller | Worker, work: Work | None) -> None:
+        """Run ``work`` and what follows for ``me``; raises the interrupt that hit a caller."""
         node = self._node
         while work is not None:
             errors, interrupt = self._safely(work)
@@ -202,15 +203,10 @@ class Driver:
             for instance in node.every:
                 entries = instance.entries
                 if instance.holder is runner and entries is not None:
-                    if runner.work is None:
-                        failure = _batch.wrapped(node.name, instance, error)
-                        self.dispatcher.fail(Work(instance, entries), failure)
-                    elif runner.stopped:
-                        self.workers.give(Work(instance, entries))
-            if runner.stopped:
-                runner.work = None
-                if self.workers.backlog:
-                    self.workers.give(self.workers.backlog.popleft())
+                    failure = _batch.wrapped(node.name, instance, error)
+                    self.dispatcher.fail(Work(instance, entries), failure)
+            if runner.stopped and self.workers.backlog:
+                self.workers.call_one()  # in its place: it may have been woken for one of these
             self.dispatcher.dispatch(None)
 
     def _start(self, runner: Runner) -> None:
@@ -231,9 +227,8 @@ class Driver:
             failure.__cause__ = error
             with node.section, node.lock:
                 self.workers.leave(runner)
-                work, runner.work = runner.work, None
-                if work is not None:
-                    self.dispatcher.fail(work, failure)
+                if self.workers.backlog:
+                    self.dispatcher.fail(self.workers.backlog.popleft(), failure)
                 self.dispatcher.dispatch(None)
 
     def look_at(self, instance: Instance) -> None:
@@ -259,25 +254,21 @@ class Driver:
         """Give a batch to the thread that owns its instance; False when that has ended."""
         thread = work.instance.thread
         return thread is not None and thread.post(
-            partial(self.drive_owned, work), partial(self._lost, work)
+            partial(self._drive_owned, thread, work), partial(self._lost, work.instance)
         )
 
-    def drive_owned(self, work: Work) -> None:
-        """Run one batch in the thread that owns its instance."""
+    def _drive_owned(self, thread: OwnThread, work: Work) -> None:
+        """Run a batch, and what follows on the same instance, in the thread that owns it."""
         node = self._node
         instance = work.instance
         if instance.entries is not work.entries or instance.ident:
             return  # it was posted twice
-        instance.ident = get_ident()
-        instance.holder = instance.thread
+        instance.ident = thread.ident
+        instance.holder = thread
         if node.queue.count and not instance.full:
             with node.section, node.lock:
                 self.dispatcher.begin(work)
-        errors, _ = self._safely(work)
-        try:
-            self._finish(work, errors)
-        finally:
-            del errors  # see `Entry.take_error`
+        self.drive(thread, work)
 
     def run_and_finish(self, work: Work) -> None:
         """Run a batch of the main thread, which takes no lock; raises the interrupt that hit it."""
@@ -296,17 +287,17 @@ class Driver:
             self.dispatcher.go_on(work, errors, None)
             del errors  # see `Entry.take_error`
 
-    def _lost(self, work: Work) -> None:
-        """Fail a batch whose thread has died."""
+    def _lost(self, instance: Instance) -> None:
+        """Fail the batch of an instance whose thread has died: what it was given, or went on with."""
         node = self._node
         with node.section, node.lock:
-            if work.instance.entries is work.entries:
+            if instance.entries is not None:
                 error = BackendError(
                     "the thread that owns the instance died",
                     node=node.name,
-                    instance=work.instance.index,
+                    instance=instance.index,
                 )
-                error.__cause__ = getattr(work.instance.thread, "cause", None)
-                self.dispatcher.fail(work, error)
-            node.lose(work.instance)
+                error.__cause__ = getattr(instance.thread, "cause", None)
+                self.dispatcher.fail(Work(instance, instance.entries), error)
+            node.lose(instance)
             self.dispatcher.dispatch(None)

@@ -26,8 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
+    from headrace._scheduling.calls import OwnThread
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
+
+    Worker: TypeAlias = "Runner | OwnThread"
+    """A thread that runs what waits, for others: a runner, or the thread that owns an instance."""
 
     Place: TypeAlias = tuple["NodeView", object]
     """A node, and the entry or the owner of entries that waits or runs there; None for neither yet."""
@@ -178,7 +182,6 @@ class Runner:
 
     Attributes:
         ident: Identifier of the thread; 0 until it runs.
-        work: Work that it was given and has not taken up.
         stopped: Whether it is to end.
         signal: Wakes it.
 
@@ -186,7 +189,6 @@ class Runner:
     """
 
     ident: int = 0
-    work: Work | None = None
     stopped: bool = False
     signal: Signal = field(default_factory=Signal)
 
@@ -203,9 +205,9 @@ class Workers:
     Attributes:
         parked: The runners that sleep.
         limit: How many runners there may be: one per instance.
-        backlog: Work for the next runner that has nothing to do. It is only used while as many
-            runners live as there are instances; one of them then runs no batch and is about to
-            look here.
+        backlog: Work that no runner has taken up. For each there is a runner that was woken or started for
+            it and has yet to look here; or, where as many live as there are instances, one that ran a batch
+            and looks here next.
     """
 
     def __init__(self, limit: int, start: Callable[[Runner], None]) -> None:
@@ -217,30 +219,26 @@ class Workers:
 
     def give(self, work: Work) -> None:
         """Let a runner run ``work``."""
+        work.instance.holder = self.backlog
+        self.backlog.append(work)
+        self.call_one()
+
+    def call_one(self) -> None:
+        """Let one more runner look at what there is to run."""
         if self.parked:
-            runner = self.parked.pop()
-            runner.work = work
-            work.instance.holder = runner
-            runner.signal.wake()
-        elif self._alive >= self.limit:
-            work.instance.holder = self.backlog
-            self.backlog.append(work)
-        else:
-            runner = Runner(work=work)
-            work.instance.holder = runner
+            self.parked.pop().signal.wake()
+        elif self._alive < self.limit:
             self._alive += 1
-            self._start(runner)
+            self._start(Runner())
 
     def take_up(self, runner: Runner) -> Work | None:
-        """Give a runner that has nothing to do what waits for it."""
+        """Give a runner that has nothing to do what waits for one."""
         self.unpark(runner)  # it is still noted when a stale signal woke it
-        work = runner.work
-        runner.work = None
-        if work is None and self.backlog:
-            work = self.backlog.popleft()
-            work.instance.holder = runner
-        if work is not None:
-            work.instance.ident = runner.ident
+        if not self.backlog:
+            return None
+        work = self.backlog.popleft()
+        work.instance.holder = runner
+        work.instance.ident = runner.ident
         return work
 
     def unpark(self, runner: Runner) -> None:
@@ -328,8 +326,12 @@ def noted(waiter: Waiter) -> Iterator[None]:
 
 
 def may_be_cycle(node: NodeView) -> bool:
-    """Tell whether any instance of a node is held by a thread that waits, or that others wait for."""
-    return any_calls() or not waiting.keys().isdisjoint(map(_ident, node.every))
+    """Tell whether a thread that holds an instance of a node sleeps until another thread acts.
+
+    A caller that runs a batch while it waits is awake.
+    """
+    anyone = any_calls()
+    return any(_needs(ident) for ident in map(_ident, node.every) if anyone or ident in waiting)
 
 
 def cycle_of(waiter: Waiter, ident: int | None = None) -> str | None:
@@ -343,11 +345,8 @@ def cycle_of(waiter: Waiter, ident: int | None = None) -> str | None:
         ident: The thread; None for the calling one.
     """
     places = waiter.places()
-    holders = [one.ident for node, _ in places for one in node.every]
-    if not any_calls() and waiting.keys().isdisjoint(holders):
+    if not any(may_be_cycle(node) for node, _ in places):
         return None  # whoever holds an instance is at work
-    if not any(_needs(ident) for ident in holders):
-        return None
     for node, what in places:
         search = _Search(served_here(ident or get_ident()))
         if search.blocked(node, what) and search.reached:
