@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from scheduling_by_hand import Hand, HandTimer, Owner, Still
 
 from headrace._backend import Backend, InitContext
-from headrace._build.batch_end import BatchEnd
+from headrace._build.standing import BatchEnd
 from headrace._checked import Presence
 from headrace._scheduling.admission import QUEUE_FULL
 from headrace._scheduling.batch import repeated

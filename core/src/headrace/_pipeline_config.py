@@ -12,7 +12,7 @@ from headrace._config.nodekeys import GLOBAL_KEYS, NODE_KEYS, NODE_ONLY, key_sch
 from headrace._config.problems import Problems, key_place, with_room
 from headrace._config.shape import Shape, read_shape
 from headrace._options import TextWithBase, mapped
-from headrace._plan.planner import plan_pipeline
+from headrace._plan.planner import Planner
 from headrace._problem import nearest
 from headrace._registry.imports import refused, run_imports
 from headrace.errors import PluginError
@@ -78,7 +78,8 @@ class PipelineConfig:
         files = _run_imports(document, why, problems)
         all_names = not len(problems)
         shape = read_shape(document, problems)
-        plan = plan_pipeline(shape, files, problems, all_names=all_names, allow_import=why is None)
+        allowed = why is None
+        plan = Planner(shape, files, problems, all_names, allowed).pipeline()
         problems.raise_if_any()
         plan.allow_import = why is None
         config = object.__new__(cls)

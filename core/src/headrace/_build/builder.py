@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._backend import Backend, Shared
-from headrace._build.batch_end import BatchEnd
 from headrace._build.elements import At, Commons, ElementBuilder, device_of, reached_by_name
 from headrace._build.elsewhere import plan_of
 from headrace._build.measuring import ElementTimes, Measuring, element_statistics
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import Parts
-from headrace._build.standing import InThread
+from headrace._build.standing import BatchEnd, InThread
 from headrace._config.problems import with_room
 from headrace._engine.blueprint import BuiltNode
 from headrace._explain import describe_element
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     """Puts the queue of a node before its instances."""
 
 
-T = TypeVar("T")
-
 FRONT_WIDTH = 256
 """How many requests may be inside a front of the pipeline's own at a time."""
 
@@ -46,8 +43,7 @@ class ComposedNode(BuiltNode):
     """One node, built from a plan; or the front of the pipeline.
 
     Attributes:
-        root: What ``describe()`` tells of.
-        expression: As it was written.
+        plan: The plan of the node, None for the front.
         shared: The store of its instances.
         by_element: What was built from each element of the first instance, for ``describe()``.
         threads: The share of each instance in the thread budget.
@@ -56,8 +52,7 @@ class ComposedNode(BuiltNode):
         times: Durations of the elements of all nodes; None where nobody asked for them.
     """
 
-    root: Element | None = None
-    expression: str = ""
+    plan: NodePlan | None = None
     shared: Shared = field(default_factory=Shared)
     by_element: dict[int, Backend] = field(default_factory=dict)
     threads: int = 1
@@ -74,14 +69,12 @@ class ComposedNode(BuiltNode):
 
     def describe(self, following: Sequence[str]) -> dict[str, Any]:
         """Give what ``Pipeline.describe()`` says of it."""
-        tree = describe_element(self.root, self.by_element) if self.root is not None else {}
-        described = super().describe(following)
-        return {
-            "expression": self.expression,
-            **described,
-            "threads": self.threads,
-            "tree": tree,
-        }
+        plan, described = self.plan, super().describe(following)
+        if plan is None:
+            return described
+        tree = describe_element(plan.backend or plan.entry, self.by_element)
+        described = {"expression": plan.expression, **described, "threads": self.threads}
+        return {**described, "tree": tree}
 
 
 class Builder:
@@ -147,10 +140,10 @@ class Builder:
         self.front = built = self._alone(lambda: self._front(front, schedule))
         return built
 
-    def _alone(self, build: Callable[[], T]) -> T:
+    def _alone(self, build: Callable[[], ComposedNode]) -> ComposedNode:
         """Build while `close` waits, with room for the recursion, perhaps in another thread."""
 
-        def locked() -> T:
+        def locked() -> ComposedNode:
             with self._builds:
                 if self.cancelled.is_set():
                     raise SetupError("the build was given up")
@@ -159,7 +152,10 @@ class Builder:
         return with_room(locked)
 
     def _elements(
-        self, node: NodePlan | None, shared: Shared, schedule: Callable[[list[Backend]], Scheduler]
+        self,
+        node: NodePlan | None,
+        shared: Shared,
+        schedule: Callable[[list[Backend]], Scheduler] | None = None,
     ) -> ElementBuilder:
         commons, measuring = self.commons, None
         if node is not None and (commons.probes is not None or commons.times is not None):
@@ -168,14 +164,14 @@ class Builder:
         return ElementBuilder(
             self.plan,
             node,
-            self.registered,
             shared,
+            self._threads,
+            plan_of,
+            self.registered,
             commons,
             self._reached,
-            self._threads,
             self.cancelled.is_set,
             schedule,
-            plan_of,
             measuring,
         )
 
@@ -204,8 +200,7 @@ class Builder:
             scheduler,
             parts,
             builder.instance_parts,
-            root=node.backend or node.entry,
-            expression=node.expression,
+            plan=node,
             shared=shared,
             by_element=builder.by_element,
             threads=self._threads,
@@ -226,15 +221,14 @@ class Builder:
             target,
             parts=self._all.nested(),
             instances=[],
-            root=node.backend or node.entry,
-            expression=node.expression,
+            plan=node,
             registers=set(),
             holds=set(),
         )
 
     def _front(self, root: Element, schedule: Schedule) -> ComposedNode:
         parts = self._all.nested()
-        builder = self._elements(None, Shared(), _no_queue)
+        builder = self._elements(None, Shared())
         front = builder.element(root, At.begin(parts))
         if isinstance(front, FrontCall) and front.call.is_plain:
             scheduler = front.call.scheduler
@@ -271,7 +265,3 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     return Instance(
         index, backend, least=low, most=high, device=device_of(keys, index), thread=thread
     )
-
-
-def _no_queue(backends: list[Backend]) -> Scheduler:
-    raise SetupError("the front of a pipeline has no queue of its own")

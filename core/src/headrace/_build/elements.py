@@ -8,10 +8,10 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, InitContext, Shared, shown_progress
-from headrace._build.batch_end import BatchEnd
 from headrace._build.node_call import FrontCall, NodeCall
-from headrace._build.standing import Bound, Guarded, InThread, NotCallable, Passage
+from headrace._build.standing import BatchEnd, Bound, Guarded, InThread, NotCallable, Passage
 from headrace._checked import Presence
+from headrace._config.nodekeys import NodeKeys
 from headrace._plan.declared import of_children, states_range
 from headrace._plan.element import elements_run, roots_of, takes_dependency
 from headrace._plan.word import Word, give_threads, word_of
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from headrace._build.measuring import ElementTimes, Measuring
     from headrace._build.parts import Parts
-    from headrace._config.nodekeys import NodeKeys
     from headrace._engine.blueprint import Dispatcher
     from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
     from headrace._scheduling.probes import Probes
@@ -110,7 +109,7 @@ class ElementBuilder:
         reached: The names of instances that some expression calls by name, past any queue.
         threads: The share of one instance.
         cancelled: Tells whether the build is to be given up.
-        put_queue: Puts the queue of the node before its instances.
+        put_queue: Puts the queue of the node before its instances; None where there is none.
         plan_of: Makes the plan of a child that is built elsewhere.
         measuring: What is measured of the elements; None for nothing.
         registered: The registered instances of the pipeline, by name: while the node is built those
@@ -122,14 +121,14 @@ class ElementBuilder:
 
     plan: PipelinePlan
     node: NodePlan | None
-    registered: dict[str, Backend]
     shared: Shared
-    commons: Commons
-    reached: set[str]
     threads: int
-    cancelled: Callable[[], bool]
-    put_queue: Callable[[list[Backend]], Scheduler]
     plan_of: Callable[[ElementBuilder, Element, At], Any]
+    registered: dict[str, Backend] = field(default_factory=dict)
+    commons: Commons = field(default_factory=Commons)
+    reached: set[str] = field(default_factory=set)
+    cancelled: Callable[[], bool] = bool  # which says no
+    put_queue: Callable[[list[Backend]], Scheduler] | None = None
     measuring: Measuring | None = None
     instances: list[Backend] = field(default_factory=list)
     instance_parts: list[Parts] = field(default_factory=list)
@@ -139,6 +138,7 @@ class ElementBuilder:
 
     def __post_init__(self) -> None:
         self.name = self.node.name if self.node is not None else "entrypoint"
+        self.keys = self.node.keys if self.node is not None else NodeKeys()
         self._progress = shown_progress()
 
     def element(self, element: Element, at: At) -> Backend:
@@ -189,7 +189,7 @@ class ElementBuilder:
         if self.node is None:  # any number of threads are inside a front at a time
             at = replace(at, end=BatchEnd())
         backend._name, backend._lost = element.name, at.lost
-        backend._pad = self.node.keys.pad if self.node is not None else False
+        backend._pad = self.keys.pad
         if takes_dependency(cls) and children:
             backend._dependency = children[0]
         late = replace(at, parts=at.parts.nested())  # closed after the backend that asked for it
@@ -238,16 +238,15 @@ class ElementBuilder:
         at: At,
         at_batch_end: Callable[[Callable[[], object]], None],
     ) -> InitContext:
-        keys = self.node.keys if self.node is not None else None
-        index = at.index or 0
+        keys, index = self.keys, at.index or 0
         return InitContext(
             node_name=self.name,
             instance_index=index,
-            instance_num=keys.instance_num if keys is not None else 1,
+            instance_num=keys.instance_num,
             device=device_of(keys, index),
-            min=keys.min if keys is not None else None,
-            max=keys.max if keys is not None else None,
-            batch_sizes=keys.batch_sizes if keys is not None else None,
+            min=keys.min,
+            max=keys.max,
+            batch_sizes=keys.batch_sizes,
             threads=self.threads,
             children=children,
             prefixes=tuple((tuple(p), dict(n)) for p, n in element.prefixes),
@@ -299,6 +298,8 @@ class ElementBuilder:
 
     def schedule(self, backends: list[Backend]) -> Backend:
         """Put the queue of the node before its instances."""
+        if self.put_queue is None:
+            raise SetupError("there is no node here that could have a queue")
         return NodeCall(self.put_queue(backends))
 
     def _lookup(self, named: Named, at: At) -> Backend:
@@ -322,6 +323,7 @@ class ElementBuilder:
             at.end.exit(bound, element)
         if not states_range(element.cls):
             bound.min, bound.max = dependency.min, dependency.max
+            bound._note_range()
         return bound
 
     # Threads.
@@ -346,9 +348,9 @@ class ElementBuilder:
         return outer
 
 
-def device_of(keys: NodeKeys | None, index: int) -> str | None:
+def device_of(keys: NodeKeys, index: int) -> str | None:
     """Give the device of one instance: a list is spread over them."""
-    device = None if keys is None else keys.device
+    device = keys.device
     return device[index % len(device)] if isinstance(device, tuple) else device
 
 

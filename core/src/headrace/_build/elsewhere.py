@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Shared
-from headrace._build.batch_end import BatchEnd
-from headrace._build.elements import At, Commons, ElementBuilder
+from headrace._build.elements import At, ElementBuilder
 from headrace._build.parcels import packed, unpacked
 from headrace._build.parts import Parts
-from headrace._build.standing import Standing
+from headrace._build.standing import BatchEnd, Standing
 from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import NodePlan, PipelinePlan
 from headrace._plan.graph import needed_keys
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._checked import Outcomes
     from headrace._plan.element import Element
-    from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
 
@@ -96,18 +94,7 @@ class ChildPlan:
         plan = PipelinePlan({}, [], files=files, allow_import=about["allow_import"])
         parts, shared = Parts(), Shared()
         parts.add(shared)
-        builder = ElementBuilder(
-            plan,
-            node,
-            {},
-            shared,
-            Commons(),
-            set(),
-            about["threads"],
-            lambda: False,
-            _no_queue,
-            plan_of,
-        )
+        builder = ElementBuilder(plan, node, shared, about["threads"], plan_of)
         try:
             at = replace(At.begin(parts, index=about["index"]), end=BatchEnd())
             child = at.end.around(builder.element(element, at), element)
@@ -201,7 +188,3 @@ def _may_rerun(element: Element, built: dict[int, Backend]) -> bool:
     """Tell whether a backend says ``rerun``; a word of core with others inside leaves it to them."""
     inner = bool(element.children) and issubclass(element.cls, Word)
     return inner or element.named is not None or built.get(id(element), element.cls).rerun
-
-
-def _no_queue(backends: list[Backend]) -> Scheduler:
-    raise SetupError("a queue stands in the process of the pipeline")

@@ -76,10 +76,9 @@ class Measuring:
         if self._times is not None:
             run = _sampled(run, self._times.setdefault((self._node, instance, path), Timings()))
         probes = self._probes
-        if probes is not None and probes.hears("element_began"):
-            run = _announced(run, probes.teller("element_began", self._node, instance, path))
-        if probes is not None and probes.hears("element_done"):
-            run = _told(run, probes.teller("element_done", self._node, instance, path))
+        for event, around in (("element_began", _announced), ("element_done", _told)):
+            if probes is not None and probes.hears(event):
+                run = around(run, probes.teller(event, self._node, instance, path))
         if run != getattr(backend, name):
             setattr(backend, name, run)
 

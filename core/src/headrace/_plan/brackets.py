@@ -5,47 +5,46 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import MAX_DEPTH
-from headrace._expression.tree import Call
+from headrace._expression.tree import Args, Call
 from headrace._plan.element import Element, takes_dependency
-from headrace._plan.scope import Bracket, Scope
+from headrace._plan.scope import Bracket
 from headrace._plan.word import core_word, word_of
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._plan.planning import Planning
+    from headrace._plan.word import Use
 
 
 # How many.
 
 
-def check_arity(planning: Planning, element: Element, bracket: Bracket, scope: Scope) -> bool:
+def check_arity(use: Use) -> bool:
     """Check the number of children; report it if it is wrong."""
-    call, cls, phases = element.call, element.cls, bracket.phases
-    count = len(bracket.children)
+    call, cls, phases, scope = use.element.call, use.element.cls, use.bracket.phases, use.scope
+    count = len(use.bracket.children)
     least, most = _takes(cls)
     if not phases and (scope.open_slot or (scope.named and takes_dependency(cls))):
         return True
     if phases and most != 0 and len(phases) != cls.phases:
-        return _wrong_phases(planning, element, len(phases), scope)
+        has = f"{cls.phases} phases in brackets, separated by ';', got {len(phases)}"
+        hint = None
+        if cls.phases == 1:
+            has = f"one phase in brackets, got {len(phases)} separated by ';'"
+            hint = "';' has a meaning in IoC only; write ','."
+        use.add("arity", f"{call.name} has {has}", hint=hint)
+        return False
     if least <= count and (most is None or count <= most):
         return True
     if most == 0 and not call.phases and scope.graft is not None:
-        graft = scope.graft
-        planning.add(
-            "arity",
-            f"{graft.call.name}[...] goes to {call.name}, which takes nothing in brackets",
-            graft.call,
-            graft.scope,
-        )
-        return False
-    if most == 0:
-        message = f"{call.name} takes nothing in brackets"
+        use.refuse_graft(call.name)
+    elif most == 0:
+        use.add("arity", f"{call.name} takes nothing in brackets")
     else:
         wanted = f"{least}" if least == most else f"{least} or more"
         if most is not None and least != most:
             wanted = f"{least} to {most}"
-        message = f"{call.name} takes {wanted} in brackets, got {count}"
-    planning.add("arity", message, call, scope)
+        use.add("arity", f"{call.name} takes {wanted} in brackets, got {count}")
     return False
 
 
@@ -53,16 +52,6 @@ def _takes(cls: type[Backend]) -> tuple[int, int | None]:
     if takes_dependency(cls) and cls.takes == 0:
         return 1, 1
     return (cls.takes, cls.takes) if isinstance(cls.takes, int) else cls.takes
-
-
-def _wrong_phases(planning: Planning, element: Element, got: int, scope: Scope) -> bool:
-    wanted, hint = element.cls.phases, None
-    has = f"{wanted} phases in brackets, separated by ';', got {got}"
-    if wanted == 1:
-        has = f"one phase in brackets, got {got} separated by ';'"
-        hint = "';' has a meaning in IoC only; write ','."
-    planning.add("arity", f"{element.name} has {has}", element.call, scope, hint=hint)
-    return False
 
 
 # How deep.
@@ -121,21 +110,21 @@ def _joins(call: Call) -> bool:
 # Prefixes.
 
 
-def check_prefixes(planning: Planning, element: Element, bracket: Bracket) -> None:
+def check_prefixes(use: Use) -> None:
     """Report the prefixes before the children that their container does not understand."""
-    for phase in bracket.phases:
+    for phase in use.bracket.phases:
         for index, child in enumerate(phase):
-            wrong = None if child.prefix is None else _wrong(element, child, first=index == 0)
-            if wrong is not None and child.prefix is not None:
+            wrong = child.prefix and _wrong(use.element, child, child.prefix, first=index == 0)
+            if wrong and child.prefix is not None:
                 message, hint = wrong
-                span = child.prefix.span
-                planning.add("prefix", message, child, bracket.scope, span=span, hint=hint)
+                use.add("prefix", message, child, span=child.prefix.span, hint=hint)
 
 
-def _wrong(element: Element, child: Call, *, first: bool) -> tuple[str, str | None] | None:
+def _wrong(
+    element: Element, child: Call, prefix: Args, *, first: bool
+) -> tuple[str, str | None] | None:
     """Say what is wrong with the prefix of a child, and what to do; None for nothing."""
-    prefix, understood = child.prefix, element.cls.prefixes
-    assert prefix is not None  # noqa: S101 - the caller has looked
+    understood = element.cls.prefixes
     wrong = [str(v) for v in prefix.positional if "*" not in understood and v not in understood]
     wrong += [f"{key}=" for key, _ in prefix.named if f"{key}=" not in understood]
     if wrong:

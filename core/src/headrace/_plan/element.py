@@ -213,10 +213,12 @@ class WrittenLinks(Links):
 
     Attributes:
         places: Per key, where it was written, as a problem has it.
+        repost_places: Per node in ``reposts``, where the `Repost` was written.
         incomplete: Whether a key could not be read, so that links may be missing.
     """
 
     places: Mapping[str, Place] = field(default_factory=dict, compare=False)
+    repost_places: Mapping[str, Place] = field(default_factory=dict, compare=False)
     incomplete: bool = False
 
 

@@ -18,7 +18,6 @@ from headrace._plan.declared import OPTIONAL, Needs, keys_named
 from headrace._plan.element import (
     Element,
     NodePlan,
-    Place,
     WrittenLinks,
     doors,
     elements_run,
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
 
     from headrace._config.problems import Problems
 
-Ways = dict[str, set[str]]
-"""Per node, itself and all that come after it."""
-
 
 def with_calls(
     links: Mapping[str, WrittenLinks], nodes: Mapping[str, NodePlan]
@@ -47,33 +43,69 @@ def with_calls(
         roots = roots_of(node)
         *chain, _ = doors(nodes, name)
         limits = [ms for one in chain if (ms := nodes[one].keys.timeout_ms) is not None]
-        targets = (e.target[0] for e in elements_run(nodes, roots) if e.target is not None)
-        calls = tuple(n for n in nodes_named(roots) if n != name)
+        targets = dict(e.target for e in elements_run(nodes, roots) if e.target is not None)
         found[name] = replace(
             links[name],
-            reposts=tuple(dict.fromkeys(targets)),
-            calls=calls,
+            reposts=tuple(targets),
+            calls=tuple(n for n in nodes_named(roots) if n != name),
             door_to=node.door_to,
             levels=tuple(each for one in doors(nodes, name) if (each := links[one].each)),
             timeout_ms=min(limits, default=None),
+            repost_places=targets,
         )
     return found
 
 
-def check_reposts(
-    links: Mapping[str, WrittenLinks], nodes: Mapping[str, NodePlan], problems: Problems
-) -> None:
+def check_reposts(links: Mapping[str, WrittenLinks], problems: Problems) -> None:
     """Check that every walk that a `Repost` ends can go on. The nodes must form no cycle."""
     if not any(one.reposts for one in links.values()):
         return
-    after = _after(links)
-    ends = _ends(links, after)
+    following = {name: one.next for name, one in links.items()}
+    after = {name: _closure(name, following) for name in links}
+    ways = {name: (*one.next, *one.reposts) for name, one in links.items()}
+    ends = {name: {n for n in _closure(name, ways) if not links[n].next} for name in links}
     for one in links.values():
-        for target, place in _places(nodes, one).items():
-            wrong = _wrong(one, target, links, after, ends)
-            if wrong is not None:
-                message, hint = wrong
-                problems.add("graph", message, hint=hint, **place)
+        behind = after[one.name]
+        before = {name for name in links if one.name in after[name]}
+        together = {n for name in before for n in after[name]} - behind - before
+        joins = [
+            (n, name)
+            for name in sorted(together | before - {one.name})
+            for n in links[name].next
+            if n in behind - {one.name}
+        ]
+        others = {end for name in together for end in ends[name]}
+        for target, place in one.repost_places.items():
+            if one.each is not None:
+                message = (
+                    f"node {one.name!r} runs once per element, and an element has no walk that "
+                    f"Repost[{target}] could end"
+                )
+                hint = "Put it into a node after this one."
+            elif joins:
+                message = (
+                    f"Repost[{target}] stands in a branch that joins again: {joins[0][0]!r} waits for "
+                    f"{one.name!r} and for {joins[0][1]!r}"
+                )
+                hint = "Put it before the branches part, or after they have joined."
+            elif others & ends[target]:
+                message = (
+                    f"after Repost[{target}] the walk may end at {min(others & ends[target])!r}, and so "
+                    "may another branch: results are told apart by the node they end at"
+                )
+                hint = "Let the branches end at nodes of their own."
+            else:
+                continue
+            problems.add("graph", message, hint=hint, **place)
+
+
+def _closure(start: str, ways: Mapping[str, Iterable[str]]) -> set[str]:
+    found, todo = {start}, [start]
+    while todo:
+        new = [name for name in ways[todo.pop()] if name not in found and name in ways]
+        found.update(new)
+        todo += new
+    return found
 
 
 def check_front(
@@ -109,71 +141,6 @@ def check_front(
                 hint="Put DagDispatcher where the walk is to begin.",
                 **one.places["next"],
             )
-
-
-def _places(nodes: Mapping[str, NodePlan], one: WrittenLinks) -> dict[str, Place]:
-    """Give where each Repost that a node may run is written, by its target."""
-    if one.name not in nodes:
-        return {}
-    run = elements_run(nodes, roots_of(nodes[one.name]))
-    return {e.target[0]: e.target[1] for e in run if e.target is not None}
-
-
-def _wrong(
-    one: WrittenLinks, target: str, links: Mapping[str, WrittenLinks], after: Ways, ends: Ways
-) -> tuple[str, str] | None:
-    if one.each is not None:
-        return (
-            (
-                f"node {one.name!r} runs once per element, and an element has no walk that "
-                f"Repost[{target}] could end"
-            ),
-            "Put it into a node after this one.",
-        )
-    before = {name for name in links if one.name in after[name]}
-    together = {n for name in before for n in after[name]} - after[one.name] - before
-    for name in sorted(together | before - {one.name}):
-        joins = [n for n in links[name].next if n in after[one.name] and n != one.name]
-        if joins:
-            return (
-                (
-                    f"Repost[{target}] stands in a branch that joins again: {joins[0]!r} waits for "
-                    f"{one.name!r} and for {name!r}"
-                ),
-                "Put it before the branches part, or after they have joined.",
-            )
-    others = {end for name in together for end in ends[name]}
-    same = sorted(others & ends[target])
-    if same:
-        return (
-            (
-                f"after Repost[{target}] the walk may end at {same[0]!r}, and so may another branch: "
-                "results are told apart by the node they end at"
-            ),
-            "Let the branches end at nodes of their own.",
-        )
-    return None
-
-
-def _after(links: Mapping[str, WrittenLinks]) -> Ways:
-    """Find what comes after each node by ``next``, the node itself included."""
-    return {name: _closure(name, {n: one.next for n, one in links.items()}) for name in links}
-
-
-def _ends(links: Mapping[str, WrittenLinks], after: Ways) -> Ways:
-    """Find the nodes at which a walk from each node may end, by ``next`` and by `Repost`."""
-    ways = {name: (*one.next, *one.reposts) for name, one in links.items()}
-    return {name: {n for n in _closure(name, ways) if not links[n].next} for name in after}
-
-
-def _closure(start: str, ways: Mapping[str, Iterable[str]]) -> set[str]:
-    found, todo = {start}, [start]
-    while todo:
-        for name in ways.get(todo.pop(), ()):
-            if name not in found and name in ways:
-                found.add(name)
-                todo.append(name)
-    return found
 
 
 _Ended = tuple["set[str] | None", "WrittenLinks | None"]
@@ -285,11 +252,9 @@ def _check_first(
         if each.source not in there:
             needs.setdefault(each.source, "each")
         there.add(each.target)
-    node = nodes[one.name]
-    while node.door_to is not None and node.door_to in nodes:
-        node = nodes[node.door_to]
-    if node.backend is not None:
-        needs = {**_needs(node.backend, {}), **needs}
+    backend = nodes[doors(nodes, one.name)[-1]].backend
+    if backend is not None:
+        needs = {**_needs(backend, {}), **needs}
     which = "before it" if mapped.name == one.name else f"of node {mapped.name!r} before it"
     source = next(iter(mapped.map or ()), "")
     for key, reader in needs.items():

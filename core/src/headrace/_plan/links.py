@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from headrace._config.nodekeys import LINK_KEYS
 from headrace._graph.route import Each, Pairs
@@ -25,9 +26,18 @@ if TYPE_CHECKING:
 
 _PART = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*\[([^\[\]]*)\]\s*(,|$)")
 _PAIR = re.compile(r"\s*([^:,\s]+)\s*:\s*([^:,\s]+)\s*")
+_EACH = re.compile(r"\s*([^:,\s\[\]]+)\s*(?::\s*([^:,\s\[\]]+)\s*)?")
 _WRITES_IT = "it is taken out before a node runs, which writes it"
-_KEY = re.compile(r"[^:,\s\[\]]+")
-_FLAG: TypeAdapter[bool] = TypeAdapter(bool)
+
+_Key = Annotated[str, Field(min_length=1)]
+_Targets = _Key | Annotated[list[_Key], Field(min_length=1)]
+_Sources = Annotated[dict[_Key, _Targets], Field(min_length=1)]
+_NAMES = TypeAdapter(list[str])
+_FLAG = TypeAdapter(bool)
+_ERRORS = TypeAdapter(Literal["fail", "none"])
+_TABLE: TypeAdapter[dict[Any, Any]] = TypeAdapter(
+    Annotated[dict[Any, _Sources], Field(min_length=1)]
+)
 
 
 class _Reader:
@@ -58,13 +68,21 @@ class _Reader:
     def wrong(self, key: str, message: str, code: str = "graph", **more: Any) -> None:
         self.problems.add(code, message, **{**self.places[key], **more})
 
+    def typed(
+        self, key: str, value: Any, kind: TypeAdapter[Any], expected: str, **more: Any
+    ) -> Any:
+        """Give a value as its type has it, None for one that has another, which is reported."""
+        try:
+            return kind.validate_python(value)
+        except ValidationError:
+            self.wrong(key, f"expected {expected}, got {self.table[key]!r}", "type", **more)
+            return None
+
     def next(self) -> tuple[str, ...]:
-        if "next" not in self.table:
-            return ()
-        value = self.table["next"]
+        value = self.table.get("next", [])
         names = value.split(",") if isinstance(value, str) else value
-        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            self.wrong("next", f"expected the names of nodes, got {value!r}", "type")
+        names = self.typed("next", names, _NAMES, "the names of nodes")
+        if names is None:
             self.incomplete = True
             return ()
         names = [name.strip() for name in names]
@@ -124,55 +142,31 @@ class _Reader:
         self.wrong("map", message, "syntax", hint=hint, **place)
 
     def _map_table(self, value: Any) -> dict[str, Pairs] | None:
-        found: dict[str, Pairs] = {}
-        for node, table in value.items() if isinstance(value, dict) else ():
-            several = table.items() if isinstance(table, dict) else ()
-            pairs = [
-                (k, v) for k, to in several for v in (to if to and isinstance(to, list) else [to])
-            ]
-            found[node] = tuple(pairs)
-        good = all(found.values()) and all(
-            isinstance(key, str) and key
-            for pairs in found.values()
-            for pair in pairs
-            for key in pair
-        )
-        if not good or not found:
-            message = f"expected a table of sources and targets, got {value!r}"
-            hint = 'For example: map.a = {result = "data"}, or map = "a[result:data]"'
-            self.wrong("map", message, "type", hint=hint)
-            return None
-        return found
+        hint = 'For example: map.a = {result = "data"}, or map = "a[result:data]"'
+        tables = self.typed("map", value, _TABLE, "a table of sources and targets", hint=hint)
+        return tables and {
+            node: tuple(
+                (source, target)
+                for source, to in table.items()
+                for target in ([to] if isinstance(to, str) else to)
+            )
+            for node, table in tables.items()
+        }
 
-    def flag(self, key: str) -> bool:
-        if key not in self.table:
-            return False
-        value = self.table[key]
-        try:
-            return _FLAG.validate_python(value)
-        except ValidationError:
-            self.wrong(key, f"expected true or false, got {value!r}", "type")
-            return False
-
-    def keep_errors(self) -> bool:
-        value = self.table.get("each_errors", "fail")
-        if value not in ("none", "fail"):
-            near = nearest(value, ("none", "fail")) if isinstance(value, str) else None
-            message = f"expected 'fail' or 'none', got {value!r}"
-            self.wrong("each_errors", message, "type", suggestion=near)
-        return bool(value == "none")
-
-    def each(self, *, keep_errors: bool) -> Each | None:
+    def each(self) -> Each | None:
+        errors = self.table.get("each_errors", "fail")
+        near = nearest(errors, ("none", "fail")) if isinstance(errors, str) else None
+        self.typed("each_errors", errors, _ERRORS, "'fail' or 'none'", suggestion=near)
         if "each" not in self.table:
             return None
         value = self.table["each"]
-        parts = [part.strip() for part in value.split(":")] if isinstance(value, str) else []
-        if not 1 <= len(parts) <= 2 or not all(_KEY.fullmatch(part) for part in parts):
+        match = _EACH.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
             self.wrong("each", f"expected 'key' or 'key:target', got {value!r}", "type")
             return None
-        if parts[-1] == "result" and len(parts) == 2:
+        if match[2] == "result":
             self.wrong("each", f"elements cannot go to 'result': {_WRITES_IT}")
-        return Each(self.name, parts[0], parts[1] if len(parts) == 2 else "data", keep_errors)
+        return Each(self.name, match[1], match[2] or "data", errors == "none")
 
 
 def _twice(names: list[str]) -> list[str]:
@@ -184,18 +178,13 @@ def read_links(
 ) -> WrittenLinks:
     """Read the keys of one node that link it to others; what is wrong goes to ``problems``."""
     reader = _Reader(name, table, shared, problems)
+    flag = reader.typed("or", reader.table.get("or", False), _FLAG, "true or false")
     links = WrittenLinks(
-        name,
-        reader.next(),
-        reader.map(),
-        reader.flag("or"),
-        reader.each(keep_errors=reader.keep_errors()),
-        places=reader.places,
-        incomplete=reader.incomplete,
+        name, reader.next(), reader.map(), bool(flag), reader.each(), places=reader.places
     )
     if "each_errors" in table and "each" not in table:
         reader.wrong("each_errors", "the node has no 'each'")
-    return links
+    return replace(links, incomplete=reader.incomplete)
 
 
 def predecessors(links: Mapping[str, WrittenLinks]) -> dict[str, list[str]]:
@@ -214,86 +203,78 @@ def check_links(links: Mapping[str, WrittenLinks], problems: Problems) -> bool:
     Returns:
         Whether all names in ``next`` are nodes, and none comes after itself.
     """
-    checker = _Checker(links, problems)
     for one in links.values():
-        checker.names(one)
-    cycle = _cycle(links)
+        for key, names in (("next", one.next), ("map", one.map or ())):
+            for name in names:
+                if name not in links:
+                    near = problems.nearest(name, links)
+                    _wrong(problems, one, key, f"no node is called {name!r}", suggestion=near)
+    before = predecessors(links)
+    cycle = _cycle(before)
     if cycle is not None:
         message = f"the nodes form a cycle: {' > '.join(cycle)}"
-        checker.wrong(links[cycle[0]], "next", message)
+        _wrong(problems, links[cycle[0]], "next", message)
         return False
     if any(one.incomplete for one in links.values()):
         return False
     for one in links.values():
-        checker.predecessors(one)
+        _check_predecessors(one, before, problems)
     return all(name in links for one in links.values() for name in one.next)
 
 
-def _cycle(links: Mapping[str, WrittenLinks]) -> list[str] | None:
+def _cycle(before: Mapping[str, list[str]]) -> list[str] | None:
     """Find nodes that follow each other in a cycle; it begins at the first of them in the file."""
     try:
-        TopologicalSorter(predecessors(links)).prepare()
+        TopologicalSorter(before).prepare()
     except CycleError as error:
         *found, _ = error.args[1]
-        start = min(range(len(found)), key=lambda place: list(links).index(found[place]))
+        start = min(range(len(found)), key=lambda place: list(before).index(found[place]))
         return [*found[start:], *found[: start + 1]]
     return None
 
 
-class _Checker:
-    """Checks the links of one node after the other; what is wrong goes to ``problems``."""
+def _wrong(problems: Problems, one: WrittenLinks, key: str, message: str, **more: Any) -> None:
+    problems.add("graph", message, **{**one.places[key], **more})
 
-    def __init__(self, links: Mapping[str, WrittenLinks], problems: Problems) -> None:
-        self.links = links
-        self.problems = problems
-        self.before = predecessors(links)
 
-    def wrong(self, one: WrittenLinks, key: str, message: str, **more: Any) -> None:
-        self.problems.add("graph", message, **{**one.places[key], **more})
+def _check_predecessors(
+    one: WrittenLinks, all_before: Mapping[str, list[str]], problems: Problems
+) -> None:
+    """Check ``or`` and ``map`` against what comes before the node."""
+    before = all_before[one.name]
+    if one.otherwise and len(before) != 1:
+        message = f"a node with 'or' has one predecessor, this one has {len(before)}"
+        _wrong(problems, one, "or", message)
+    if one.map is None:
+        if len(before) > 1:
+            hint = f'Write map = "{before[0]}[result:data],..." with every predecessor.'
+            message = f"{', '.join(before)} join here, and there is no map"
+            problems.add("graph", message, path=one.name, hint=hint)
+        return
+    if not before:
+        _wrong(problems, one, "map", "nothing comes before this node")
+        return
+    for missing in before:
+        if len(before) > 1 and missing not in one.map:
+            _wrong(problems, one, "map", f"the predecessor {missing!r} is not named")
+    for name in one.map:
+        if name == one.name:
+            _wrong(problems, one, "map", f"{name!r} is this node, which has yet to run")
+        elif name in all_before and not _always_before(name, one.name, all_before):
+            message = f"a request can reach {one.name!r} without passing {name!r}"
+            _wrong(problems, one, "map", message)
 
-    def names(self, one: WrittenLinks) -> None:
-        """Report the names in ``next`` and ``map`` that are no nodes."""
-        for key, names in (("next", one.next), ("map", one.map or ())):
-            for name in names:
-                if name not in self.links:
-                    near = self.problems.nearest(name, self.links)
-                    self.wrong(one, key, f"no node is called {name!r}", suggestion=near)
 
-    def predecessors(self, one: WrittenLinks) -> None:
-        """Check ``or`` and ``map`` against what comes before the node."""
-        before = self.before[one.name]
-        if one.otherwise and len(before) != 1:
-            message = f"a node with 'or' has one predecessor, this one has {len(before)}"
-            self.wrong(one, "or", message)
-        if one.map is None:
-            if len(before) > 1:
-                hint = f'Write map = "{before[0]}[result:data],..." with every predecessor.'
-                message = f"{', '.join(before)} join here, and there is no map"
-                self.problems.add("graph", message, path=one.name, hint=hint)
-            return
-        if not before:
-            self.wrong(one, "map", "nothing comes before this node")
-            return
-        for missing in before:
-            if len(before) > 1 and missing not in one.map:
-                self.wrong(one, "map", f"the predecessor {missing!r} is not named")
-        for name in one.map:
-            if name == one.name:
-                self.wrong(one, "map", f"{name!r} is this node, which has yet to run")
-            elif name in self.links and not self._always_before(name, one.name):
-                message = f"a request can reach {one.name!r} without passing {name!r}"
-                self.wrong(one, "map", message)
-
-    def _always_before(self, name: str, node: str) -> bool:
-        """Tell whether every way from a root to ``node`` goes through ``name``."""
-        if name in self.before[node]:
-            return True
-        seen, todo = {node}, [node]
-        while todo:
-            current = todo.pop()
-            if not self.before[current]:
-                return False
-            new = [one for one in self.before[current] if one != name and one not in seen]
-            seen.update(new)
-            todo += new
+def _always_before(name: str, node: str, before: Mapping[str, list[str]]) -> bool:
+    """Tell whether every way from a root to ``node`` goes through ``name``."""
+    if name in before[node]:
         return True
+    seen, todo = {node}, [node]
+    while todo:
+        current = todo.pop()
+        if not before[current]:
+            return False
+        new = [one for one in before[current] if one != name and one not in seen]
+        seen.update(new)
+        todo += new
+    return True

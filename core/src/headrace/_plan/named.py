@@ -13,7 +13,7 @@ from headrace._plan.element import PolicyPlan, ProbePlan
 from headrace._plan.options import OptionsReader
 from headrace._plan.scope import Layer, Scope
 from headrace._problem import nearest
-from headrace._registry.backends import found, is_policy, load
+from headrace._registry.backends import found, load
 from headrace._registry.discovery import CORE_POLICIES
 from headrace._registry.hooks import PROBE_METHODS, Offer, find_offer, offers, unusable_hooks
 from headrace._registry.registry import registry
@@ -21,18 +21,40 @@ from headrace.errors import PluginError
 from headrace.policies import BatchPolicy, DispatchPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterator, Mapping
 
     from headrace._config.document import Written
     from headrace._plan.planning import Planning
 
-    Files = Iterable[tuple[str, dict[str, type[Any]]]]
+
+class Kind(NamedTuple):
+    """What a key may name, as ``Name`` or ``Name(a=1)``.
+
+    Attributes:
+        noun: What it is called.
+        hook: The hook through which plugins offer it.
+        base: The class that it derives from; None for a probe, which has some of `PROBE_METHODS`.
+    """
+
+    noun: str
+    hook: str
+    base: type[Any] | None
+
+    def has(self, cls: Any) -> bool:
+        """Tell whether a class is of this kind."""
+        if not isinstance(cls, type) or self.base is not None:
+            return isinstance(cls, type) and issubclass(cls, self.base or cls)
+        return any(callable(getattr(cls, method, None)) for method in PROBE_METHODS)
+
+
+BATCH_POLICY = Kind("policy", "headrace_batch_policies", BatchPolicy)
+DISPATCH_POLICY = Kind("policy", "headrace_dispatch_policies", DispatchPolicy)
+PROBE = Kind("probe", "headrace_probes", None)
 
 
 class _Named(NamedTuple):
     """What a key names."""
 
-    kind: Kind
     call: Call
     scope: Scope
     cls: type[Any]
@@ -45,33 +67,63 @@ def _read(planning: Planning, kind: Kind, call: Call | None, layer: Layer) -> _N
         return None
     scope = Scope(layer)
     try:
-        found = find_named(kind, call.name, planning.files)
+        cls, offer = _find(planning, kind, call.name)
     except PluginError as error:
         planning.add(error.code, error.what, call, scope, hint=error.hint)
         return None
-    if found is None:
+    if cls is None:
         if kind is PROBE or planning.all_names:
             _report_unknown(planning, kind, call, scope)
         return None
-    why = kind.why_not(found[0], call.name, found[1])
-    if why is not None:
-        planning.add(kind.noun, why, call, scope)
+    if not kind.has(cls):
+        what = f"{call.name!r} is no {kind.base.__name__}" if kind.base else ""
+        if offer is not None and not what:
+            methods = " or ".join(PROBE_METHODS)
+            whose = f"{offer.path!r} of {offer.record.distribution}"
+            what = f"{whose} is no probe: a class with {methods}"
+        planning.add(kind.noun, what, call, scope)
         return None
     if call.phases:
         message = f"the {kind.noun} {call.name} takes nothing in [ ]"
         planning.add("arity", message, call, scope)
-    return _Named(kind, call, scope, *found)
+    return _Named(call, scope, cls, offer)
+
+
+def _find(planning: Planning, kind: Kind, name: str) -> tuple[Any, Offer | None]:
+    """Find what should be the class of a name, and the plugin that offers it; None for an unknown one.
+
+    Raises:
+        PluginError: Two plugins offer the name, or its class cannot be imported.
+    """
+    if kind.base is not None:
+        for known, cls in _without_plugins(planning):
+            if name in (known, f"headrace:{known}" if known in CORE_POLICIES else known):
+                return cls, None
+    offer = find_offer(kind.hook, kind.noun, name)
+    if offer is None:
+        return None, None
+    brings = offer.record.distribution
+    return load(offer.path, brings, f"the {kind.noun} {offer.name!r} of {brings}"), offer
+
+
+def _without_plugins(planning: Planning) -> Iterator[tuple[str, Any]]:
+    """Give what core, imported files and the program itself have registered, in this order."""
+    yield from ((name, found(path)) for name, path in CORE_POLICIES.items())
+    for table in (*(table for _, table in planning.files), registry.local):
+        yield from table.items()
 
 
 def _report_unknown(planning: Planning, kind: Kind, call: Call, scope: Scope) -> None:
-    known = names_of(kind, planning.files)
-    are = f"There are: {', '.join(known)}." if known else f"No plugin offers a {kind.noun}."
+    known = {offer.name for offer in offers(kind.hook)}
+    if kind.base is not None:
+        known.update(name for name, cls in _without_plugins(planning) if kind.has(cls))
+    are = f"There are: {', '.join(sorted(known))}." if known else f"No plugin offers a {kind.noun}."
     planning.add(
         f"unknown_{kind.noun}",
         f"unknown {kind.noun} {call.name!r}",
         call,
         scope,
-        suggestion=nearest(call.part, known),
+        suggestion=nearest(call.part, sorted(known)),
         hint=" ".join([are, *unusable_hooks()]),
     )
 
@@ -80,15 +132,9 @@ def _options(
     planning: Planning, found: _Named, given: Mapping[str, tuple[Any, str]] | None = None
 ) -> Options | None:
     """Check the options of what is named; None when something is wrong."""
-    options, _ = OptionsReader(
-        found.call,
-        getattr(found.cls, "Options", Options),
-        found.scope,
-        planning.parameters,
-        planning.problems,
-        "" if found.offer is None else found.offer.record.plugin,
-    ).read(given)
-    return options
+    cls = getattr(found.cls, "Options", Options)
+    plugin = "" if found.offer is None else found.offer.record.plugin
+    return OptionsReader(found.call, cls, found.scope, planning, plugin).read(given)[0]
 
 
 # Policies.
@@ -101,22 +147,20 @@ def plan_policies(
     batch = _policy(planning, "batch_policy", BATCH_POLICY)
     dispatch = _policy(planning, "dispatch_policy", DISPATCH_POLICY)
     if batch is not None and dispatch is not None and batch.cls is dispatch.cls:
-        one = _one_for_both(planning, batch, dispatch)
-        plan = None if one is None else _planned(planning, one, origins)
-        return None if plan is None else (plan, plan)
-    plans = [found and _planned(planning, found, origins) for found in (batch, dispatch)]
-    return None if plans[0] is None or plans[1] is None else (plans[0], plans[1])
+        batch = dispatch = _one_for_both(planning, batch, dispatch)
+    first = batch and _planned(planning, batch, origins)
+    second = first if batch is dispatch else dispatch and _planned(planning, dispatch, origins)
+    return (first, second) if first is not None and second is not None else None
 
 
 def _policy(planning: Planning, key: str, kind: Kind) -> _Named | None:
     found = planning.parameters.key(key)
     if found is None:
-        call: Call | None = Call(NodeKeys.model_fields[key].default)
-        layer = Layer(f"{planning.node}.{key}")
+        default = Call(NodeKeys.model_fields[key].default)
+        named = _read(planning, kind, default, Layer(f"{planning.node}.{key}"))
     else:
-        layer = found.layer
-        call = planning.read(found.written, layer.path)
-    named = _read(planning, kind, call, layer)
+        call = planning.read(found.written, found.layer.path)
+        named = _read(planning, kind, call, found.layer)
     planning.parameters.incomplete |= named is None
     return named
 
@@ -179,71 +223,3 @@ def plan_probes(planning: Planning, table: Mapping[str, Written]) -> tuple[Probe
         given = options if hasattr(found.cls, "Options") else None
         planned[name] = ProbePlan(name, found.cls, given, record.distribution, record.version)
     return tuple(planned.values())
-
-
-class Kind(NamedTuple):
-    """What a key may name, as ``Name`` or ``Name(a=1)``.
-
-    Attributes:
-        noun: What it is called.
-        hook: The hook through which plugins offer it.
-        base: The class that it derives from; None for a probe, which has some of `PROBE_METHODS`.
-    """
-
-    noun: str
-    hook: str
-    base: type[Any] | None
-
-    def why_not(self, cls: Any, name: str, offer: Offer | None) -> str | None:
-        """Say why a class is none of this kind, None when it is."""
-        if self.base is not None:
-            good = isinstance(cls, type) and issubclass(cls, self.base)
-            return None if good else f"{name!r} is no {self.base.__name__}"
-        if isinstance(cls, type) and any(callable(getattr(cls, m, None)) for m in PROBE_METHODS):
-            return None
-        whose = f"{offer.path!r} of {offer.record.distribution}" if offer else repr(name)
-        return f"{whose} is no probe: a class with {' or '.join(PROBE_METHODS)}"
-
-
-BATCH_POLICY = Kind("policy", "headrace_batch_policies", BatchPolicy)
-DISPATCH_POLICY = Kind("policy", "headrace_dispatch_policies", DispatchPolicy)
-PROBE = Kind("probe", "headrace_probes", None)
-
-
-def find_named(kind: Kind, name: str, files: Files = ()) -> tuple[Any, Offer | None] | None:
-    """Find what a key names; None for an unknown name.
-
-    Args:
-        kind: What the key names. It need not be what is found: see `Kind.why_not`.
-        name: As written, perhaps ``plugin:Name``.
-        files: The files that the configuration imports, and what each has registered.
-
-    Returns:
-        What should be its class, and the plugin that offers it, None where none does.
-
-    Raises:
-        PluginError: Two plugins offer the name, or its class cannot be imported.
-    """
-    if kind.base is not None:
-        core = name.removeprefix("headrace:")
-        if core in CORE_POLICIES:
-            return found(CORE_POLICIES[core]), None
-        for table in (*(table for _, table in files), registry.local):
-            if name in table:
-                return table[name], None
-    offer = find_offer(kind.hook, kind.noun, name)
-    if offer is None:
-        return None
-    brings = offer.record.distribution
-    return load(offer.path, brings, f"the {kind.noun} {offer.name!r} of {brings}"), offer
-
-
-def names_of(kind: Kind, files: Files = ()) -> list[str]:
-    """Give the names of all of one kind that can be known without an import."""
-    names = {offer.name for offer in offers(kind.hook)}
-    if kind.base is not None:
-        names.update(n for n, path in CORE_POLICIES.items() if issubclass(found(path), kind.base))
-        for table in (registry.local, *(table for _, table in files)):
-            known = {name: cls for name, cls in table.items() if is_policy(cls)}
-            names.update(name for name, cls in known.items() if issubclass(cls, kind.base))
-    return sorted(names)

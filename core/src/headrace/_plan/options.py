@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from headrace._config.nodekeys import EXPRESSION_KEYS, KEYS_ELSEWHERE, NODE_KEYS
 from headrace._config.problems import Problems, shown_value
 from headrace._options import Options
-from headrace._plan.parameters import Found, Parameters, argument, written_key
+from headrace._plan.parameters import Found, argument, written_key
 from headrace._plan.scope import Scope, plain_value
 from headrace._portable import error_text
 from headrace._problem import nearest
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from headrace._config.document import Written
     from headrace._expression.tree import Call
+    from headrace._plan.planning import Planning
 
 
 K = TypeVar("K", bound="Options")
@@ -37,19 +38,15 @@ class OptionsReader:
         call: The element.
         options: The class of its options.
         scope: Where it stands.
-        parameters: The keys of its node.
-        problems: Where what is wrong goes.
+        planning: The planner, with the keys of its node.
         plugin: The qualifier of the plugin that brings it, empty where none does.
-        allow_import: Whether the configuration may bring in code, which validators are told.
     """
 
     call: Call
     options: Any
     scope: Scope
-    parameters: Parameters
-    problems: Problems
+    planning: Planning
     plugin: str = ""
-    allow_import: bool = True
     _found: dict[str, Found] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
     _wrong: bool = False
@@ -80,7 +77,9 @@ class OptionsReader:
         origins = dict.fromkeys(self.keys, "default")
         values: dict[str, Any] = {}
         for key in self.keys:
-            found = self.parameters.find(self.names, key, self.scope.layer, arguments.get(key))
+            found = self.planning.parameters.find(
+                self.names, key, self.scope.layer, arguments.get(key)
+            )
             if found is not None:
                 self._found[key], origins[key] = found, found.origin
                 values[key] = self._value(key, found)
@@ -105,7 +104,7 @@ class OptionsReader:
                     "unknown_option",
                     f"{call.name} has no option {key!r}",
                     index,
-                    suggestion=self.problems.nearest(key, self.keys),
+                    suggestion=self.planning.problems.nearest(key, self.keys),
                     hint=_of_the_node(key) or _known(self.keys),
                 )
             elif key in found:
@@ -125,7 +124,7 @@ class OptionsReader:
 
     def _value(self, key: str, found: Found) -> Any:
         try:
-            return found.value(self.problems)
+            return found.value(self.planning.problems)
         except ConfigError:
             self._wrong = True
             self._reported.add(key)
@@ -133,7 +132,7 @@ class OptionsReader:
 
     def _validated(self, values: dict[str, Any]) -> Options | None:
         bases = {self.keys[key]: found.written.base for key, found in self._found.items()}
-        context = {"bases": bases, "of": self.options, "allow_import": self.allow_import}
+        context = {"bases": bases, "of": self.options, "allow_import": self.planning.allow_import}
         try:
             options: Options = self.options.model_validate(values, context=context)
         except ValidationError as error:
@@ -155,7 +154,7 @@ class OptionsReader:
     def _add(self, code: str, message: str, which: int | str | None = None, **more: Any) -> None:
         self._wrong = True
         place = self.scope.layer.place(self.call, which)
-        self.problems.add(code, message, **{**place, **more})
+        self.planning.problems.add(code, message, **{**place, **more})
 
     def _add_raised(self, error: BaseException) -> None:
         cls = f"{self.options.__module__}.{self.options.__qualname__}"
@@ -183,7 +182,7 @@ class OptionsReader:
     def _report_missing(self, key: str) -> None:
         if self.scope.lenient:
             return
-        own = self.parameters.is_own(key)
+        own = self.planning.parameters.is_own(key)
         ways = f'"{self.call.name}::{key}" = ...' if own else f"{key} = ..."
         self._add(
             "missing_option",

@@ -116,9 +116,9 @@ class Parameters:
         node: Name of the node.
         table: The node's keys.
         shared: The global keys.
-        used_globals: The global keys that some node has; shared by all nodes.
 
     Attributes:
+        used_globals: The global keys that the node has.
         effective: The paths of the keys whose value some element has.
         overruled: Per path of a key, the key and the elements that have it and take another value.
         incomplete: Whether some text or name of the node could not be understood. A key that no
@@ -132,7 +132,7 @@ class Parameters:
     node: str
     table: Mapping[str, Written]
     shared: Mapping[str, Written]
-    used_globals: set[str]
+    used_globals: set[str] = field(default_factory=set)
     effective: set[str] = field(default_factory=set)
     overruled: dict[str, tuple[Found, list[str]]] = field(default_factory=dict)
     incomplete: bool = False
@@ -152,6 +152,10 @@ class Parameters:
         """
         found = written_key(key, self.node, self.table, self.shared)
         return None if found is None or found.written.value is None else found
+
+    def own_key(self, key: str) -> Found | None:
+        """Give what stands under a key in the table of the node itself."""
+        return next(_written(key, self.node, self.table, {}), None)
 
     def find(
         self,
@@ -210,23 +214,20 @@ class Parameters:
         """Report the node's keys that belong to the pipeline, and those that no backend has."""
         unused = set(self.unused())
         for key in self.table:
-            if key in GLOBAL_KEYS:
+            found = self.own_key(key)
+            if found is not None and key in GLOBAL_KEYS:
                 problems.add(
                     "global_key",
                     f"{key!r} belongs to the pipeline, not to a node",
                     hint="Move it to [global].",
-                    **self._found(key).place(at_key=True),
+                    **found.place(at_key=True),
                 )
-            elif key in unused and not self.excused:
-                found = self._found(key)
+            elif found is not None and key in unused and not self.excused:
                 with suppress(ConfigError):
                     found.value(problems)
-                known = self.known()
                 message = f"no backend in node {self.node!r} has an option {key!r}"
+                known = self.known()
                 _report_unknown(found, message, known, problems, incomplete=self.incomplete)
-
-    def _found(self, key: str) -> Found:
-        return next(_written(key, self.node, self.table, {}))
 
 
 def _args_of_definitions(layer: Layer, key: str) -> Iterator[Found]:

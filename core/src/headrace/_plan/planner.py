@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.nodekeys import GlobalKeys, NodeKeys
+from headrace._config.document import Written
+from headrace._config.nodekeys import NODE_KEYS, GlobalKeys, NodeKeys
 from headrace._config.problems import Problems
 from headrace._config.shape import Shape
 from headrace._expression.parser import read_expression
-from headrace._plan.element import Element, Named, PipelinePlan, ProbePlan
+from headrace._plan.declared import narrowed
+from headrace._plan.element import Element, Named, NodePlan, PipelinePlan, ProbePlan, roots_of
 from headrace._plan.graph import check_front, check_keys_read, check_reposts, with_calls
 from headrace._plan.links import check_links, read_links
-from headrace._plan.named import plan_probes
-from headrace._plan.nodes import NodePlanner
+from headrace._plan.named import plan_policies, plan_probes
 from headrace._plan.options import check_keys
 from headrace._plan.parameters import (
+    Found,
     Parameters,
     report_overruled,
     report_unknown_globals,
@@ -24,12 +27,29 @@ from headrace._plan.parameters import (
 )
 from headrace._plan.resolver import Resolver
 from headrace._plan.scope import Layer, Scope
-from headrace._plan.word import core_word, give_threads
-from headrace.errors import ConfigError, SetupError
+from headrace._plan.word import called, check_used, core_word, give_threads, word_of
+from headrace._registry.hooks import node_entrypoint
+from headrace.errors import ConfigError, PluginError, SetupError
 
 if TYPE_CHECKING:
     from headrace._expression.tree import Call
-    from headrace._plan.definitions import Files
+    from headrace._plan.planning import Files
+
+
+DEFAULT_NODE = (
+    "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];"
+    "Forward[node.{node_name}]]"
+)
+"""The expression of a node that configures neither ``init`` nor ``node_entrypoint``."""
+
+_DEFAULT_FRONT = "Forward[node.{node_name}]"
+"""The expression of a node that has an ``init`` of its own."""
+
+_AROUND = 3
+"""How many levels of `DEFAULT_NODE` stand around ``backend``; they do not count as nesting."""
+
+_OF_A_DOOR = ("backend", "timeout_ms")
+"""The keys that a second door to another node may have."""
 
 
 class Planner(Resolver):
@@ -51,7 +71,7 @@ class Planner(Resolver):
         links = with_calls(links, self.nodes)
         warnings = Problems()
         if is_graph and len(self.nodes) == len(self.shape.nodes):
-            check_reposts(links, self.nodes, self.problems)
+            check_reposts(links, self.problems)
             check_keys_read(links, self.nodes, self.problems, warnings)
             if entrypoint is not None:
                 check_front(entrypoint, links, self.nodes, self.problems)
@@ -79,23 +99,21 @@ class Planner(Resolver):
         """Plan the front and the probes, and read the other keys of the whole pipeline."""
         table = self.shape.globals
         keys, _ = check_keys(GlobalKeys, {}, table, "global", self.problems)
-        parameters = Parameters("global", {}, table, self.used_globals)
+        parameters = Parameters("global", {}, table)
         self.all_parameters.append(parameters)
-        self.enter("global", None, parameters)
-        found = parameters.key("entrypoint")
-        element = None if found is None else self.expression(found)
-        if found is not None and element is not None:
-            self.check_called(element, found.layer)
-            give_threads(element)
-        probes = plan_probes(self, table)
-        self.leave("global")
-        return element, keys, probes
+        with self.within("global", None, parameters):
+            found = parameters.key("entrypoint")
+            element = None if found is None else self.expression(found)
+            if found is not None and element is not None:
+                self.check_called(element, found.layer)
+                give_threads(element)
+            return element, keys, plan_probes(self, table)
 
     def plan_node(self, name: str) -> None:
         """Plan one node; a name that it should register and does not is known as wrong."""
         self._begun.append(name)
         self._unfinished.append(name)
-        NodePlanner(self, name).plan()
+        _NodePlanner(self, name).plan()
         self._unfinished.pop()
         if name not in self.nodes:
             self.register_wrong(name, 0)
@@ -129,11 +147,10 @@ class Planner(Resolver):
             tree = self.definitions.tree(definition, node)
             if tree is None:
                 continue
-            self.enter(node, NodeKeys(), Parameters(node, {}, {}, set()))
             layer = replace(definition.layer, depth=1)
-            if self.fits(tree, layer, definition.name):
-                self.plan(tree, _by_itself(layer, expanding=(definition.name,)))
-            self.leave(node)
+            with self.within(node, NodeKeys(), Parameters(node, {}, {})):
+                if self.fits(tree, layer, definition.name):
+                    self.plan(tree, _by_itself(layer, expanding=(definition.name,)))
 
     # What is built late.
 
@@ -147,17 +164,16 @@ class Planner(Resolver):
         other.registered, other.nodes = dict(self.registered), dict(self.nodes)
         other._begun = list(self.shape.nodes)
         table = self.shape.nodes.get(node, {}) if node is not None else {}
-        parameters = Parameters(node or "global", table, self.shape.globals, set())
+        parameters = Parameters(node or "global", table, self.shape.globals)
         keys = self.nodes[node].keys if node is not None else None
-        other.enter(node or "global", keys, parameters)
         layer = Layer(f"{node or 'global'}: built in init")
-        element = None
-        call = read_expression(text, node_name=node, environ=os.environ)
-        call = other.without_prefix(call, layer)
-        if other.fits(call, layer):
-            element = other.plan(call, Scope(layer, frames=frames))
-        if element is not None:
-            other.check_called(element, layer)
+        with other.within(node or "global", keys, parameters):
+            call = read_expression(text, node_name=node, environ=os.environ)
+            call = other.without_prefix(call, layer)
+            fits = other.fits(call, layer)
+            element = other.plan(call, Scope(layer, frames=frames)) if fits else None
+            if element is not None:
+                other.check_called(element, layer)
         other.problems.raise_if_any()
         if element is None:
             raise SetupError(f"nothing can be built from {text!r}")
@@ -167,6 +183,182 @@ class Planner(Resolver):
                 hint="Write it in the configuration.",
             )
         return element
+
+
+class _NodePlanner:
+    """Plans one node of a pipeline."""
+
+    def __init__(self, planner: Resolver, name: str) -> None:
+        self.planner = planner
+        self.name = name
+        self.problems = planner.problems
+        table, shared = planner.shape.nodes[name], planner.shape.globals
+        self.parameters = Parameters(name, table, shared)
+        planner.all_parameters.append(self.parameters)
+        self.keys, self.origins = check_keys(NodeKeys, table, shared, name, self.problems)
+
+    def plan(self) -> None:
+        """Plan it; it is put under ``planner.nodes`` when nothing in it is wrong."""
+        with self.planner.within(self.name, self.keys, self.parameters):
+            policies = plan_policies(self.planner, self.origins)
+            door_to = self._second_door()
+            init = self._key("init")
+            wrong = self.parameters.key("init") is not None and init is None
+            if wrong:
+                self.planner.register_wrong(self.name, self.keys.instance_num)
+            entry = self._entry() if door_to is None else self._key("backend")
+            if entry is None or wrong or policies is None:
+                return
+            plan = NodePlan(self.name, self.keys, self.origins, entry, *policies, init)
+            plan.door_to = door_to
+            if self._finish(plan):
+                self.planner.nodes[self.name] = plan
+
+    # Expressions.
+
+    def _key(self, key: str) -> Element | None:
+        found = self.parameters.key(key)
+        if found is None:
+            return None
+        return self.planner.expression(found, entry=True)
+
+    def _entry(self) -> Element | None:
+        if self.parameters.key("node_entrypoint") is not None:
+            return self._key("node_entrypoint")
+        found = self.parameters.key("init")
+        if found is not None and not self._only_prepares():
+            return self._core(_DEFAULT_FRONT) if self._is_registered(found) else None
+        try:
+            hooked = node_entrypoint()
+        except PluginError as error:
+            self.problems.add(error.code, error.what, hint=error.hint)
+            return None
+        if hooked is None:
+            return self._core(DEFAULT_NODE)
+        text, distribution = hooked
+        path = f"node_entrypoint of {distribution}"
+        layer = Layer(path, depth=1)
+        call = self.planner.read(Written(text, Path.cwd()), path)
+        if call is None:
+            return None
+        return self.planner.plan(call, Scope(layer, entry=True, wraps=True))
+
+    def _only_prepares(self) -> bool:
+        """Tell whether ``init`` leaves the instances of ``backend`` to the default expression."""
+        registered, name = self.planner.registered, self.name
+        made = f"node.{name}" in registered or f"{name}.0" in registered
+        return self.parameters.key("backend") is not None and not made
+
+    def _is_registered(self, init: Found) -> bool:
+        """Check that ``init`` has registered what the node is called through."""
+        name = f"node.{self.name}"
+        if name in self.planner.registered:
+            return True
+        self.problems.add(
+            "unknown_instance",
+            f"init registers nothing as {name!r}, through which the node is called",
+            **init.place(),
+            hint="Add Register[...] to it, or write a node_entrypoint.",
+        )
+        return False
+
+    def _core(self, text: str) -> Element | None:
+        call = read_expression(text, node_name=self.name, environ={})
+        layer = Layer(f"{self.name}.node_entrypoint")
+        return self.planner.plan(call, Scope(layer, depth=-_AROUND, entry=True, wraps=True))
+
+    # The whole.
+
+    def _finish(self, plan: NodePlan) -> bool:
+        """Find what the node is called through, and check that it can be."""
+        registered = self.planner.registered
+        layer = self._layer()
+        named = registered.get(f"node.{self.name}")
+        if named is None:
+            named = registered[f"node.{self.name}"] = Named(
+                f"node.{self.name}", plan.entry, True, self.name
+            )
+        if named.element is None:
+            return False
+        first = registered.get(f"{self.name}.0")
+        if first is not None:
+            plan.instance, plan.instance_num = first.element, self.keys.instance_num
+        roots = roots_of(plan)
+        for root in roots:
+            give_threads(root)
+        own = [n for n in registered.values() if n.node == self.name and n.index is None]
+        check_used(self.planner, own, Scope(layer))
+        door = called(named.element)
+        good = self._check_one_queue(roots, door, layer)
+        good &= self.planner.check_called(door, layer)
+        return self._check_range(plan, door) and good
+
+    def _check_one_queue(self, roots: list[Element], door: Element, layer: Layer) -> bool:
+        """Check that what gathers requests in a node is what the node is called through."""
+        found = (e for root in roots for e in root.walk() if word_of(e.cls)._gathers)
+        wrong = [element for element in found if element.children and element is not door]
+        for element in wrong:
+            message = f"a node has one {element.cls.__name__}, the one that it is called through"
+            self.problems.add("scheduling", message, **layer.place(element.call))
+        return not wrong
+
+    def _layer(self) -> Layer:
+        found = self.parameters.key("node_entrypoint") or self.parameters.key("init")
+        if found is None:
+            return Layer(self.name, self.planner.file_of(self.name))
+        return Layer(found.layer.path, found.layer.file)
+
+    def _check_range(self, plan: NodePlan, door: Element) -> bool:
+        """Check that the keys of the node leave something of the range that the classes tell."""
+        root = plan.instance
+        if root is None:
+            gathers = word_of(door.cls)._gathers and door.children
+            root = door.children[0] if gathers else door
+        if plan.door_to is not None:
+            return True
+        low, high = narrowed(root.range, self.keys)
+        if high is None or low <= high:
+            return True
+        keys = [k for k in ("min", "max", "batch_sizes") if self.parameters.key(k) is not None]
+        found = self.parameters.key(keys[-1]) if keys else None
+        place = {"path": self.name} if found is None else found.place()
+        shown = plan.backend.name if plan.backend is not None else root.name
+        most = root.range[1]
+        says = ", ".join(f"{key} = {getattr(plan.keys, key)}" for key in keys)
+        self.problems.add(
+            "range",
+            f"no batch fits: {shown} takes {root.range[0]} to "
+            f"{'any number' if most is None else most}, and the node says {says}",
+            **place,
+        )
+        return False
+
+    # A second door to another node.
+
+    def _second_door(self) -> str | None:
+        """Give the node that this one is another door to: its backend is ``Forward[node.x]``."""
+        found = self.parameters.key("backend")
+        others = ("init", "node_entrypoint")
+        if found is None or any(self.parameters.key(key) is not None for key in others):
+            return None
+        try:
+            text = str(found.written.value)
+            call = read_expression(text, node_name=self.name, environ={})
+        except ConfigError:
+            return None  # it is reported where the backend is planned
+        target = core_word(call.name)._door_to(call)
+        if target is None or target not in self.planner.shape.nodes:
+            return None
+        for key in NODE_KEYS:
+            written = None if key in _OF_A_DOOR else self.parameters.own_key(key)
+            if written is not None:
+                self.problems.add(
+                    "door",
+                    f"{self.name!r} is another door to {target!r} and has no {key!r} of its own",
+                    **written.place(at_key=True),
+                    hint=f"Write it in {target!r}.",
+                )
+        return target
 
 
 def _by_itself(layer: Layer, **more: Any) -> Scope:
@@ -182,36 +374,13 @@ def _parsed_quietly(text: Any, node: str) -> list[Call]:
         return []
 
 
-def plan_pipeline(
-    shape: Shape,
-    files: Files,
-    problems: Problems,
-    *,
-    all_names: bool = True,
-    allow_import: bool = True,
-) -> PipelinePlan:
-    """Plan all nodes of a configuration; what is wrong goes to ``problems``.
-
-    Args:
-        shape: The configuration.
-        files: The files that it imports, and what each has registered.
-        problems: Where problems go.
-        all_names: False when an import has failed, so that unknown names are no problem of theirs.
-        allow_import: Whether code that the configuration names may be imported.
-    """
-    planner = Planner(shape, files, problems, all_names=all_names, allow_import=allow_import)
-    return planner.pipeline()
-
-
 def plan_expression(text: str, files: Files, problems: Problems) -> Element | None:
     """Plan one expression by itself, as ``explain`` does: options may be missing."""
     planner = Planner(Shape(), files, problems)
-    planner.enter("main", NodeKeys(), Parameters("main", {}, {}, set()))
     call = read_expression(text, node_name="main", environ=os.environ)
     layer = Layer("expression")
-    if not planner.fits(call, layer):
-        return None
-    element = planner.plan(call, _by_itself(layer))
+    with planner.within("main", NodeKeys(), Parameters("main", {}, {})):
+        element = planner.plan(call, _by_itself(layer)) if planner.fits(call, layer) else None
     if element is not None:
         give_threads(element)
     return element

@@ -1,22 +1,200 @@
-"""What is known while a configuration is planned: what words may ask the planner, and tell it."""
+"""What is known while a configuration is planned: its definitions, its nodes, what words may ask and tell."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace._plan.definitions import Definitions, Files
+from headrace._config.problems import MAX_DEPTH, Problems, key_place
+from headrace._expression.parser import read_expression
+from headrace._expression.tree import PLAIN_NAME
 from headrace._plan.element import Element, Named, NodePlan, Place
+from headrace._plan.scope import Layer
+from headrace._registry.hooks import definitions
+from headrace._registry.registry import registry
+from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from headrace._config.document import Written
     from headrace._config.nodekeys import NodeKeys
-    from headrace._config.problems import Problems
     from headrace._config.shape import Shape
     from headrace._expression.tree import Call
     from headrace._plan.parameters import Parameters
     from headrace._plan.scope import Bracket, Scope
+
+
+Files = tuple[tuple[str, dict[str, type[Any]]], ...]
+"""The files that a configuration imports, and what each has registered."""
+
+MAX_ELEMENTS = 10_000
+"""Most elements that an expression may become through definitions and parameters."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One definition.
+
+    Attributes:
+        name: Its name.
+        text: Its expression as written.
+        layer: Where it was written.
+        plugin, distribution: Who brings it; both empty for one of the configuration.
+    """
+
+    name: str
+    text: str
+    layer: Layer
+    plugin: str = ""
+    distribution: str = ""
+
+
+class Definitions:
+    """All definitions that a configuration may use.
+
+    Attributes:
+        cycles: Those that use each other, as far as it is reported.
+    """
+
+    def __init__(self, written: Mapping[str, Written], files: Files, problems: Problems) -> None:
+        self._problems = problems
+        self._files = files
+        self._known: dict[str, list[Definition]] = {}
+        self._trees: dict[tuple[str, str | None], Call | None] = {}
+        self._sizes: dict[tuple[str, str | None], int] = {}
+        self.cycles: set[frozenset[str]] = set()
+        for name, offers in definitions().items():
+            self._known[name] = [
+                Definition(
+                    name, text, Layer(f"{name} of {r.distribution}"), r.plugin, r.distribution
+                )
+                for r, text in offers
+            ]
+        for name, one in written.items():
+            self._add(name, one)
+
+    def _add(self, name: str, written: Written) -> None:
+        """Take one from the configuration."""
+        path = f"define.{name}"
+        at_key = key_place(written.file, path, name, written.value, at_key=True)
+        layer = Layer.of(written, path)
+        if not PLAIN_NAME.fullmatch(name) or ":" in name:
+            self._problems.add("definition", f"{name!r} is no name for a definition", **at_key)
+        elif not isinstance(written.value, str):
+            place = key_place(written.file, path, name, written.value)
+            self._problems.add("type", "a definition is a text, an expression", **place)
+            self._trees[name, None] = None
+            self._known[name] = [Definition(name, "", layer)]
+            return
+        for other in self._known.get(name, ()):
+            message = f"{name!r} is defined by {other.distribution} already"
+            self._problems.add("definition", message, **at_key)
+        specs = registry.find(name, self._files)
+        if specs:
+            message = f"{name!r} is the name of a backend of {specs[0].distribution}"
+            self._problems.add(
+                "definition", message, hint="Choose another name for the definition.", **at_key
+            )
+        self._known[name] = [Definition(name, str(written.value), layer)]
+
+    def find(self, call: Call) -> list[Definition]:
+        """Give every definition that the name of ``call``, perhaps ``plugin:Name``, may mean."""
+        plugin = call.plugin
+        return [d for d in self._known.get(call.part, ()) if plugin is None or d.plugin == plugin]
+
+    def names(self) -> list[str]:
+        """Give all names."""
+        return list(self._known)
+
+    def own(self) -> Iterator[Definition]:
+        """Give those of the configuration; one of a plugin is checked where it is used."""
+        return (d for offers in self._known.values() for d in offers if not d.distribution)
+
+    def tree(self, definition: Definition, node: str | None) -> Call | None:
+        """Give the expression of a definition for use in a node; None when it is wrong."""
+        key = (definition.layer.path, node)
+        if (definition.name, None) in self._trees:
+            return None  # it is no text
+        if key not in self._trees:
+            self._trees[key] = self._read(definition, node)
+        return self._trees[key]
+
+    def _read(self, definition: Definition, node: str | None) -> Call | None:
+        file, path = definition.layer.file, definition.layer.path
+        try:
+            tree = read_expression(definition.text, node_name=node, environ=os.environ)
+        except ConfigError as error:
+            self._problems.extend(error.problems, file=file, path=path)
+            return None
+        if tree.prefix is not None:
+            self._problems.add(
+                "prefix",
+                "a definition cannot begin with a prefix",
+                file=file,
+                path=path,
+                span=tree.prefix.span,
+                text=tree.text,
+                hint="Write it where the definition is used.",
+            )
+            return tree.replace(prefix=None)
+        return tree
+
+    # Definitions that double each other, b = "S[a,a]", c = "S[b,b]", are short to write and become
+    # more elements than any memory holds. So the elements are counted before any is made.
+
+    def why_too_large(self, call: Call, node: str | None, definition: str = "") -> str | None:
+        """Say why an expression becomes too large, None when it does not.
+
+        Args:
+            call: The expression.
+            node: The node that it is used in.
+            definition: The definition that it is, if it is one.
+
+        Returns:
+            A sentence; empty where it is told of a definition that is used.
+        """
+        sizes = self._sizes_in(call, node, (definition,) if definition else ())
+        if sum(size for size, _ in sizes) <= MAX_ELEMENTS:
+            return None
+        _, largest = max(sizes, key=lambda one: (one[0], one[1] is not None))
+        if largest is None:
+            return None
+        if not largest.distribution and self._size(largest, node, ()) > MAX_ELEMENTS:
+            return ""
+        what = f"the definition {definition!r}" if definition else "the expression"
+        return (
+            f"{what} becomes more than {MAX_ELEMENTS} elements when its definitions are put in, most "
+            f"of them through {largest.name!r}"
+        )
+
+    def _sizes_in(
+        self, call: Call, node: str | None, using: tuple[str, ...]
+    ) -> list[tuple[int, Definition | None]]:
+        """Count the elements of every name in an expression of ``using``; with its definition."""
+        sizes: list[tuple[int, Definition | None]] = []
+        todo = [call]
+        while todo:
+            one = todo.pop()
+            todo.extend(one.children)
+            found = self.find(one)
+            # A cycle, and what is nested too deep, is reported where it is put in.
+            if not found or found[-1].name in using or len(using) > MAX_DEPTH:
+                sizes.append((1, None))
+            else:
+                sizes.append((self._size(found[-1], node, using), found[-1]))
+        return sizes
+
+    def _size(self, definition: Definition, node: str | None, using: tuple[str, ...]) -> int:
+        key = (definition.layer.path, node)
+        if key not in self._sizes:
+            tree = self.tree(definition, node)
+            inner = [] if tree is None else self._sizes_in(tree, node, (*using, definition.name))
+            self._sizes[key] = sum(size for size, _ in inner) or 1
+        return self._sizes[key]
 
 
 @dataclass(eq=False)
@@ -38,7 +216,6 @@ class Planning(ABC):
         registered: What the names of registered instances mean.
         nodes: The nodes that are planned.
         all_parameters: The keys of all nodes.
-        used_globals: The global keys that some node has.
         unresolved: How many names have no class so far.
     """
 
@@ -50,7 +227,6 @@ class Planning(ABC):
     registered: dict[str, Named] = field(default_factory=dict)
     nodes: dict[str, NodePlan] = field(default_factory=dict)
     all_parameters: list[Parameters] = field(default_factory=list)
-    used_globals: set[str] = field(default_factory=set)
     unresolved: int = 0
     _entered: list[tuple[str, NodeKeys | None, Parameters]] = field(default_factory=list)
     _begun: list[str] = field(default_factory=list)
@@ -92,14 +268,14 @@ class Planning(ABC):
 
     # The node that is being planned.
 
-    def enter(self, node: str, keys: NodeKeys | None, parameters: Parameters) -> None:
-        """Begin with the keys of a node; nodes that it names may be planned in between."""
+    @contextmanager
+    def within(self, node: str, keys: NodeKeys | None, parameters: Parameters) -> Iterator[None]:
+        """Plan something with the keys of a node; nodes that it names may be planned in between."""
         self._entered.append((node, keys, parameters))
-
-    def leave(self, node: str) -> None:
-        """End the node that was begun last."""
-        while self._entered.pop()[0] != node:
-            pass
+        try:
+            yield
+        finally:
+            self._entered.pop()
 
     @property
     def node(self) -> str:

@@ -10,10 +10,9 @@ from headrace._config.problems import MAX_DEPTH, SUGGESTED, key_place
 from headrace._expression.parser import read_expression
 from headrace._plan import brackets
 from headrace._plan.declared import depending_range, static_range
-from headrace._plan.definitions import MAX_ELEMENTS, Definition
 from headrace._plan.element import Element, Named
 from headrace._plan.options import OptionsReader
-from headrace._plan.planning import Planning
+from headrace._plan.planning import MAX_ELEMENTS, Definition, Planning
 from headrace._plan.scope import Graft, Layer, Scope, ScopedArgs, bracket_of, plain_value
 from headrace._plan.word import Use, why_not_callable, word_of
 from headrace._registry.registry import registry
@@ -259,28 +258,20 @@ class Resolver(Planning):
         self, call: Call, spec: BackendSpec, cls: type[Backend], scope: Scope
     ) -> Element | None:
         word = word_of(cls)
-        options, origins = OptionsReader(
-            call,
-            cls.Options,
-            scope,
-            self.parameters,
-            self.problems,
-            spec.plugin,
-            self.allow_import,
-        ).read()
+        options, origins = OptionsReader(call, cls.Options, scope, self, spec.plugin).read()
         element = Element(call.name, call, spec, cls, options, origins, frames=scope.frames)
         bracket = bracket_of(call, scope)
         if word._joins:
             bracket = brackets.joined(self, bracket)
-        good = brackets.check_arity(self, element, bracket, scope)
-        brackets.check_prefixes(self, element, bracket)
+        use = Use(self, element, bracket, scope)
+        good = brackets.check_arity(use)
+        brackets.check_prefixes(use)
         wrong = options is None and not scope.lenient
         if not good or (wrong and word._registers_names):
             if word._registers_names and not scope.lenient:
                 self.register_wrong(self.node, 0 if self.keys is None else self.keys.instance_num)
             self.plan_all(bracket, names=word._names, is_slot=True)
             return None
-        use = Use(self, element, bracket, scope)
         planned = word._plan(use) if bracket.phases else element
         if planned is not element or wrong:
             return None if wrong else planned

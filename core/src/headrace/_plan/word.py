@@ -232,11 +232,16 @@ class Use:
             self.add("word", f"{self.element.name} takes a name here, without ( ) and [ ]", child)
             return None
         if graft is not None and child in self.element.call.children[-1:]:
-            goes = f"{graft.call.name}[...] goes to {child.name}"
-            message = f"{goes}, which takes nothing in brackets"
-            self.planning.add("arity", message, graft.call, graft.scope)
+            self.refuse_graft(child.name)
             return None
         return child.name
+
+    def refuse_graft(self, name: str) -> None:
+        """Report a bracket on its way to the open slot of a definition, which takes none."""
+        graft = self.scope.graft
+        if graft is not None:
+            message = f"{graft.call.name}[...] goes to {name}, which takes nothing in brackets"
+            self.planning.add("arity", message, graft.call, graft.scope)
 
 
 def check_used(planning: Planning, names: Iterable[Named], scope: Scope) -> None:

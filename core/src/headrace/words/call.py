@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
@@ -138,37 +139,30 @@ class Call(FunctionBackend, Word):
         self.function = (lambda data: function(data, **kwargs)) if kwargs else function
 
 
-# Whether what it names is there; nothing is imported.
+# Whether what it names is there; nothing is imported, not even its packages.
 
 
 def _missing_module(module: str) -> str | None:
     """Give the first part of a dotted name that is no module; None when all are."""
-    parts = module.split(".")
+    parts, path = module.split("."), None
     for end in range(1, len(parts) + 1):
         name = ".".join(parts[:end])
-        if name not in sys.modules and _spec(name) is None:
+        if name in sys.modules:
+            path = getattr(sys.modules[name], "__path__", None)
+            continue
+        spec = _spec(name, path) if end == 1 or path is not None else None  # else it is no package
+        if spec is None:
             return name
+        path = spec.submodule_search_locations
     return None
 
 
-def _spec(name: str) -> ModuleSpec | None:
-    """Find a module by asking the finders, so that not even its packages are imported."""
-    package, _, _ = name.rpartition(".")
-    path: Any = None
-    if package:
-        known = sys.modules.get(package)
-        spec = None if known is not None else _spec(package)
-        path = getattr(known, "__path__", None) if spec is None else spec.submodule_search_locations
-        if path is None:
-            return None  # it is no package
+def _spec(name: str, path: Any) -> ModuleSpec | None:
     for finder in sys.meta_path:
-        find = getattr(finder, "find_spec", None)
-        try:
-            found: ModuleSpec | None = find(name, path) if find is not None else None
-        except (ImportError, ValueError):
-            continue
-        if found is not None:
-            return found
+        with suppress(ImportError, ValueError, AttributeError):  # foreign code
+            spec = finder.find_spec(name, path)
+            if spec is not None:
+                return spec
     return None
 
 

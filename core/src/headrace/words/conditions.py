@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.standing import Caller, caller_of
+from headrace._build.standing import Caller, caller_of, run_some
 from headrace._checked import weight_of
 from headrace._options import Options as _Options
 from headrace._plan.declared import Ranged, branches
@@ -80,13 +80,10 @@ class Branches(Word, ABC):
                 for i in chosen:
                     batch[i]["result"] = batch[i]["data"]
             elif chosen:
-                some = branch([batch[i] for i in chosen])
-                for position, i in enumerate(chosen):
-                    outcomes[i] = some[position] if some is not None else None
-                    if "result" not in batch[i]:
-                        self._silent[id(batch[i])] = (
-                            branch.child if isinstance(branch, Caller) else branch
-                        )
+                run_some(branch, batch, chosen, outcomes)
+                child = branch.child if isinstance(branch, Caller) else branch
+                silent = {id(batch[i]): child for i in chosen if "result" not in batch[i]}
+                self._silent.update(silent)
         return outcomes if any(outcomes) else None
 
     def _last_label(self, request: Request) -> str:
@@ -268,7 +265,7 @@ class CatSplit(Word):
     def _once(self, batch: list[Request]) -> Outcomes:
         self._infer_failed = False
         outcomes: list[Exception | None] = [None] * len(batch)
-        self._note(outcomes, range(len(batch)), self._cat(batch))
+        run_some(self._cat, batch, range(len(batch)), outcomes)
         alive = [i for i, error in enumerate(outcomes) if error is None]
         if not alive:
             return outcomes
@@ -288,13 +285,8 @@ class CatSplit(Word):
         for i in alive:
             batch[i].pop("result", None)
             batch[i]["data"] = gathered["result"]
-        self._note(outcomes, alive, self._split([batch[i] for i in alive]))
+        run_some(self._split, batch, alive, outcomes)
         return outcomes if any(outcomes) else None
-
-    def _note(self, outcomes: list[Exception | None], places: Any, some: Outcomes) -> None:
-        if some is not None:
-            for i, error in zip(places, some, strict=True):
-                outcomes[i] = error
 
     def _last_label(self, request: Request) -> str:
         return self._split_backend._last_label(request)

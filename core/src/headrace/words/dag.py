@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.standing import caller_of
+from headrace._build.standing import caller_of, run_some
 from headrace._options import Options as _Options
 from headrace._plan.word import Word
 from headrace._problem import nearest
@@ -194,13 +194,9 @@ class Again(Word, ABC):
         outcomes: list[Exception | None] = [None] * len(batch)
         left = list(range(len(batch)))
         for _ in range(self.options.limit):
-            some = self._call([batch[i] for i in left])
-            again = []
-            for position, i in enumerate(left):
-                if some is not None and some[position] is not None:
-                    outcomes[i] = some[position]
-                elif not (self._reposts and REPOST in batch[i]) and not self.is_done(batch[i]):
-                    again.append(i)
+            run_some(self._call, batch, left, outcomes)
+            stay = [i for i in left if not (self._reposts and REPOST in batch[i])]
+            again = [i for i in stay if outcomes[i] is None and not self.is_done(batch[i])]
             left = [i for i in again if self._ready(batch[i], i, outcomes)]
             if not left:
                 break

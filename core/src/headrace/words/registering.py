@@ -11,7 +11,7 @@ from headrace._build.standing import NotCallable
 from headrace._options import Options as _Options
 from headrace._plan.element import Element, Named, Range
 from headrace._plan.word import Word
-from headrace.errors import ContractError, SetupError
+from headrace.errors import ContractError
 from headrace.words.ioc import Wiring
 
 if TYPE_CHECKING:
@@ -133,10 +133,8 @@ class InstancesRegister(_Registering):
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Build the instances, each with stores of its own, and register them."""
-        if building.node is None:
-            raise SetupError("InstancesRegister stands outside of a node")
         (child,) = element.children
-        for index in range(building.node.keys.instance_num):
+        for index in range(building.keys.instance_num):
             parts = at.parts.nested()
             inner = At.begin(parts, index=index, thread=at.thread, local=at.local)
             built = inner.end.around(building.element(child, inner), child)
@@ -190,10 +188,10 @@ def _name_of(element: Element, node: str) -> str:
     return f"node.{node}" if wanted is None else str(wanted)
 
 
-def _may_stand(use: Use) -> bool:
+def _may_stand(use: Use, code: str = "place") -> bool:
     if not use.scope.entry:
         where = "belongs in init or node_entrypoint, not in what is built per instance"
-        use.add("place", f"{use.element.name} {where}")
+        use.add(code, f"{use.element.name} {where}")
     return use.scope.entry
 
 
@@ -246,9 +244,7 @@ class Batching(_Scheduling):
         element = use.element
         if use.scope.lenient or (element.named is not None and not element.children):
             return True
-        if not use.scope.entry:
-            where = "belongs in init or node_entrypoint, not in what is built per instance"
-            use.add("scheduling", f"Batching {where}")
+        if not _may_stand(use, "scheduling"):
             return False
         instances = f"{use.planning.node}.0" in use.planning.registered
         for child in element.children:
@@ -261,7 +257,7 @@ class Batching(_Scheduling):
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Put the queue of the node before its instances, or before the one that stands in it."""
-        if not element.children or building.node is None:
+        if not element.children:
             return NotCallable(element.name)
         (child,) = element.children
         if child.cls is InstanceDispatcher:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.standing import caller_of
+from headrace._build.standing import caller_of, run_some
 from headrace._plan.declared import Ranged, sequence
 from headrace._plan.word import Word
 from headrace.errors import NoResultError
@@ -158,10 +158,8 @@ class Sequential(Word):
             taken = self._taken(index, batch, outcomes, ready)
             if not taken:
                 continue
-            some = self._steps[index].run([batch[i] for i in taken])
-            for position, i in enumerate(taken):
-                if some is not None:
-                    outcomes[i] = some[position]
+            run_some(self._steps[index].run, batch, taken, outcomes)
+            for i in taken:
                 ready[i] = "result" in batch[i]
         for i, request in enumerate(batch):
             if outcomes[i] is None and ready[i] and "result" not in request:
