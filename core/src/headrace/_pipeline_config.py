@@ -249,11 +249,9 @@ def _document_changed(
             hint=f"There are: {', '.join(nodes)}.",
         )
         problems.raise_if_any()
-    table = document.top.get(node)
-    known: Mapping[str, Any] = table.keys if isinstance(table, Table) else {}
-    if single:
-        known = document.top
-    names = {*known, *NODE_KEYS, *options}
+    table = document.top[node] if not single else None
+    keys: dict[str, Any] = dict(table.keys if isinstance(table, Table) else document.top)
+    names = {*keys, *NODE_KEYS, *options}
     written = read_document({node: dict(changes)}).top[node]
     assert isinstance(written, Table)  # noqa: S101 - a mapping was read
     for key, new in written.keys.items():
@@ -270,27 +268,13 @@ def _document_changed(
         elif single and key == "backend" and not isinstance(new.value, str):
             place = key_place(None, f"{node}.{key}", key, new.value)
             problems.add("type", "backend is a text, an expression", **place)
-    problems.raise_if_any()
-    return Document(
-        _laid_over(document, node, written, single=single), document.imports, document.file
-    )
-
-
-def _laid_over(document: Document, node: str, changes: Table, *, single: bool) -> dict[str, Any]:
-    top: dict[str, Any] = dict(document.top)
-    if single:
-        keys = top
-    else:
-        table = document.top[node]
-        assert isinstance(table, Table)  # noqa: S101 - every other node is a table
-        keys = dict(table.keys)
-        top[node] = Table(keys, table.base, table.file)
-    for key, new in changes.keys.items():
         if new.value is None:
             keys.pop(key, None)
         elif single and isinstance(new.value, dict):
-            inner = read_document({key: new.value}).top[key]
-            keys[key] = inner
+            keys[key] = read_document({key: new.value}).top[key]
         else:
             keys[key] = new
-    return top
+    problems.raise_if_any()
+    if isinstance(table, Table):
+        keys = {**document.top, node: Table(keys, table.base, table.file)}
+    return Document(keys, document.imports, document.file)

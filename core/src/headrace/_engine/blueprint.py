@@ -142,15 +142,6 @@ def _fixed(node: str, changes: Mapping[str, Any]) -> Change:
     raise SetupError("this pipeline was not made from a configuration", node=node)
 
 
-def _ignore(probes: object) -> None:
-    """Take note of nothing."""
-
-
-def _nothing() -> Sequence[Exception]:
-    """Close nothing."""
-    return ()
-
-
 @dataclass(frozen=True)
 class Blueprint:
     """A whole pipeline, before anything of it is built. It is built once.
@@ -174,10 +165,10 @@ class Blueprint:
     order: Sequence[str]
     front: NodeBlueprint | None = None
     probes: Mapping[str, Callable[[], object]] = field(default_factory=dict)
-    listen: Callable[[Any], None] = _ignore
+    listen: Callable[[Any], None] = lambda _: None
     queues: Queues = field(default_factory=Queues)
     dispatchers: Sequence[Dispatcher] = ()
-    close: Callable[[], Sequence[Exception]] = _nothing
+    close: Callable[[], Sequence[Exception]] = lambda: ()
     config: Any = None
     change: Callable[[str, Mapping[str, Any]], Change] = _fixed
     warnings: Sequence[Problem] = ()

@@ -153,8 +153,7 @@ class Entrance:
             if entry.state == DONE:
                 future.finished(entry)
                 continue
-            pending = self._pending(entry, route, future)
-            future.attach(pending)
+            future.pending = pending = self._pending(entry, route, future)
             pending.start(waits_for_room=True)
 
     @reentrant()

@@ -119,11 +119,14 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
     Neither these methods nor the thread that answers take a lock: a signal handler may interrupt any
     of them, and wait for the answer itself.
+
+    Attributes:
+        pending: What stands for the request while it has no outcome; None for one that never entered.
     """
 
     _state: str
     _exception: BaseException | None
-    _pending: NodeRequest | GraphRequest | None = None
+    pending: NodeRequest | GraphRequest | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,10 +134,6 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         self._open = [None]  # the thread that pops this decides the outcome
         self._sleepers: deque[Signal] = deque()
         self._calls: deque[Callable[[Any], object]] = deque()
-
-    def attach(self, pending: NodeRequest | GraphRequest) -> None:
-        """Say what stands for the request while it has no outcome."""
-        self._pending = pending
 
     # Asking.
 
@@ -148,7 +147,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
     def running(self) -> bool:
         """Tell whether a backend runs on the request."""
-        return self._pending is not None and self._pending.state == RUNNING and not self.done()
+        return self.pending is not None and self.pending.state == RUNNING and not self.done()
 
     def cancel(self) -> bool:
         """Take the request back; False when it runs or is done.
@@ -165,7 +164,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
     @reentrant(later=_take_back_later)
     def _take_back(self) -> bool:
-        return self._pending is not None and self._pending.cancel() and self._decide(_CANCELLED)
+        return self.pending is not None and self.pending.cancel() and self._decide(_CANCELLED)
 
     def result(self, timeout: float | None = None) -> Request:
         """Wait for the dict.
@@ -214,15 +213,15 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         Raises:
             ContractError: It would wait for ever.
         """
-        if self._pending is not None and not self.done():
-            self._pending.check_wait()
+        if self.pending is not None and not self.done():
+            self.pending.check_wait()
             node = cycle_of(self)
             if node is not None:
                 raise inside(node)
 
     def places(self) -> Sequence[tuple[Node, object]]:
         """Give the nodes that the request needs; see `headrace._scheduling.threads`."""
-        return () if self.done() or self._pending is None else self._pending.places()
+        return () if self.done() or self.pending is None else self.pending.places()
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
         """Call ``fn(self)`` when there is an outcome: in another thread, or at once if there is one."""
@@ -277,18 +276,17 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
 
 class AsyncOwner:
-    """Gives the outcome to a coroutine in its event loop."""
+    """Gives the outcome to a coroutine in its event loop.
 
-    __slots__ = ("_future", "_loop")
+    Attributes:
+        future: Done when the entry is.
+    """
+
+    __slots__ = ("_loop", "future")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._future: asyncio.Future[None] = loop.create_future()
-
-    @property
-    def future(self) -> asyncio.Future[None]:
-        """Done when the entry is."""
-        return self._future
+        self.future: asyncio.Future[None] = loop.create_future()
 
     def finished(self, entry: Entry) -> None:
         """Wake the coroutine; the outcome is in the entry."""
@@ -296,8 +294,8 @@ class AsyncOwner:
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
+        if not self.future.done():
+            self.future.set_result(None)
 
 
 @reentrant()
