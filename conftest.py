@@ -1,8 +1,13 @@
-"""How hypothesis generates, which tests are slow, and what the garbage collector passes by."""
+"""How hypothesis generates, which tests are slow, where bytecode is kept, and what the collector passes by."""
 
 from __future__ import annotations
 
 import gc
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -46,6 +51,22 @@ SLOW = frozenset(
     )
 )
 """Modules whose tests ``./dev test --quick`` leaves out, besides single tests marked ``slow``."""
+
+
+# Tests start hundreds of interpreters. Where none may write bytecode beside the sources, as in many
+# containers, each would compile all that it imports: here they share a folder of it.
+BYTECODE = Path(__file__).parent / ".pytest_cache" / "bytecode"
+if sys.dont_write_bytecode:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(BYTECODE)
+    sys.dont_write_bytecode = False
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the bytecode of what tests wrote into folders of their own."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        temporary = Path(tempfile.gettempdir()).resolve()
+        shutil.rmtree(BYTECODE / temporary.relative_to(temporary.anchor), ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
