@@ -159,6 +159,12 @@ class ThroughArray(OfAnotherLibrary):
         return self.image
 
 
+class ThroughInterface(OfAnotherLibrary):
+    @property
+    def __array_interface__(self):  # as pictures of Pillow have it
+        return self.image.__array_interface__
+
+
 class OnAnotherDevice(OfAnotherLibrary):
     def __dlpack__(self, **how):
         raise BufferError("on a device")
@@ -172,7 +178,8 @@ def test_arrays_of_other_libraries_are_read(kit, backend_class):
     image = kit.smooth_image(10, 12)
     backend = kit.ready(backend_class, **OPTIONS[backend_class])
     expected = kit.run(backend, data=image, **PLACES)["result"]
-    for wrap in (ThroughDLPack, ThroughArray, memoryview, lambda a: a.view(np.ma.MaskedArray)):
+    masked = lambda a: a.view(np.ma.MaskedArray)  # noqa: E731
+    for wrap in (ThroughDLPack, ThroughArray, ThroughInterface, memoryview, masked):
         result = kit.run(backend, data=wrap(image), **PLACES)["result"]
         assert type(result) is type(expected)
         assert np.array_equal(result, expected)

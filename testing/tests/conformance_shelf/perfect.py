@@ -90,6 +90,12 @@ class OneAtATime(Perfect):
 
     max = 1
 
+    def read(self, request):
+        try:
+            return super().read(request)
+        except InputError:
+            raise InputError("data is no number") from None  # which names the key in its text
+
 
 class OneAtATimeConformance(PerfectConformance):
     expression = "OneAtATime"

@@ -27,9 +27,9 @@ def array_of(data: Any) -> NDArray[Any] | None:
             return np.asarray(data)
         if hasattr(data, "__dlpack__"):
             return np.from_dlpack(data)
-        if hasattr(data, "__array__"):
+        if hasattr(data, "__array__") or hasattr(type(data), "__array_interface__"):
             return np.asarray(data)
-    except (TypeError, ValueError, RuntimeError, BufferError, AttributeError):
+    except (TypeError, ValueError, RuntimeError, BufferError, AttributeError, OSError):
         pass
     return None
 

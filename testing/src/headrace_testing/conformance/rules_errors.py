@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BatchRangeError, InputError
@@ -62,7 +63,7 @@ def missing_key(subject: Subject) -> str | None:
     """Who sent a request without a key must be told which one.
 
     For each key that `reads` requires, a request without it fails with an InputError whose `key` is
-    that key. In a container the error may be that of what is inside.
+    that key, or whose text names it. In a container the error may be that of what is inside.
     """
     for key in _needed(subject):
         request = subject.item(0)
@@ -74,11 +75,18 @@ def missing_key(subject: Subject) -> str | None:
             continue
         if not isinstance(outcome, InputError):
             raise Broken(f"a request without {key!r} gives {_said(outcome)}, not an InputError")
-        if outcome.key != key:
+        if not _names(outcome, key):
             raise Broken(
                 f"the InputError of a request without {key!r} names {outcome.key!r} as its `key`"
             )
     return None
+
+
+def _names(error: InputError, key: str) -> bool:
+    """Tell whether an error says which key it is about: as its `key`, or in its text."""
+    if error.key is not None:
+        return error.key == key
+    return re.search(rf"(?<!\w){re.escape(key)}(?!\w)", error.what) is not None
 
 
 def _said(error: Exception) -> str:
@@ -116,7 +124,7 @@ def _refused(
             raise Broken(
                 f"{what} under {key!r} ({said(value)}) gives {_said(outcome)}, not an InputError"
             )
-        if outcome.key != key and not subject.children:
+        if not _names(outcome, key) and not subject.children:
             raise Broken(
                 f"the InputError about {what} under {key!r} names {outcome.key!r} as its `key`"
             )
