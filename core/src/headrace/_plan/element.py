@@ -106,18 +106,22 @@ class Named:
     Attributes:
         name: The name: that of an earlier element of an enclosing ``IoC``, or a registered one.
         element: What it was built from; None when that is wrong, which has been reported.
-        registered: Whether the whole pipeline knows it.
-        node: The node that registered it, None for an element of an ``IoC``.
+        node: The node that registered it, so that the whole pipeline knows it; None for an element
+            of an ``IoC``.
         index: Which of the node's instances it is, None when it is none of them.
         used: Whether some expression names it.
     """
 
     name: str
     element: Element | None
-    registered: bool = False
     node: str | None = None
     index: int | None = None
     used: bool = False
+
+    @property
+    def registered(self) -> bool:
+        """Whether the whole pipeline knows it."""
+        return self.node is not None
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,6 @@ class NodePlan:
         init: What is built before it, or None.
         entry: The whole node.
         instance: What an instance is built from, None when the node registers none.
-        instance_num: How many instances it registers.
         door_to: The node that it is a second door to, or None.
         batch_policy, dispatch_policy: Its policies.
     """
@@ -175,8 +178,12 @@ class NodePlan:
     dispatch_policy: PolicyPlan
     init: Element | None = None
     instance: Element | None = None
-    instance_num: int = 0
     door_to: str | None = None
+
+    @property
+    def instance_num(self) -> int:
+        """How many instances it registers."""
+        return self.keys.instance_num if self.instance is not None else 0
 
     @property
     def expression(self) -> str:

@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.document import Written
-from headrace._config.nodekeys import (
-    GLOBAL_KEYS,
-    KEYS_ELSEWHERE,
-    LINK_KEYS,
-    NODE_KEYS,
-    NODE_ONLY,
-)
+from headrace._config.nodekeys import GLOBAL_KEYS, KEYS_ELSEWHERE, LINK_KEYS, NODE_KEYS, NODE_ONLY
 from headrace._config.problems import Problems, key_place
 from headrace._config.shape import misspelt_table
 from headrace._expression.templates import substitute_text
@@ -158,11 +152,7 @@ class Parameters:
         return next(_written(key, self.node, self.table, {}), None)
 
     def find(
-        self,
-        names: Sequence[str],
-        key: str,
-        layer: Layer = _NO_LAYER,
-        own: Found | None = None,
+        self, names: Sequence[str], key: str, layer: Layer = _NO_LAYER, own: Found | None = None
     ) -> Found | None:
         """Give the value of an option of an element; this is the rule of who wins.
 

@@ -276,13 +276,13 @@ class _NodePlanner:
         named = registered.get(f"node.{self.name}")
         if named is None:
             named = registered[f"node.{self.name}"] = Named(
-                f"node.{self.name}", plan.entry, True, self.name
+                f"node.{self.name}", plan.entry, self.name
             )
         if named.element is None:
             return False
         first = registered.get(f"{self.name}.0")
         if first is not None:
-            plan.instance, plan.instance_num = first.element, self.keys.instance_num
+            plan.instance = first.element
         roots = roots_of(plan)
         for root in roots:
             give_threads(root)

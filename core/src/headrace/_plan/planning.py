@@ -356,4 +356,4 @@ class Planning(ABC):
     def register_wrong(self, node: str, instance_num: int) -> None:
         """Let all names that a node registers by itself be known as wrong."""
         for name in (f"node.{node}", *(f"{node}.{index}" for index in range(instance_num))):
-            self.registered.setdefault(name, Named(name, None, True, node))
+            self.registered.setdefault(name, Named(name, None, node))

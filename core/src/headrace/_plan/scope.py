@@ -46,7 +46,6 @@ class Layer:
         base: The folder that relative paths in it start from, as text.
         depth: 0 for what the user wrote, 1 inside a definition, 2 inside one used there, ...
         scoped: Args on the definitions around, outermost first.
-        written: The value of the configuration that the text is, None for one that is made up.
     """
 
     path: str
@@ -54,12 +53,11 @@ class Layer:
     base: str = "."
     depth: int = 0
     scoped: tuple[ScopedArgs, ...] = ()
-    written: Written | None = None
 
     @classmethod
     def of(cls, written: Written, path: str) -> Layer:
         """Give the layer of a text of the configuration."""
-        return cls(path, written.file, str(written.base), written=written)
+        return cls(path, written.file, str(written.base))
 
     def place(self, call: Call, argument: int | str | None = None) -> dict[str, Any]:
         """Give the place of an element of this text, or of one of its args, for a problem."""

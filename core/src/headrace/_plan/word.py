@@ -116,7 +116,7 @@ class Word(Backend):
 
         None for one that runs something of its own before or after its children.
         """
-        return None
+        return element.children[-1] if cls._wiring else None
 
     @classmethod
     def _needs(

@@ -66,9 +66,7 @@ class Call(FunctionBackend, Word):
 
         positional = ("function",)
 
-        function: str = Field(
-            description="What to call, as `package.module:name`.",
-        )
+        function: str = Field(description="What to call, as `package.module:name`.")
         batched: bool = Field(
             False, description="Whether it is called once per batch, with a list (yes or no)."
         )

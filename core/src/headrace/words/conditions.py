@@ -294,10 +294,7 @@ class CatSplit(Word):
     def _no_result(self, backend: Backend, request: Request) -> NoResultError:
         silent = backend._last_label(request)
         return NoResultError(
-            f"{silent} wrote no 'result'",
-            node=self._node,
-            backend=silent,
-            instance=self._index,
+            f"{silent} wrote no 'result'", node=self._node, backend=silent, instance=self._index
         )
 
 

@@ -24,11 +24,6 @@ class Wiring(Word):
     _needs_of = -1
 
     @classmethod
-    def _through(cls, element: Element, place: int) -> Element | None:
-        """Give what it stands for."""
-        return element.children[-1]
-
-    @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Build what stands in it, in order; what it stands for is called in its place."""
         built = [building.element(child, at) for child in element.children]
@@ -86,8 +81,7 @@ class IoC(Wiring):
                 good = False
             else:
                 named.append(one)
-            registers = one is not None and one.named is None
-            if one is None or not (registers and word_of(one.cls)._registers_names):
+            if one is None or one.named or not word_of(one.cls)._registers_names:
                 frame[child.name] = Named(child.name, one)
         front, *_ = [use.plan(child, frames=frames) for child in fronts]
         if front is None or not good:

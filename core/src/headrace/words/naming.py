@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace._config.nodekeys import NODE_KEYS
-from headrace._plan.scope import Bracket, Layer, Scope
+from headrace._plan.scope import Bracket, Scope
 from headrace._plan.word import Use, Word, called, needs_thread, word_of
 from headrace._problem import nearest
 from headrace.words.ioc import Wiring
 
 if TYPE_CHECKING:
-    from headrace._config.document import Written
     from headrace._expression.tree import Call
     from headrace._plan.element import Element
+    from headrace._plan.parameters import Found
     from headrace._plan.planning import Planning
 
 __all__ = ["Forward", "InstanceFromParam", "Proxy", "Reflect"]
@@ -126,11 +125,10 @@ class InstanceFromParam(Word):
             hint = f"Write {key} = ... in the node, with the name of an instance."
             use.add("missing_option", message, child, hint=hint)
             return None
-        written, layer = found
-        call = use.planning.read(written, layer.path)
+        call = use.planning.read(found.written, found.layer.path)
         if call is None:
             return None
-        there = use.bracket.scope.same(layer=layer)
+        there = use.bracket.scope.same(layer=found.layer)
         if len(call.args) or call.phases:
             use.planning.add("word", f"{key!r} is to be the name of an instance", call, there)
             return None
@@ -230,27 +228,23 @@ class Reflect(Wiring):
         return use.element
 
 
-def parameter(use: Use, key: str) -> tuple[Written, Layer] | None:
+def parameter(use: Use, key: str) -> Found | None:
     """Find a parameter as an option is found, by the same rule of who wins."""
     parameters = use.planning.parameters
     if key == "backend":
-        found = parameters.key(key)
-    else:
-        found = parameters.find((use.element.name,), key, use.scope.layer)
-    if found is None:
-        return None
-    return found.written, found.layer if found.call is None else replace(found.layer, written=None)
+        return parameters.key(key)
+    return parameters.find((use.element.name,), key, use.scope.layer)
 
 
-def _plan_found(use: Use, found: tuple[Written, Layer], mark: str, scope: Scope) -> Element | None:
+def _plan_found(use: Use, found: Found, mark: str, scope: Scope) -> Element | None:
     """Plan what stands in the parameter."""
-    planning, (written, layer) = use.planning, found
-    call = planning.read(written, layer.path)
+    planning = use.planning
+    call = planning.read(found.written, found.layer.path)
     if call is None:
         planning.unresolved += 1
         return None
     below = scope.within(
-        layer=layer,
+        layer=found.layer,
         wraps=False,
         named=scope.named,
         reflecting=(*scope.reflecting, mark),
@@ -266,7 +260,8 @@ def _report_missing(planning: Planning, call: Call, key: str, scope: Scope) -> N
         return  # it is misspelt, which is reported
     message = f"node {planning.node!r} needs the key {key!r}"
     hint = f'Write {key} = "..." in the node.'
-    if key == "backend" and not scope.layer.file and scope.layer.written is None:
+    own = any(planning.parameters.key(one) for one in ("init", "node_entrypoint"))
+    if key == "backend" and planning.keys is not None and not own:  # the text around is no user's
         file = planning.file_of(planning.node)
         planning.problems.add("missing_option", message, file=file, path=planning.node, hint=hint)
     else:

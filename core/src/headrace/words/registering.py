@@ -197,7 +197,7 @@ def _may_stand(use: Use, code: str = "place") -> bool:
 
 def _register(use: Use, name: str, child: Element | None, index: int | None = None) -> None:
     if use.scope.entry and not use.scope.lenient:
-        named = Named(name, child, True, use.planning.node, index)
+        named = Named(name, child, use.planning.node, index)
         use.planning.register(named, use.scope.layer.place(use.element.call))
 
 

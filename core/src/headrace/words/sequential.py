@@ -114,7 +114,8 @@ class Sequential(Word):
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the elements one after the other."""
         if not self._plain:
-            return self._forward_conditional(batch)
+            ended = self._run(0, batch, [None] * len(batch))
+            return ended if any(ended) else None
         first = True
         for index, call in enumerate(self._plain):
             if not first:
@@ -122,38 +123,22 @@ class Sequential(Word):
                     if "result" not in request:
                         for earlier in batch[:item]:  # they have been moved on already
                             earlier["result"] = earlier["data"]
-                        return self._forward_from(index, batch, [None] * len(batch))
+                        return self._run(index, batch, [None] * len(batch))
                     request["data"] = request.pop("result")
             first = False
             outcomes = call(batch)
             if outcomes is not None:
                 try:
-                    return self._forward_from(index + 1, batch, outcomes)
+                    return self._run(index + 1, batch, outcomes)
                 finally:
                     del outcomes  # see `Entry.take_error`
         return None
 
-    def _forward_from(
-        self,
-        index: int,
-        batch: list[Request],
-        outcomes: list[Exception | None],
-    ) -> list[Exception | None]:
-        """Go on at an element once an item has failed or has no ``result``."""
-        return self._run(index, batch, list(outcomes), list(map(_has_result, batch)))
-
-    def _forward_conditional(self, batch: list[Request]) -> Outcomes:
-        outcomes = self._run(0, batch, [None] * len(batch), [True] * len(batch))
-        return outcomes if any(outcomes) else None
-
     def _run(
-        self,
-        start: int,
-        batch: list[Request],
-        outcomes: list[Exception | None],
-        ready: list[bool],
+        self, start: int, batch: list[Request], before: list[Exception | None]
     ) -> list[Exception | None]:
-        """Run the elements from ``start`` on the items that have not failed."""
+        """Run the elements from ``start`` on the items that have not failed in those before."""
+        outcomes, ready = [*before], [start == 0 or "result" in request for request in batch]
         for index in range(start, len(self._steps)):
             taken = self._taken(index, batch, outcomes, ready)
             if not taken:
@@ -167,11 +152,7 @@ class Sequential(Word):
         return outcomes
 
     def _taken(
-        self,
-        index: int,
-        batch: list[Request],
-        outcomes: list[Exception | None],
-        ready: list[bool],
+        self, index: int, batch: list[Request], outcomes: list[Exception | None], ready: list[bool]
     ) -> list[int]:
         """Give the items that an element takes, made ready for it; fail those it cannot take."""
         step = self._steps[index]
@@ -181,14 +162,12 @@ class Sequential(Word):
                 continue
             if self._reposts and REPOST in request:
                 continue
-            if step.otherwise:
-                taken.append(i)
-            elif not ready[i]:
+            if not ready[i] and not step.otherwise:
                 outcomes[i] = self._nothing_before(index, request)
-            else:
-                if "result" in request:
-                    request["data"] = request.pop("result")
-                taken.append(i)
+                continue
+            if ready[i] and "result" in request:
+                request["data"] = request.pop("result")
+            taken.append(i)
         return taken
 
     def _last_label(self, request: Request, before: int | None = None) -> str:
@@ -206,10 +185,6 @@ class Sequential(Word):
         )
 
 
-def _has_result(request: Request) -> bool:
-    return "result" in request
-
-
 class _Step:
     """One element with its conditions."""
 
@@ -225,9 +200,7 @@ class _Step:
         """Tell whether the conditions before the element let an item in."""
         if self.otherwise and ready:
             return False
-        if self.key is not None:
-            return self.key in request and (self.otherwise or ready)
-        return True
+        return self.key is None or (self.key in request and (self.otherwise or ready))
 
 
 S = Sequential
