@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace._backend import Backend
+    from headrace._graph.route import Links, Pairs
     from headrace._plan.element import Element, NodePlan, PipelinePlan, ProbePlan
 
 
@@ -127,7 +128,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
         "run_by": run_by,
         "threads": max(1, (plan.threads or usable_cpus()) // plan.total_instances),
         "next": list(plan.links[node.name].next),
-        "links": plan.links[node.name].to_dict(),
+        "links": _links(plan.links[node.name]),
         "keys": {
             key: {"value": plain(getattr(keys, key)), "origin": origin}
             for key, origin in node.origins.items()
@@ -135,6 +136,27 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
         "tree": describe_element(root),
         **_processes(root, max(1, door.instance_num)),
     }
+
+
+def _links(links: Links) -> dict[str, Any]:
+    """Give the links of a node that are set, as a configuration may have them."""
+    each = links.each
+    found: dict[str, Any] = {
+        "next": list(links.next),
+        "map": {node: _table(pairs) for node, pairs in (links.map or {}).items()},
+        "or": links.otherwise,
+        "each": f"{each.source}:{each.target}" if each is not None else None,
+        "each_errors": "none" if each is not None and each.keep_errors else None,
+        "reposts": list(links.reposts),
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _table(pairs: Pairs) -> dict[str, str | list[str]]:
+    found: dict[str, list[str]] = {}
+    for source, target in pairs:
+        found.setdefault(source, []).append(target)
+    return {source: to[0] if len(to) == 1 else to for source, to in found.items()}
 
 
 def _processes(root: Element, instances: int) -> dict[str, Any]:

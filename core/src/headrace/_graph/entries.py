@@ -113,7 +113,6 @@ class Elements:
         levels = node.levels
         self.requests: list[Request] = [] if levels else [request]
         self.may_fail_alone = any(each.keep_errors for each in levels)
-        self._scheduler = node.scheduler
         self._node = node
         self._refused: dict[
             int, InputError
@@ -121,7 +120,7 @@ class Elements:
         try:
             self._top = self._group(levels, request) if levels else None
         except InputError as error:
-            self._scheduler.count_refused(request, error)
+            self._node.scheduler.count_refused(request, error)
             raise
 
     def _group(self, levels: Sequence[Each], request: Request) -> _Group:
@@ -147,7 +146,7 @@ class Elements:
             error = self._refused.get(place)
             if error is not None and entry.error is None:
                 entry.refuse(error)
-                self._scheduler.count_refused(request, error)
+                self._node.scheduler.count_refused(request, error)
             made.append(entry)
         return made
 
@@ -171,7 +170,7 @@ class Elements:
         late = deadline is not None and time.monotonic() >= deadline
         error = _gather(self._top, errors, late=late) if self._top is not None else None
         if error is not None and not any(error is one for one in errors):
-            self._scheduler.count_late(error)
+            self._node.scheduler.count_late(error)
         return error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -64,27 +64,6 @@ class Links:
     door_to: str | None = None
     levels: tuple[Each, ...] = ()
     timeout_ms: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the links that are set, as plain data."""
-        each = self.each
-        found: dict[str, Any] = {
-            "next": list(self.next),
-            "map": {node: _table(pairs) for node, pairs in (self.map or {}).items()},
-            "or": self.otherwise,
-            "each": f"{each.source}:{each.target}" if each is not None else None,
-            "each_errors": "none" if each is not None and each.keep_errors else None,
-            "reposts": list(self.reposts),
-        }
-        return {key: value for key, value in found.items() if value}
-
-
-def _table(pairs: Pairs) -> dict[str, str | list[str]]:
-    """Write pairs as the table that a configuration may have in their place."""
-    found: dict[str, list[str]] = {}
-    for source, target in pairs:
-        found.setdefault(source, []).append(target)
-    return {source: to[0] if len(to) == 1 else to for source, to in found.items()}
 
 
 def is_graph(links: Mapping[str, Links]) -> bool:
