@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from headrace_cli import run as run_module
 from headrace_cli.app import app
 from headrace_cli.console import WrongArgument
 from headrace_cli.inputs import Input, expand
+from headrace_cli.interrupts import Interrupts
 from headrace_testing import Blocking
 
 FAILS_LATE_S = 240.0
@@ -460,3 +463,29 @@ def test_ctrl_c_while_it_builds_ends_it_as_soon_as_init_has_noticed(tmp_path):
     )
     assert done.returncode == 128 + signal.SIGINT, done.stderr
     assert done.stdout == "noticed\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_ctrl_c_that_the_garbage_collector_would_swallow_comes_again(monkeypatch):
+    monkeypatch.setattr(os, "_exit", lambda status: pytest.fail("taken for a second one"))
+    sent = []
+
+    def called(phase, about):
+        if not sent:
+            sent.append(phase)
+            signal.raise_signal(signal.SIGINT)
+
+    def wait():
+        with Interrupts() as interrupts:
+            gc.callbacks.append(called)
+            gc.collect()
+            threading.Event().wait(FAILS_LATE_S)
+        assert interrupts.came, "it was lost"
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        gc.callbacks.remove(called)

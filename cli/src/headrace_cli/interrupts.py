@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -13,9 +15,12 @@ from headrace_cli.console import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
 __all__ = ["Interrupts"]
+
+_LATER_S = 0.01
+"""Time for the garbage collector to end; where it has not, the signal is sent again once more."""
 
 
 class Interrupts:
@@ -37,6 +42,7 @@ class Interrupts:
         self.came = False
         self.on_first: Callable[[], None] | None = None
         self._held = False
+        self._again = 0
         self._active = False
 
     def __enter__(self) -> Interrupts:  # noqa: PYI034 - Self needs Python 3.11
@@ -74,10 +80,16 @@ class Interrupts:
         if self.came:
             raise KeyboardInterrupt
 
-    def _on_interrupt(self, number: int, frame: object) -> None:
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
         self.came = True
-        if not self._held:
+        if self._held:
+            return
+        if not _in_collection(frame):
             raise KeyboardInterrupt
+        # What is raised there is printed and lost. Another thread sends the signal again, a little later:
+        # `Thread.start` would wait here until that runs, and be interrupted by it.
+        self._again += 1
+        _thread.start_new_thread(_send_again, ())
 
     def _watch(self) -> None:
         """Count what arrives until the other end is closed."""
@@ -85,10 +97,27 @@ class Interrupts:
         with self._reader:
             while numbers := self._reader.recv(64):
                 now = before + numbers.count(signal.SIGINT)
-                if now > 1:
+                if now - self._again > 1:
                     os._exit(INTERRUPTED)  # no flush: the main thread may be blocked in one
                 if now > before:
                     self.came = True
                     if self.on_first is not None:
                         threading.Thread(target=self.on_first, daemon=True).start()
                 before = now
+
+
+def _send_again() -> None:
+    threading.Event().wait(_LATER_S)
+    if hasattr(signal, "pthread_kill"):
+        # Unlike `interrupt_main` it also ends a wait for a lock.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
+
+
+def _in_collection(frame: FrameType | None) -> bool:
+    """Tell whether a frame belongs to a function that the garbage collector calls."""
+    called = {getattr(one, "__code__", None) for one in gc.callbacks}
+    while frame is not None and frame.f_code not in called:
+        frame = frame.f_back
+    return frame is not None
