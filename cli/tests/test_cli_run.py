@@ -465,6 +465,28 @@ def test_ctrl_c_while_it_builds_ends_it_as_soon_as_init_has_noticed(tmp_path):
     assert done.stdout == "noticed\n"
 
 
+class Dies:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_ctrl_c_in_a_destructor_comes_again(monkeypatch):
+    monkeypatch.setattr(os, "_exit", lambda status: pytest.fail("taken for a second one"))
+
+    def wait():
+        with Interrupts():
+            Dies()
+            threading.Event().wait(FAILS_LATE_S)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_ctrl_c_that_the_garbage_collector_would_swallow_comes_again(monkeypatch):
     monkeypatch.setattr(os, "_exit", lambda status: pytest.fail("taken for a second one"))

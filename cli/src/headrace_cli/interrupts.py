@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import gc
 import os
 import signal
 import socket
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,12 @@ from headrace_cli.console import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType, TracebackType
+    from types import TracebackType
 
 __all__ = ["Interrupts"]
 
 _LATER_S = 0.01
-"""Time for the garbage collector to end; where it has not, the signal is sent again once more."""
+"""Time for a destructor to end; where it has not, the signal is sent again once more."""
 
 
 class Interrupts:
@@ -54,6 +54,7 @@ class Interrupts:
             self._reader, self._writer = socket.socketpair()
             self._writer.setblocking(False)
             self._before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+            self._unraisable, sys.unraisablehook = sys.unraisablehook, self._lost
             signal.signal(signal.SIGINT, self._on_interrupt)
             threading.Thread(target=self._watch, name="headrace-interrupts", daemon=True).start()
         return self
@@ -65,7 +66,9 @@ class Interrupts:
         traceback: TracebackType | None,
     ) -> None:
         if self._active:
+            self._active = False
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.unraisablehook = self._unraisable
             signal.set_wakeup_fd(self._before)
             self._writer.close()
 
@@ -80,16 +83,32 @@ class Interrupts:
         if self.came:
             raise KeyboardInterrupt
 
-    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+    def _on_interrupt(self, number: int, frame: object) -> None:
         self.came = True
-        if self._held:
-            return
-        if not _in_collection(frame):
+        if not self._held:
             raise KeyboardInterrupt
-        # What is raised there is printed and lost. Another thread sends the signal again, a little later:
-        # `Thread.start` would wait here until that runs, and be interrupted by it.
+
+    def _lost(self, about: sys.UnraisableHookArgs) -> None:
+        """Let an interrupt come again that hit a destructor, or what the garbage collector calls.
+
+        The interpreter ignores what is raised there, and calls this. Another thread sends the signal, a
+        little later: `Thread.start` would wait here until that runs, and be interrupted by it.
+        """
+        if not issubclass(about.exc_type, KeyboardInterrupt):
+            self._unraisable(about)
+            return
         self._again += 1
-        _thread.start_new_thread(_send_again, ())
+        _thread.start_new_thread(self._send_again, ())
+
+    def _send_again(self) -> None:
+        threading.Event().wait(_LATER_S)
+        if not self._active:
+            return  # whoever looked at `came` has ended the command meanwhile
+        if hasattr(signal, "pthread_kill"):
+            # Unlike `interrupt_main` it also ends a wait for a lock.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        else:
+            _thread.interrupt_main()
 
     def _watch(self) -> None:
         """Count what arrives until the other end is closed."""
@@ -104,20 +123,3 @@ class Interrupts:
                     if self.on_first is not None:
                         threading.Thread(target=self.on_first, daemon=True).start()
                 before = now
-
-
-def _send_again() -> None:
-    threading.Event().wait(_LATER_S)
-    if hasattr(signal, "pthread_kill"):
-        # Unlike `interrupt_main` it also ends a wait for a lock.
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-    else:
-        _thread.interrupt_main()
-
-
-def _in_collection(frame: FrameType | None) -> bool:
-    """Tell whether a frame belongs to a function that the garbage collector calls."""
-    called = {getattr(one, "__code__", None) for one in gc.callbacks}
-    while frame is not None and frame.f_code not in called:
-        frame = frame.f_back
-    return frame is not None
