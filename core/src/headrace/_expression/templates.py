@@ -38,6 +38,8 @@ _DOUBLE = re.compile(
 )
 _ESCAPED = re.compile(rf"(?:[^\\]+|{_ESCAPES}+)*")
 _SINGLE = re.compile(_QUOTED.format(escapes=r"\\", name=_NAME, default=r"[^}]*"))
+_LITERALS = {"$$": "$", "{{": "{", "}}": "}", "$${": "${", "{{node_name}}": "{node_name}"}
+"""What is written for a character, or a beginning, that would else be read as a placeholder."""
 _INNER = re.compile(r"\$\{|\{node_name")
 
 
@@ -87,20 +89,7 @@ def split_bare(text: str) -> list[Piece]:
     Raises:
         TemplateError: Something in it is no piece of a word.
     """
-    pieces: list[Piece] = []
-    at = 0
-    while at < len(text):
-        match = _BARE.match(text, at)
-        if match is None:
-            raise _wrong(text, at, quoted=False)
-        if match.lastgroup == "plain":
-            pieces.append(match[0])
-        elif match.lastgroup == "twice":
-            pieces.append(match[0][0])
-        else:
-            pieces.append(Placeholder(match["name"], match["default"]))
-        at = match.end()
-    return _joined(pieces)
+    return _split(text, _BARE, quoted=False, double=False)
 
 
 def split_quoted(body: str, *, double: bool, literal: bool) -> list[Piece]:
@@ -115,21 +104,25 @@ def split_quoted(body: str, *, double: bool, literal: bool) -> list[Piece]:
         return [body]
     if literal:
         return [_without_placeholders(body, double=double)]
+    return _split(body, _DOUBLE if double else _SINGLE, quoted=True, double=double)
+
+
+def _split(text: str, piece: re.Pattern[str], *, quoted: bool, double: bool) -> list[Piece]:
     pieces: list[Piece] = []
     run: list[str] = []
     at = 0
-    while at < len(body):
-        match = (_DOUBLE if double else _SINGLE).match(body, at)
+    while at < len(text):
+        match = piece.match(text, at)
         if match is None:
-            raise _wrong(body, at, quoted=True)
-        plain = _literal(match)
-        if plain is not None:
-            run.append(plain)
-        else:
+            raise _wrong(text, at, quoted=quoted)
+        if match.lastgroup in ("node", "name", "default"):
             pieces += [_decoded("".join(run), at, double=double), _placeholder(match, double)]
             run.clear()
+        else:
+            run.append(match["plain"] or _LITERALS.get(match[0], match[0]))
         at = match.end()
-    return [*pieces, _decoded("".join(run), at, double=double)]
+    pieces.append(_decoded("".join(run), at, double=double))
+    return [one for one in pieces if one] or [""]
 
 
 def _without_placeholders(body: str, *, double: bool) -> str:
@@ -137,16 +130,6 @@ def _without_placeholders(body: str, *, double: bool) -> str:
     if match is not None and match.end() < len(body):
         raise _wrong(body, match.end(), quoted=True)
     return _decoded(body, len(body), double=double)
-
-
-def _literal(match: re.Match[str]) -> str | None:
-    """Give the text of a piece, still escaped, or None for a placeholder."""
-    if match["dollar"]:
-        return "${"
-    if match["brace"]:
-        return "{node_name}"
-    literal: str | None = match["plain"] or match["lone"]
-    return literal
 
 
 def _placeholder(match: re.Match[str], double: bool) -> Placeholder:
@@ -170,13 +153,6 @@ def _decoded(run: str, at: int, *, double: bool) -> str:
         offset = max(0, at - len(run)) + (lone.start() if lone else 0)
         raise TemplateError(offset, "a lone surrogate cannot be encoded", code="syntax")
     return text
-
-
-def _joined(pieces: list[Piece]) -> list[Piece]:
-    """Put neighbouring literal texts together."""
-    if all(isinstance(piece, str) for piece in pieces):
-        return ["".join(piece for piece in pieces if isinstance(piece, str))]
-    return pieces
 
 
 def quoted_template(pieces: list[Piece]) -> Template:
