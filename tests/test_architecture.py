@@ -138,6 +138,9 @@ def test_every_distribution_is_typed_and_admits_this_core():
             if requirement.name == "headrace":
                 assert requirement.specifier.contains(headrace.__version__)
         assert project["version"] in (folder / "CHANGELOG.md").read_text(encoding="utf-8")
+        if package.name == "headrace_serve":  # both protocols, without an extra
+            names = {Requirement(text).name for text in project["dependencies"]}
+            assert names >= {"uvicorn", "starlette", "grpcio", "protobuf", "orjson"}
 
 
 def test_the_files_that_the_architecture_names_are_there():

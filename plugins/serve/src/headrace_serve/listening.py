@@ -33,7 +33,7 @@ def check_grpc() -> None:
         raise MissingDependencyError(
             f"serving gRPC needs {error.name}",
             distribution="headrace-serve",
-            hint='Install it: pip install "headrace-serve[grpc]"',
+            hint="Install it: pip install headrace-serve",
         ) from error
 
 
