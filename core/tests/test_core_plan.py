@@ -816,20 +816,35 @@ def test_the_node_narrows_the_range_of_its_backend(keys, expected):
 
 
 @pytest.mark.parametrize(
-    ("keys", "path"),
+    ("keys", "path", "message"),
     [
-        ({"backend": "Two2Eight", "max": 1}, "main.max"),
-        ({"backend": "Two2Eight", "min": 9}, "main.min"),
-        ({"backend": "S[Two2Eight,Twenty]"}, "main.backend"),
-        ({"backend": "HasKey(k)[Two2Eight]"}, "main.backend"),
-        ({"backend": "A[Two2Eight,Twenty]"}, "main.backend"),
+        (
+            {"backend": "Two2Eight", "max": 1},
+            "main.max",
+            "no batch fits: Two2Eight takes 2 to 8, and the node says max = 1",
+        ),
+        ({"backend": "Two2Eight", "min": 9}, "main.min", "the node says min = 9"),
+        (
+            {"backend": "Twenty", "min": 2, "max": 3},
+            "main.max",
+            "Twenty takes 20 to any number, and the node says min = 2, max = 3",
+        ),
+        (
+            {"n": {"node_entrypoint": "Register[Batching[Two2Eight]]", "max": 1}},
+            "n.max",
+            "no batch fits: Two2Eight takes",
+        ),
+        ({"backend": "S[Two2Eight,Twenty]"}, "main.backend", "S: Twenty needs at least 20"),
+        ({"backend": "HasKey(k)[Two2Eight]"}, "main.backend", "HasKey: Two2Eight needs"),
+        ({"backend": "A[Two2Eight,Twenty]"}, "main.backend", "Two2Eight takes at most 8"),
     ],
 )
-def test_an_empty_range_is_an_error_of_the_configuration(keys, path):
+def test_an_empty_range_is_an_error_of_the_configuration(keys, path, message):
     registry.local["Two2Eight"] = Two2Eight
     registry.local["Twenty"] = type("Twenty", (Two2Eight,), {"min": 20, "max": None})
     found = problem(keys)
     assert (found.code, found.path) == ("range", path)
+    assert message in found.message
 
 
 # Policies.

@@ -167,9 +167,65 @@ TWO_BATCHINGS = (
             },
             "Repost[b] cannot stand in the middle of CatSplit",
         ),
+        ({"backend": "Batching[Identity]"}, "Batching belongs in init or node_entrypoint, not in"),
+        ({"backend": "Register[Identity]"}, "Register belongs in init or node_entrypoint, not in"),
+        (
+            {"a": {"node_entrypoint": "Register[Batching[InstanceDispatcher]]"}},
+            "InstanceDispatcher finds no instances: InstancesRegister[...] comes before it",
+        ),
+        ({"backend": "S[InstanceDispatcher]"}, "stands in Batching[InstanceDispatcher] only"),
+        (
+            {"a": {"node_entrypoint": "List[Register(x)[Identity],Register(x)[Identity]]"}},
+            "'x' is registered twice",
+        ),
+        ({"backend": "S[Repost[nowhere]]"}, "no node is called 'nowhere'"),
+        ({"backend": "Proxy[nobody]"}, "no instance is called 'nobody'"),
+        ({"backend": "InstanceFromParam[which]"}, "InstanceFromParam needs the parameter 'which'"),
+        ({"backend": "InstanceFromParam[w]", "w": "A[B]"}, "'w' is to be the name of an instance"),
+        ({"backend": "Reflect[which]"}, "node 'main' needs the key 'which'"),
+        ({"backend": "Reflect[a]", "a": "S[Reflect[a]]"}, "'a' uses itself: a uses a"),
+        ({"backend": "IoC[Identity]"}, "IoC has 2 phases in brackets, separated by ';', got 1"),
+        ({"backend": "S[Identity;Identity]"}, "S has one phase in brackets, got 2 separated"),
+        ({"backend": "CatSplit[Identity,Identity]"}, "CatSplit takes 3 in brackets, got 2"),
+        (
+            {"backend": "Random(0.5)[Identity,Identity,Identity]"},
+            "Random takes 1 to 2 in brackets, got 3",
+        ),
+        ({"backend": "S"}, "S takes 1 or more in brackets, got 0"),
+        ({"backend": "Identity[Identity]"}, "Identity takes nothing in brackets"),
+        (
+            {"backend": "Z[Identity]", "define": {"Z": "S[Identity]"}},
+            "Z[...] goes to Identity, which takes nothing in brackets",
+        ),
+        ({"backend": "ModelLoader(x.onnx)[Identity]"}, "ModelLoader takes no positional args"),
+        (
+            {"backend": "ModelLoader(model=x.onnx)[Identity]"},
+            "a branch of ModelLoader begins with suffixes: (.onnx)Identity",
+        ),
+        (
+            {"backend": "ModelLoader(model=x.onnx)[(.trt)Identity]"},
+            "ModelLoader has no branch for the model 'x.onnx': it has .trt",
+        ),
+        ({"backend": "Call(f)"}, "a function is named as package.module:name"),
+        ({"backend": "Call(no.such:f)"}, "Call needs the module 'no'"),
+        ({"backend": "Call(html.no_such:f)"}, "Call needs the module 'html.no_such'"),
     ],
 )
 def test_what_a_word_refuses_it_says(config, message):
     with pytest.raises(errors.ConfigError) as caught:
         headrace.PipelineConfig.load(config)
     assert [p for p in caught.value.problems if message in p.message], caught.value
+
+
+@pytest.mark.parametrize(
+    ("node", "path"),
+    [
+        ({"max": 2}, "a"),
+        ({"init": "InstancesRegister[Reflect[backend]]"}, "a.init"),
+        ({"node_entrypoint": "Register[Batching[Reflect[backend]]]"}, "a.node_entrypoint"),
+    ],
+)
+def test_a_node_without_backend_is_told_where_the_user_wrote_what_needs_it(node, path):
+    with pytest.raises(errors.ConfigError, match="node 'a' needs the key 'backend'") as caught:
+        headrace.PipelineConfig.load({"a": node})
+    assert path in [found.path for found in caught.value.problems]

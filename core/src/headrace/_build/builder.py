@@ -249,7 +249,7 @@ def instances_of(node: NodePlan, backends: Sequence[Backend]) -> list[Instance]:
 
 def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     low, high = narrowed((backend.min, backend.max), keys)
-    if high is not None and low > high:
+    if low > high:
         raise SetupError(
             f"no batch fits: {backend._label()} takes {backend.min} to "
             f"{backend.max or 'any number'}, the node leaves {low} to {high}",

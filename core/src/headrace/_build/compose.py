@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace._build.builder import ComposedNode, Schedule
     from headrace._config.nodekeys import NodeKeys
     from headrace._options import Options
-    from headrace._plan.element import NodePlan, PipelinePlan, PolicyPlan, ProbePlan
+    from headrace._plan.element import NodePlan, PipelinePlan, PolicyPlan
     from headrace._scheduling.scheduler import Scheduler
 
 
@@ -75,7 +75,10 @@ def _blueprint(
         nodes={name: _node(plan, node, partial(build, name)) for name, node in plan.nodes.items()},
         order=tuple(plan.order),
         front=_front(plan, builder),
-        probes={probe.text: _probe_factory(probe) for probe in plan.probes},
+        probes={
+            one.text: _Factory(f"the probe {one.text} of {one.distribution}", one.cls, one.options)
+            for one in plan.probes
+        },
         listen=partial(setattr, builder.commons, "probes"),
         queues=builder.commons.queues,
         dispatchers=builder.commons.dispatchers,
@@ -178,10 +181,6 @@ class _Factory:
 def policy_factory(plan: PolicyPlan, node: str) -> Callable[[], Any]:
     """Give what makes a policy of a node."""
     return _Factory(f"the policy {plan.cls.__name__}", plan.cls, plan.options, node)
-
-
-def _probe_factory(plan: ProbePlan) -> Callable[[], Any]:
-    return _Factory(f"the probe {plan.text} of {plan.distribution}", plan.cls, plan.options)
 
 
 # One node built anew beside the one that is in service.

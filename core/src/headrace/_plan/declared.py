@@ -59,7 +59,7 @@ def states_range(cls: type[Backend]) -> bool:
     return cls.min != 1 or cls.max is not None
 
 
-def narrowed(found: Range, keys: NodeKeys) -> Range:
+def narrowed(found: Range, keys: NodeKeys) -> tuple[int, int]:
     """Give the range of a node: its keys narrow what the classes tell; 1 if neither says a max."""
     low, high = found
     least, most, sizes = keys.min, keys.max, keys.batch_sizes

@@ -188,10 +188,8 @@ class NodePlan:
     @property
     def expression(self) -> str:
         """The expression of an instance, or of the node where it registers none."""
-        root = self.instance or self.entry
-        if self.keys.backend is not None and self.instance is not None:
-            return str(self.backend.call) if self.backend is not None else self.keys.backend
-        return str(root.call)
+        reflects = self.instance is not None and self.keys.backend is not None
+        return str(((self.backend if reflects else self.instance) or self.entry).call)
 
     @property
     def option_names(self) -> set[str]:

@@ -314,23 +314,15 @@ class _NodePlanner:
         if root is None:
             gathers = word_of(door.cls)._gathers and door.children
             root = door.children[0] if gathers else door
-        if plan.door_to is not None:
-            return True
         low, high = narrowed(root.range, self.keys)
-        if high is None or low <= high:
+        if plan.door_to is not None or low <= high:
             return True
-        keys = [k for k in ("min", "max", "batch_sizes") if self.parameters.key(k) is not None]
-        found = self.parameters.key(keys[-1]) if keys else None
-        place = {"path": self.name} if found is None else found.place()
+        keys = [found for k in ("min", "max", "batch_sizes") if (found := self.parameters.key(k))]
+        says = ", ".join(f"{one.key} = {getattr(plan.keys, str(one.key))}" for one in keys)
         shown = plan.backend.name if plan.backend is not None else root.name
-        most = root.range[1]
-        says = ", ".join(f"{key} = {getattr(plan.keys, key)}" for key in keys)
-        self.problems.add(
-            "range",
-            f"no batch fits: {shown} takes {root.range[0]} to "
-            f"{'any number' if most is None else most}, and the node says {says}",
-            **place,
-        )
+        takes = f"{root.range[0]} to {root.range[1] or 'any number'}"
+        message = f"no batch fits: {shown} takes {takes}, and the node says {says}"
+        self.problems.add("range", message, **keys[-1].place())
         return False
 
     # A second door to another node.
