@@ -281,6 +281,7 @@ class Model(RuleBasedStateMachine):
         self.scheduler._workers.give = self._give
 
     def _give(self, work):
+        assert not work.instance.lost.away, "a batch for one that is away"
         runner = Runner()
         runner.ident = -1
         work.instance.holder, work.instance.ident = runner, runner.ident
@@ -480,6 +481,14 @@ class Model(RuleBasedStateMachine):
         assert sum(counts["failed"].values()) == failed
         for instance, process in zip(counts["instances"], self.processes, strict=True):
             assert instance["alive"] or process.supervisor.over
+
+    @invariant()
+    def who_has_no_process_is_away_until_it_has_one(self):
+        for process in getattr(self, "processes", ()):
+            supervisor, presence = process.supervisor, process._lost
+            if not supervisor._closing:
+                assert (supervisor in presence.away) is (not supervisor.lives)
+                assert presence.is_set() is (supervisor._failure is not None)
 
     @invariant()
     def who_is_free_and_there_leaves_nobody_waiting(self):
