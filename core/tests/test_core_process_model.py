@@ -34,6 +34,7 @@ from headrace._worker import _run
 from headrace.errors import (
     BackendError,
     ClosedError,
+    ContractError,
     DeadlineExceededError,
     HeadraceError,
     InstanceLostError,
@@ -199,6 +200,7 @@ def process_of(model, index, limit, rerun, kill_after_ms, siblings):
     process._name, process._node, process._index = "Process", "model", index
     process._lost, process._whole, process._state = Presence(), True, "ready"
     process.exchanging, process._siblings = threading.Lock(), siblings
+    process._borrower = None
     process.supervisor = HandSupervisor(model, limit, process._lost, siblings.look)
     process._child = process.supervisor.child()
     process._lost.ends.append(process.supervisor.kill)
@@ -567,4 +569,29 @@ def test_each_item_runs_once_more_and_keeps_its_own_outcome():
     assert good is last is None
     assert isinstance(bad.__cause__, ValueError)
     assert isinstance(poison, InstanceLostError)
+    model.teardown()
+
+
+def test_a_call_by_who_waits_for_another_process_already_is_refused():
+    model, found = run_by_hand(rerun=True, count=2), []
+
+    def interrupted(model):
+        """What a signal handler does in the thread that runs the item once more."""
+        try:
+            model.scheduler.call({"data": ("good", model._next())})
+        except HeadraceError as error:
+            found.append(error)
+            model.called["failed"] += 1
+
+    def then(model):
+        model.script = [("meanwhile", interrupted)]
+
+    request = {"data": ("good", model._next())}
+    model.script = [("meanwhile", then), ("die", None)]
+    model.scheduler.call(request)
+    model.called["ok"] += 1
+    assert request["result"] == request["data"]
+    (error,) = found
+    assert isinstance(error, ContractError)
+    assert "signal handler" in str(error)
     model.teardown()

@@ -14,7 +14,7 @@ from headrace._checked import Presence
 from headrace._options import Options as _Options
 from headrace._plan.declared import keys_named
 from headrace._plan.word import Word
-from headrace.errors import InstanceLostError
+from headrace.errors import ContractError, InstanceLostError
 from headrace.words._exchange import Exchange, lend
 from headrace.words._siblings import Siblings
 from headrace.words._supervisor import Restarts, Supervisor, how_ended
@@ -111,6 +111,7 @@ class Process(Word):
         """
         (plan,) = context.children
         self.exchanging = threading.Lock()
+        self._borrower: int | None = None
         self._siblings: Siblings[Process] = context.shared.get_or_create(
             ("headrace.process", self._word), Siblings
         )
@@ -141,7 +142,13 @@ class Process(Word):
 
         Raises:
             InstanceLostError: The process has died.
+            ContractError: This thread waits for the process already, and was interrupted there.
         """
+        if self._borrower == threading.get_ident():
+            raise ContractError(
+                "a signal handler called the pipeline in a thread that waits for this process",
+                hint="Let the handler use Pipeline.submit, or a thread of its own.",
+            )
         entries = self._entries()
         if self.min == 1:  # one that has gone away while a process is started again may be left out
             lend(entries.values())
@@ -164,12 +171,14 @@ class Process(Word):
         one = self._siblings.borrow(self)
         ends, kill = self._ends(), one.supervisor.kill
         ends.append(kill)
+        one._borrower = threading.get_ident()
         try:
             outcome = (one.run([request], entries) or [None])[0]
         except InstanceLostError as error:
             return error
         finally:
             ends.remove(kill)
+            one._borrower = None
             one.exchanging.release()
             self._siblings.look()
         if isinstance(outcome, InstanceLostError) and one is not self:
