@@ -118,11 +118,13 @@ def test_reload_serves_the_new_file_and_loses_nobody(serving, tmp_path):
     headrace.register("ServeB", lambda data: "b", replace=True)
     path.write_text('backend = "ServeA"')
     server = serving({"m": str(path)})
-    ends = threading.Event()
+    ends, begun = threading.Event(), threading.Barrier(5, timeout=300)
     wrong, seen = [], set()
 
     def client():
         with httpx.Client() as c:
+            c.get(f"{server.url}/v2")
+            begun.wait()
             while not ends.is_set():
                 answer = c.post(f"{server.url}/run/m", content=b"x")
                 if answer.status_code != 200:
@@ -132,6 +134,7 @@ def test_reload_serves_the_new_file_and_loses_nobody(serving, tmp_path):
     threads = [threading.Thread(target=client) for _ in range(4)]
     for thread in threads:
         thread.start()
+    begun.wait()
     for _ in range(5):
         for name in ("ServeB", "ServeA"):
             path.write_text(f'backend = "{name}"')

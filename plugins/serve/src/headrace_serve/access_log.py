@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from itertools import pairwise
 
 __all__ = ["AccessLine", "logger"]
 
@@ -25,20 +26,20 @@ class AccessLine:
 
     def __init__(self, route: str) -> None:
         self.route = route
-        self._ms: dict[str, float] = {}
-        self._last = time.perf_counter()
+        self._marks: list[tuple[str, float]] = [("", time.perf_counter())]
         self.model = self.identifier = self.status = self.code = ""
         self.received_bytes = self.sent_bytes = 0
 
     def mark(self, part: str) -> None:
         """Give a part the time since the one before."""
-        now = time.perf_counter()
-        self._ms[part] = (now - self._last) * 1e3
-        self._last = now
+        self._marks.append((part, time.perf_counter()))
 
     def write(self) -> None:
         """Log it."""
         identifier = self.identifier[:_LONGEST_ID]
+        spent_ms: dict[str, float] = {}
+        for (_, before), (part, after) in pairwise(self._marks):
+            spent_ms[part] = spent_ms.get(part, 0.0) + (after - before) * 1e3
         logger.info(
             "%s model=%s status=%s code=%s id=%r received_bytes=%d sent_bytes=%d"
             " receive_ms=%.3f pipeline_ms=%.3f send_ms=%.3f",
@@ -49,5 +50,5 @@ class AccessLine:
             identifier,
             self.received_bytes,
             self.sent_bytes,
-            *(self._ms.get(part, 0.0) for part in ("receive", "pipeline", "send")),
+            *(spent_ms.get(part, 0.0) for part in ("receive", "pipeline", "send")),
         )

@@ -46,6 +46,7 @@ DATATYPES: Final = {
 }
 """Datatypes of the protocol and the dtype that holds them; of BF16 numpy holds the bits alone."""
 
+_ITEM_BYTES: Final = {name: dtype.itemsize for name, dtype in DATATYPES.items()}
 _NAMES: Final = {dtype.name: name for name, dtype in DATATYPES.items() if name != "BF16"}
 _BY_DTYPE: Final = {dtype: name for name, dtype in DATATYPES.items() if name != "BF16"}
 _ONLY_BINARY: Final = ("FP16", "BF16")
@@ -86,9 +87,8 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> N
     Raises:
         InputError: The number of bytes is not what shape and datatype ask for.
     """
-    elements = math.prod(shape)
     if datatype == "BYTES":
-        return _elements(name, elements, data).reshape(shape)
+        return _elements(name, math.prod(shape), data).reshape(shape)
     check_size(name, datatype, shape, len(data))
     array = np.frombuffer(data, DATATYPES[datatype])
     if datatype == "BF16":
@@ -110,8 +110,8 @@ def check_size(name: str, datatype: str, shape: tuple[int, ...], size: int) -> N
     Raises:
         InputError: It is not what shape and datatype ask for.
     """
-    expected = math.prod(shape) * DATATYPES[datatype].itemsize
-    if datatype != "BYTES" and size != expected:
+    expected = math.prod(shape) * _ITEM_BYTES[datatype]
+    if size != expected and datatype != "BYTES":
         raise InputError(
             f"input {name!r}",
             expected=f"{expected} bytes for {datatype} {list(shape)}",

@@ -19,16 +19,20 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
+    from headrace_serve.http_cycle import Cycle
     from headrace_serve.models import Model
     from headrace_serve.service import Service
 
-__all__ = ["CONNECTION", "DisconnectedError", "Exchange", "Reply"]
+__all__ = ["CYCLE", "DisconnectedError", "Exchange", "Reply"]
 
-CONNECTION = "headrace_serve.connection"
-"""The key of a scope under which our own server puts the connection, which has `on_lost` and `answer`."""
+CYCLE = "headrace_serve.cycle"
+"""The key of a scope under which our own server puts a `headrace_serve.http_cycle.Cycle`."""
 
 _IN_THREAD_BYTES = 64 << 10
 """Bodies from here on are compressed beside the event loop, which they would hold up."""
+
+_LEAST_ROOM_BYTES = 64 << 10
+"""So much of a body of unknown length is received before its room is taken."""
 
 _WORTH_BYTES = 1024
 _WINDOWS = {"gzip": 31, "deflate": 15}
@@ -104,6 +108,7 @@ class Exchange:
         self.service = service
         service.counters.begin("http")
         self.scope = scope
+        self._cycle: Cycle | None = scope.get(CYCLE)
         self.headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         self.identifier = ""
         self.model: Any = None
@@ -160,17 +165,13 @@ class Exchange:
         size = 0
         more = True
         while more:
-            message: Message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise DisconnectedError
-            part = message.get("body", b"")
-            size += len(part)
+            pieces, more = await self._receive_more(self._held - size)
+            size += sum(map(len, pieces))
             if size > limit:
                 raise BodyTooLargeError(f"the body has more than {limit} bytes, the limit")
             if size > self._held:
                 self.hold(size - self._held)
-            parts.append(part)
-            more = message.get("more_body", False)
+            parts += pieces
         if self._admitted is not None:
             self._admitted.receiving -= 1
             self._received = True
@@ -179,6 +180,19 @@ class Exchange:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         encoding = self.headers.get("content-encoding", "identity").lower()
         return body if encoding == "identity" else await self._decompressed(body, encoding, limit)
+
+    async def _receive_more(self, room: int) -> tuple[Sequence[bytes], bool]:
+        """Give further pieces of the body, and whether more follow; from our own server all that fit the room."""
+        cycle = self._cycle
+        if cycle is not None:
+            pieces, more = await cycle.receive_more(max(room, _LEAST_ROOM_BYTES))
+            if cycle.disconnected:
+                raise DisconnectedError
+            return pieces, more
+        message: Message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise DisconnectedError
+        return [message.get("body", b"")], message.get("more_body", False)
 
     async def _decompressed(self, body: bytes, encoding: str, limit: int) -> bytes:
         if encoding not in _WINDOWS:
@@ -201,28 +215,30 @@ class Exchange:
         Raises:
             DisconnectedError: The client went away.
         """
+        try:
+            cycle = self._cycle
+            if cycle is None:
+                return await self._while_not_told(work)
+            found = await cycle.while_connected(work)
+            if cycle.is_lost:
+                raise DisconnectedError
+            return found
+        finally:
+            self.line.mark("pipeline")
+
+    async def _while_not_told(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Do the same with a server that is not ours: it tells by a message of ASGI that the client went away."""
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         gone = False
 
-        def lost() -> None:
+        async def watch() -> None:
             nonlocal gone
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
             gone = True
             task.cancel()
 
-        async def watch() -> None:
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
-            lost()
-
-        connection = self.scope.get(CONNECTION)
-        watcher = None
-        if connection is None:  # a server that is not ours tells in this way alone
-            watcher = asyncio.create_task(watch())
-        elif connection.transport.is_closing():
-            work.close()
-            raise DisconnectedError
-        else:
-            connection.on_lost = lost
+        watcher = asyncio.create_task(watch())
         try:
             return await work
         except asyncio.CancelledError:
@@ -230,11 +246,7 @@ class Exchange:
                 raise DisconnectedError from None
             raise
         finally:
-            self.line.mark("pipeline")
-            if watcher is not None:
-                watcher.cancel()
-            elif connection is not None:
-                connection.on_lost = None
+            watcher.cancel()
 
     async def reply(self, reply: Reply) -> None:
         """Send an answer, compressed where the client takes that and it is worth it."""
@@ -257,9 +269,8 @@ class Exchange:
             headers["content-encoding"] = encoding
         headers["content-length"] = str(length)
         self.line.sent_bytes = length
-        connection = self.scope.get(CONNECTION)
-        if connection is not None and not self.service.cors_origins:  # which wrap `send`
-            await connection.answer(reply.status, headers, parts)
+        if self._cycle is not None and not self.service.cors_origins:  # which wrap `send`
+            await self._cycle.answer(reply.status, headers, parts)
             return
         raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
         await self._send({"type": "http.response.start", "status": reply.status, "headers": raw})

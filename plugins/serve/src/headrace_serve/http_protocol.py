@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import re
+import asyncio
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+import httptools
 import orjson
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headrace_serve.exchange import CONNECTION
+from headrace_serve.exchange import CYCLE
+from headrace_serve.http_cycle import Cycle
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Mapping, Sequence
-
-    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-
     from headrace_serve.limits import Limits
 
 __all__ = ["protocol_class"]
 
-_JOINED_BYTES = 16 << 10
-"""Answers up to here are joined; the copy is cheaper than a write of several pieces."""
-
-_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
 def protocol_class(limits: Limits) -> type[HttpToolsProtocol]:
@@ -38,29 +33,31 @@ def protocol_class(limits: Limits) -> type[HttpToolsProtocol]:
 class _LimitedProtocol(HttpToolsProtocol):
     """Adds to uvicorn's protocol what it has no setting for.
 
-    One timer looks after receiving: from the first byte of a request to its last one, and before the first
+    One timer looks after receiving: over a request that one read did not bring whole, and before the first
     byte of a new connection. It ends what is late as a whole, or sends its body too slowly. Where a request
     was answered before its body had come, what comes of it till then is dropped, since a connection that is
     closed with unread bytes is reset, and a client that still sends would not see its answer.
 
     Another looks after sending, from where the buffer of the connection is full, or is not empty behind
     the last byte of an answer: a client that takes nothing would hold the buffer for ever.
+
+    A third ends a connection that is idle. It is not set for each answer: it looks how long ago the last one was.
     """
 
     _limits: Limits
     _receiving: asyncio.TimerHandle | None = None
     _sending: asyncio.TimerHandle | None = None
+    _idle: asyncio.TimerHandle | None = None
+    _idle_since = 0.0
     _ends = 0.0
     _header_bytes = 0
     _body_bytes = 0
+    _incomplete = False
     _in_body = False
     _was_in_body = False
     _refused = False
     _ignores = False
-    _answered: RequestResponseCycle | None = None
-    on_lost: Callable[[], None] | None = None
-    """Called when the connection is lost; who answers a request sets it for that time."""
-
+    _answered: Cycle | None = None
     _first: asyncio.Future[None] | None = None
 
     def first_request(self) -> asyncio.Future[None]:
@@ -86,18 +83,20 @@ class _LimitedProtocol(HttpToolsProtocol):
         """Let a connection go."""
         self._stop_receiving()
         self._stop_sending()
-        if self._answered is not None and not self._answered.response_complete:
-            self._answered.disconnected = True  # uvicorn tells the last request alone
-            self._answered.message_event.set()
+        if self._idle is not None:
+            self._idle.cancel()
         super().connection_lost(exc)
+        if self._answered is not None:
+            self._answered.lose()  # uvicorn tells the last request alone
         self._tell_first()
-        if self.on_lost is not None:
-            self.on_lost()
 
     def data_received(self, data: bytes) -> None:
         """Read on, unless an answer that ends the connection was sent, or is to be."""
-        if not (self._refused or self._ignores):
-            super().data_received(data)
+        if self._refused or self._ignores:
+            return
+        super().data_received(data)
+        if self._incomplete and self._receiving is None and not self._refused:
+            self._start_receiving()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, and close.
@@ -105,6 +104,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         Behind a request that was received whole it takes no answer away: it is ignored, and the
         connection ends with the answer to that request.
         """
+        self._incomplete = False
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
             if not cycle.more_body:
@@ -117,47 +117,118 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        super().on_message_begin()
-        extended: Any = self.scope
-        extended[CONNECTION] = self
-        self._header_bytes = 0
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self._header_bytes = self._body_bytes = 0
         self._in_body = self._was_in_body = False
+        self._incomplete = True
         self._stop_receiving()
-        self._start_receiving()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answered = cycle
-        super()._start_asgi_task(cycle, app)
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the path."""
-        super().on_url(url)
+        self.url += url
         self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header."""
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
         self._count(len(name) + len(value))
+
+    def on_headers_complete(self) -> None:
+        """Let the application begin with a request, or let it wait behind the one before."""
+        parser = self.parser
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        version = parser.get_http_version()
+        scope: Any = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+            "headers": self.headers,
+            "state": {},
+            "method": parser.get_method().decode("ascii"),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+        }
+        before = self.cycle
+        self.cycle = scope[CYCLE] = cycle = Cycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=[],
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        cycle.pieces = []
+        if before is None or before.response_complete:
+            self._start_asgi_task(cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answered = cycle
+        cycle.task = task = self.loop.create_task(cycle.run_asgi(app))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body; drop it where the request was answered already."""
         self._in_body = True
         self._body_bytes += len(body)
-        super().on_body(body)
+        cycle: Any = self.cycle
+        if not cycle.response_complete:
+            cycle.take(body)
 
     def on_message_complete(self) -> None:
         """End a request."""
+        self._incomplete = False
         self._stop_receiving()
-        super().on_message_complete()
         self._tell_first()
-        if self.cycle is not None:
-            self.cycle.more_body = False
+        cycle = self.cycle
+        if cycle is not None:
+            cycle.more_body = False
+            cycle.message_event.set()
 
     def on_response_complete(self) -> None:
-        """End an answer."""
-        super().on_response_complete()
+        """End an answer: begin the next request that waits, or be idle."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._idle_since = self.loop.time()
+            if self._idle is None:
+                self._idle = self.loop.call_later(self._limits.keep_alive_s, self._look_at_idle)
         if self._sending is None and self.transport.get_write_buffer_size():
             self._start_sending()
+
+    def _look_at_idle(self) -> None:
+        """End a connection that has been idle for too long; the next answer sets the timer again where it is not."""
+        self._idle = None
+        if self._incomplete or self.cycle is None or not self.cycle.response_complete:
+            return
+        left_s = self._idle_since + self._limits.keep_alive_s - self.loop.time()
+        if left_s <= 0.001:
+            self.transport.close()
+        else:
+            self._idle = self.loop.call_later(left_s, self._look_at_idle)
 
     def pause_writing(self) -> None:
         """Wait with sending: the buffer of the connection is full."""
@@ -169,48 +240,6 @@ class _LimitedProtocol(HttpToolsProtocol):
         """Send on."""
         super().resume_writing()
         self._stop_sending()
-
-    async def answer(
-        self, status: int, headers: Mapping[str, str], parts: Sequence[bytes | memoryview]
-    ) -> None:
-        """Send the answer to the request that is answered now: its head and body in one write.
-
-        A write of its own for the head would wake the client twice, and costs as much as the body's.
-        Nothing is sent where the client went away.
-
-        Args:
-            status: The status of HTTP.
-            headers: All headers of the answer, ``content-length`` among them; names in lower case.
-            parts: The body; parts of a large one are not copied, and must not change any more.
-        """
-        cycle = self._answered
-        if self.flow.write_paused and cycle is not None and not cycle.disconnected:
-            await self.flow.drain()
-        if cycle is None or cycle.disconnected:
-            return
-        if _CONTROL.search("".join(headers.values())):
-            raise RuntimeError("the value of a header holds a control character")
-        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        close = "\r\n" if cycle.keep_alive else "connection: close\r\n\r\n"
-        head = STATUS_LINE[status] + (lines + close).encode("latin-1")
-        cycle.waiting_for_100_continue = False
-        cycle.response_started = cycle.response_complete = True
-        if cycle.scope["method"] == "HEAD":
-            self.transport.write(head)
-        elif int(headers["content-length"]) < _JOINED_BYTES:
-            self.transport.write(b"".join([head, *parts]))
-        else:
-            self.transport.writelines([head, *parts])
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            self.transport.close()
-        cycle.on_response()
-
-    def give_up(self, scope: Any) -> None:
-        """Note that a request gets no answer, since its client went away, before the loop tells so."""
-        for cycle in (self.cycle, *(waiting for waiting, _ in self.pipeline)):
-            if cycle is not None and cycle.scope is scope:
-                cycle.disconnected = True
 
     def _count(self, size: int) -> None:
         self._header_bytes += size

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["infer"]
 
 _SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
+_CALLING = {"timeout", "priority", "traceparent"}
+_UNBOUNDED: dict[str, Any] = {"timeout": None, "priority": 0}
 _KNOWN = ("timeout", "priority", "traceparent", "partial", "binary_data_output")
 
 
@@ -101,6 +103,8 @@ def _check_parameters(parameters: Mapping[str, Any]) -> None:
 def _call_arguments(asked: Asked, limits: Limits, priority_default: int) -> dict[str, Any]:
     """Give ``timeout`` in seconds, the earliest of all, and ``priority``, greater first."""
     given = asked.parameters
+    if asked.timeout_s is None and limits.max_timeout_ms is None and not _CALLING & given.keys():
+        return _UNBOUNDED
     timeout_us = _whole("timeout", given.get("timeout", 0))
     times_s = [asked.timeout_s] if asked.timeout_s is not None else []
     if timeout_us:
@@ -147,9 +151,10 @@ def _values(model: Model, inputs: list[Tensor]) -> dict[str, NDArray[Any]]:
 
 
 def _check(port: Port, tensor: Tensor) -> None:
-    fits = len(port.shape) == len(tensor.shape) and all(
-        want in (-1, got) for want, got in zip(port.shape, tensor.shape, strict=True)
-    )
+    fits = len(port.shape) == len(tensor.shape)
+    for want, got in zip(port.shape, tensor.shape, strict=False):
+        if want not in (-1, got):
+            fits = False
     if tensor.datatype != port.datatype or not fits:
         raise InputError(
             f"input {tensor.name!r}",

@@ -117,6 +117,9 @@ class Catalogue:
         self._models: dict[str, dict[str, Model]] = {}
         for model in models:
             self._models.setdefault(model.name, {})[model.version] = model
+        self._greatest = {
+            name: versions[max(versions, key=int)] for name, versions in self._models.items()
+        }
 
     def __iter__(self) -> Iterator[Model]:
         return iter([one for versions in self._models.values() for one in versions.values()])
@@ -127,14 +130,12 @@ class Catalogue:
         Raises:
             UnknownModelError: There is none.
         """
-        versions = self._models.get(name)
-        if versions is None:
-            raise UnknownModelError(name, served=self._models)
-        if not version:
-            return versions[max(versions, key=int)]
-        if version not in versions:
-            raise UnknownModelError(name, version, versions)
-        return versions[version]
+        found = self._models.get(name, {}).get(version) if version else self._greatest.get(name)
+        if found is None:
+            if name not in self._models:
+                raise UnknownModelError(name, served=self._models)
+            raise UnknownModelError(name, version, self._models[name])
+        return found
 
     def has(self, name: str) -> bool:
         """Tell whether there is a model of this name."""

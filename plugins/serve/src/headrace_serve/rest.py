@@ -15,7 +15,7 @@ from starlette.routing import Route
 from headrace.errors import HeadraceError, InputError
 from headrace_serve import described, openapi, rest_extensions
 from headrace_serve.errors import UnavailableError, UnsupportedError, refusal
-from headrace_serve.exchange import CONNECTION, DisconnectedError, Exchange, Reply
+from headrace_serve.exchange import CYCLE, DisconnectedError, Exchange, Reply
 from headrace_serve.metrics import Snapshot, encoded
 from headrace_serve.models import build_models
 from headrace_serve.plain_route import run
@@ -25,7 +25,7 @@ from headrace_serve.service import Service
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from headrace_serve.keys import Right
 
@@ -69,7 +69,7 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
     """Give the application for a service."""
 
     def route(method: str, path: str, handler: Handler, right: Right | None = "describe") -> Route:
-        endpoint = _Endpoint(service, f"{method} {path}", handler, right)
+        endpoint: Any = _Endpoint(service, f"{method} {path}", handler, right)
         return Route(path, endpoint, methods=[method])
 
     def per_model(
@@ -78,6 +78,7 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
         places = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
         return [route(method, f"{place}{end}", handler, right) for place in places]
 
+    infer = per_model("POST", "/infer", _infer, "infer")
     cors = []
     if service.cors_origins:
         cors.append(
@@ -89,10 +90,11 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
                 expose_headers=[HEADER_LENGTH, "Retry-After"],
             )
         )
-    return Starlette(
+    return _Application(
+        None if cors else (infer[0].endpoint, infer[1].endpoint),
         middleware=cors,
         routes=[
-            *per_model("POST", "/infer", _infer, "infer"),
+            *infer,
             route("POST", "/run/{model}", run, "infer"),
             route("GET", "/openapi.json", _openapi),
             route("GET", "/docs", _docs),
@@ -117,6 +119,33 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
         ],
         lifespan=lifespan,
     )
+
+
+class _Application(Starlette):
+    """Routes requests; those of inference past the routes and middleware, which cost as much as all the rest.
+
+    Args:
+        infer: What answers an inference without a version in its path, and with one; None where middleware
+            must see every request.
+        settings: As those of Starlette.
+    """
+
+    def __init__(self, infer: tuple[ASGIApp, ASGIApp] | None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._infer = infer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._infer is not None and scope["type"] == "http" and scope["method"] == "POST":
+            match scope["path"].split("/"):
+                case ["", "v2", "models", model, "infer"] if model:
+                    scope["path_params"] = {"model": model}
+                    await self._infer[0](scope, receive, send)
+                    return
+                case ["", "v2", "models", model, "versions", version, "infer"] if model and version:
+                    scope["path_params"] = {"model": model, "version": version}
+                    await self._infer[1](scope, receive, send)
+                    return
+        await super().__call__(scope, receive, send)
 
 
 _SENT_HEADERS = (
@@ -147,8 +176,8 @@ class _Endpoint:
             reply = await self._reply(exchange)
             await exchange.reply(reply)
         except DisconnectedError:
-            if CONNECTION in scope:
-                scope[CONNECTION].give_up(scope)
+            if CYCLE in scope:
+                scope[CYCLE].disconnected = True  # before the loop tells so
         finally:
             exchange.end()
 
@@ -176,13 +205,11 @@ class _Endpoint:
 
 
 async def _infer(exchange: Exchange) -> Reply:
-    service = exchange.service
-    model = _find(exchange, service)
-    exchange.admit(model)
+    service, path = exchange.service, exchange.path
+    name, version = path["model"], path.get("version", "")
+    exchange.admit(service.find(name, version))
     body = await exchange.body()
-    model = service.again(
-        exchange.path["model"], exchange.path.get("version", "")
-    )  # another pipeline may be in its place by now
+    model = service.again(name, version)  # another pipeline may be in its place by now
     access = service.access(exchange.hold)
     asked, wanted = read_body(body, exchange.headers.get(HEADER_LENGTH), model.name, access)
     exchange.identifier = asked.id
@@ -195,10 +222,6 @@ async def _infer(exchange: Exchange) -> Reply:
         return Reply.of_inference(parts, "application/json")
     headers = {HEADER_LENGTH: str(length)}
     return Reply.of_inference(parts, "application/octet-stream", **headers)
-
-
-def _find(exchange: Exchange, service: Service) -> Any:
-    return service.find(exchange.path["model"], exchange.path.get("version", ""))
 
 
 async def _server(exchange: Exchange) -> Reply:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +46,10 @@ UNSUPPORTED_PARAMETERS = ("classification",)
 _MOST_AXES = 32
 _MOST_ELEMENTS = 1 << 56
 """From here on numpy has no array of eight bytes an element, not even an empty one."""
+
+
+_COPIED_BYTES = 4096
+"""Tensors up to here are copied; a view of their bytes takes longer to make."""
 
 
 class Wanted:
@@ -142,14 +145,16 @@ def read_shape(name: str, shape: Any) -> tuple[int, ...]:
         raise InputError(
             f"shape of input {name!r}", expected=f"a list of up to {_MOST_AXES} lengths"
         )
+    elements = 1
     for axis in shape:
-        if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis < 1 << 40:
+        if type(axis) is not int or not 0 <= axis < 1 << 40:
             raise InputError(
                 f"shape of input {name!r}",
                 expected="whole numbers of 0 or more",
                 got=repr(axis)[:40],
             )
-    if math.prod(max(axis, 1) for axis in shape) >= _MOST_ELEMENTS:  # also beside an axis of 0
+        elements *= axis or 1
+    if elements >= _MOST_ELEMENTS:  # also beside an axis of 0
         raise InputError(f"shape of input {name!r}", expected="fewer elements", got=str(shape)[:80])
     return tuple(shape)
 
@@ -265,8 +270,10 @@ def tensor_view(tensor: Tensor) -> bytes | memoryview:
         return joined_elements(tensor.array)
     array = tensor.array
     array = array.view("u2") if tensor.datatype == "BF16" else array
-    array = np.ascontiguousarray(array, DATATYPES[tensor.datatype])
-    return array.reshape(-1).view(np.uint8).data
+    array = array.astype(DATATYPES[tensor.datatype], copy=False)
+    if array.nbytes < _COPIED_BYTES:
+        return array.tobytes()
+    return np.ascontiguousarray(array).data.cast("B")
 
 
 def place_outputs(answer: Answer, places: Mapping[str, Place], access: Access) -> None:

@@ -62,6 +62,11 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
     if by_item and not values:
         shape = (0, *(max(axis, 0) for axis in port.shape[1:]))
         return Tensor(name, port.datatype, shape, np.empty(shape, DATATYPES[port.datatype]))
+    only = values[0]
+    if not by_item and isinstance(only, np.ndarray) and only.dtype.kind in "biuf":  # most are
+        datatype = datatype_of(only)
+        if datatype is not None and port.datatype != "BF16":
+            return Tensor(name, datatype, only.shape, only)
     arrays = [as_plain_array(value) for value in values]
     known = [array for array in arrays if array is not None]
     alike = len({(array.dtype, array.shape) for array in known}) == 1

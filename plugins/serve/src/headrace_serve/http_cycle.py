@@ -1,0 +1,133 @@
+"""One request on a connection of HTTP: its body as it comes, its answer in one write, its client's going away."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping, Sequence
+
+__all__ = ["Cycle"]
+
+T = TypeVar("T")
+
+_JOINED_BYTES = 16 << 10
+"""Answers up to here are joined; the copy is cheaper than a write of several pieces."""
+
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class Cycle(RequestResponseCycle):
+    """A request and its answer; its connection fills it, and whoever answers the request takes from it.
+
+    Our application uses it beside ASGI: `receive_more`, in the place of ``receive``, gives the body in the pieces that
+    the parser made, and `answer` writes head and body at once.
+
+    Attributes:
+        pieces: What has come of the body and was not taken yet.
+        task: Answers the request.
+    """
+
+    pieces: list[bytes]
+    task: asyncio.Task[None]
+    _room = HIGH_WATER_LIMIT
+    _unread = 0
+    _cancels = _gone = False
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody takes an answer any more."""
+        return self.disconnected or self.transport.is_closing()
+
+    def lose(self) -> None:
+        """Note that the connection is lost, and tell who answers the request."""
+        if not self.response_complete:
+            self.disconnected = True
+            self.message_event.set()
+        if self._cancels:
+            self._gone = True
+            self.task.cancel()
+
+    async def while_connected(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Run a coroutine in the task of the request; if the client goes away it is cancelled at once.
+
+        Returns:
+            What it returns; None where the client went away, as `is_lost` tells.
+        """
+        if self.is_lost:
+            work.close()
+            return None
+        self._cancels = True
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if self._gone:
+                return None
+            raise
+        finally:
+            self._cancels = False
+
+    def take(self, piece: bytes) -> None:
+        """Take a piece of the body from the parser; beyond the room there is the client has to wait."""
+        self.pieces.append(piece)
+        self._unread += len(piece)
+        if self._unread > self._room:
+            self.flow.pause_reading()
+            self.message_event.set()
+
+    async def receive_more(self, room: int = HIGH_WATER_LIMIT) -> tuple[Sequence[bytes], bool]:
+        """Give what has come of the body, once it is whole or is more than ``room`` further bytes.
+
+        Returns:
+            The pieces since the last call, and whether more follows. Where the client went away, the body
+            has not ended and ``disconnected`` is true.
+        """
+        if self.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
+        self._room = room
+        self.flow.resume_reading()  # also where nothing is waited for: else the client's end goes unseen
+        while self.more_body and self._unread <= room and not self.disconnected:
+            self.message_event.clear()
+            await self.message_event.wait()
+        pieces, self.pieces, self._unread = self.pieces, [], 0
+        return pieces, self.more_body
+
+    async def answer(
+        self, status: int, headers: Mapping[str, str], parts: Sequence[bytes | memoryview]
+    ) -> None:
+        """Send the answer, head and body in one write; nothing where the client went away.
+
+        A write of its own for the head would wake the client twice, and costs as much as the body's.
+
+        Args:
+            status: The status of HTTP.
+            headers: All headers of the answer, ``content-length`` among them; names in lower case.
+            parts: The body; parts of a large one are not copied, and must not change any more.
+        """
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if _CONTROL.search("".join(headers.values())):
+            raise RuntimeError("the value of a header holds a control character")
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        close = "\r\n" if self.keep_alive else "connection: close\r\n\r\n"
+        head = STATUS_LINE[status] + (lines + close).encode("latin-1")
+        self.waiting_for_100_continue = False
+        self.response_started = self.response_complete = True
+        if self.scope["method"] == "HEAD":
+            self.transport.write(head)
+        elif int(headers["content-length"]) < _JOINED_BYTES:
+            self.transport.write(b"".join([head, *parts]))
+        else:
+            self.transport.writelines([head, *parts])
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
