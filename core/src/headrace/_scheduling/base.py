@@ -186,9 +186,9 @@ class SchedulerBase:
         self,
         request: Request,
         weight: int,
+        *,
         home: SchedulerBase | None,
         rest: Rest | None,
-        *,
         internal: bool,
     ) -> Rest | None:
         """Let one request of the calling thread pass the queue; raises its error.
@@ -235,8 +235,8 @@ class SchedulerBase:
             if work is not None:
                 self._driver.run_and_finish(work)
         except BaseException as raised:
-            errands.add((self._give_back, entries))
-            errand(self._give_back, entries)
+            errands.add((self._recover_entries, entries))
+            errand(self._recover_entries, entries)
             raised.abandoned = abandoned = any(  # type: ignore[attr-defined]
                 entry.state != DONE or getattr(entry.error, "abandoned", False) is True
                 for entry in entries
@@ -276,7 +276,7 @@ class SchedulerBase:
 
     _call_many = reentrant(later=refuse_inside)(_enter_and_wait)
 
-    def _give_back(self, entries: Sequence[Entry]) -> None:
+    def _recover_entries(self, entries: Sequence[Entry]) -> None:
         """Give back the instance that stands ready for entries of the main thread, which was interrupted.
 
         This may run before or after the helper thread that lets the entries in. If before, what has not

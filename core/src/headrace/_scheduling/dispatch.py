@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from headrace._scheduling.admission import deadline_error
 from headrace._scheduling.assignment import Assignment
 from headrace._scheduling.batch import refusal
-from headrace._scheduling.entry import DONE, RUNNING
+from headrace._scheduling.entry import RUNNING
 from headrace._scheduling.threads import Caller, Work
-from headrace._scheduling.view import QueueView
 from headrace.errors import BatchRangeError, ContractError
 
 if TYPE_CHECKING:
@@ -30,15 +29,59 @@ _SOONEST_S = 0.001
 """A policy that asks to be asked again at once is asked after this, so that it cannot spin."""
 
 
-class _PolicyFailedError(Exception):
-    """A policy raised, or decided what cannot be."""
+class QueueView:
+    """The queue as a policy sees it, for one decision: see `headrace.policies.Queue`.
 
-    def __init__(self, policy: object, what: str) -> None:
-        super().__init__(f"the policy {type(policy).__name__} {what}")
+    Args:
+        node: The node that the queue belongs to.
+        ahead: Entries that stand before the queue: a batch that has not begun.
+    """
 
+    __slots__ = ("_ahead", "_count", "_node", "_rest", "_seen", "weight")
 
-def _raised(error: Exception) -> str:
-    return f"raised {type(error).__name__}: {error}"
+    def __init__(self, node: Node, ahead: Sequence[Entry] = ()) -> None:
+        queue = node.queue
+        self._node = node
+        self._ahead = ahead
+        self._count = queue.count + len(ahead)
+        self._rest = iter(queue)
+        self._seen = list(ahead)
+        self.weight = queue.weight + sum([entry.weight for entry in ahead])
+
+    @property
+    def running(self) -> int:
+        """How many instances run a batch, but for one that is ahead."""
+        busy = sum([one.holder is not None for one in self._node.instances])
+        return busy - bool(self._ahead)
+
+    @property
+    def free(self) -> int:
+        """How many instances are free, with the one that is offered."""
+        return len(self._node.free) + bool(self._ahead)
+
+    @property
+    def oldest(self) -> float:
+        """When the oldest arrived, whatever its priority."""
+        queue = self._node.queue
+        times = [entry.arrival for entry in self._ahead]
+        return min([*times, queue.oldest()] if queue.count else times)
+
+    @property
+    def open(self) -> bool:
+        """Whether more may come."""
+        return self._node.refusing is None and not self._node.full
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int, /) -> Entry:
+        if index < 0:
+            index += self._count
+        if not 0 <= index < self._count:
+            raise IndexError("queue index out of range")
+        while index >= len(self._seen):
+            self._seen.append(next(self._rest))
+        return self._seen[index]
 
 
 class Dispatcher(Assignment):
@@ -78,7 +121,7 @@ class Dispatcher(Assignment):
         self.settle(work, errors)
         node, instance = self._node, work.instance
         queue = node.queue
-        if instance.thread is not None and instance.thread.wanted:
+        if queue.count and instance.thread is not None and instance.thread.wanted:
             me = None  # what else it was asked for comes first
         if (
             queue.count
@@ -175,8 +218,9 @@ class Dispatcher(Assignment):
             all_weigh_one = node.queue.weight == node.queue.count
             if not (self._takes_what_is_full and instance.max == 1 and all_weigh_one):
                 take, again_at = self._cut(QueueView(node), instance, now)
-        except _PolicyFailedError as failed:
-            self._policy_failed(failed)
+        except ContractError as failed:
+            # Who cannot be decided upon would wait for ever.
+            node.settle_waiting(failed, list(node.queue))
             return None
         if take > 0:
             entries = node.queue.head(take)
@@ -198,13 +242,13 @@ class Dispatcher(Assignment):
         try:
             chosen = policy.choose(self._node.queue.weight, offered)
         except Exception as error:
-            raise _PolicyFailedError(policy, _raised(error)) from error
+            raise self._failure(policy, error) from error
         if chosen is None:
             return None
         for instance in offered:
             if instance is chosen:
                 return instance
-        raise _PolicyFailedError(policy, f"chose {chosen!r}, which is no free instance")
+        raise self._failure(policy, f"chose {chosen!r}, which is no free instance")
 
     def _cut(self, queue: QueueView, instance: Instance, now: float) -> tuple[int, float]:
         """Ask for a batch; give how many it takes and when to ask again, infinity for never."""
@@ -212,7 +256,7 @@ class Dispatcher(Assignment):
         try:
             cut = policy.cut(queue, instance, now)
         except Exception as error:
-            raise _PolicyFailedError(policy, _raised(error)) from error
+            raise self._failure(policy, error) from error
         try:
             take, again_at = index(cut.take), cut.wake_at
             sound = take >= 0 and (again_at is None or not isnan(again_at))
@@ -220,22 +264,20 @@ class Dispatcher(Assignment):
             sound = False
         if not sound:
             what = f"gave {cut!r}: expected Cut(take, wake_at), a count and a time or None"
-            raise _PolicyFailedError(policy, what)
+            raise self._failure(policy, what)
         if not take and cut.wake_weight is not None:
             self._enough = cut.wake_weight
         return min(take, len(queue)), inf if again_at is None else float(again_at)
 
-    def _policy_failed(self, failed: _PolicyFailedError) -> None:
-        """Fail all that wait: who cannot be decided upon would wait for ever."""
-        failure = ContractError(str(failed), node=self._node.name)
-        failure.__cause__ = failed.__cause__
-        self._node.settle_waiting(failure, list(self._node.queue))
+    def _failure(self, policy: object, what: str | Exception) -> ContractError:
+        """Make the error of a policy that raised, or decided what cannot be."""
+        if isinstance(what, Exception):
+            what = f"raised {type(what).__name__}: {what}"
+        return ContractError(f"the policy {type(policy).__name__} {what}", node=self._node.name)
 
     def _fail_late(self, entries: Sequence[Entry], now: float) -> bool:
         """Fail the entries whose time is over; tell whether there were any."""
-        late = [
-            e for e in entries if e.state == DONE or (e.deadline is not None and e.deadline <= now)
-        ]
+        late = [e for e in entries if e.deadline is not None and e.deadline <= now]
         for entry in late:
             self._node.end(entry, deadline_error)
         return bool(late)
@@ -275,18 +317,19 @@ class Dispatcher(Assignment):
         """Let entries be the batch of an instance, and count it."""
         instance.entries = entries
         instance.running_weight = weight
-        self._take_along(entries)
+        self._take_along(entries, now)
         instance.queued += 1
         instance.sizes[len(entries)] += 1
         if not instance.queued & instance.mask:
             for entry in entries:
                 instance.waited.add((now - entry.arrival) * 1000)
 
-    def _take_along(self, entries: Sequence[Entry]) -> None:
+    def _take_along(self, entries: Sequence[Entry], now: float) -> None:
         """Take entries out of the queue, into a batch."""
         self._node.queue.remove(entries)
         for entry in entries:
             entry.state = RUNNING
+            entry.cut = now
 
     def begin(self, work: Work) -> None:
         """Let a thread that has woken up begin a batch; who came meanwhile joins it if it may."""
@@ -308,8 +351,8 @@ class Dispatcher(Assignment):
         now = node.clock()
         try:
             take, _ = self._cut(QueueView(node, entries), instance, now)
-        except _PolicyFailedError as failed:
-            self._policy_failed(failed)
+        except ContractError as failed:
+            node.settle_waiting(failed, list(node.queue))
             return
         more = take - len(entries)
         joining = node.queue.head(more) if more > 0 else []
@@ -321,7 +364,7 @@ class Dispatcher(Assignment):
         entries += joining
         instance.sizes[len(entries)] += 1
         instance.running_weight = weight
-        self._take_along(joining)
+        self._take_along(joining, now)
 
     # When to look again.
 
@@ -331,9 +374,8 @@ class Dispatcher(Assignment):
         if node.wake_at is not None and node.wake_at <= wake_at:
             return
         if isinstance(me, Caller) and me.pending:
-            node.wake_at = wake_at
+            node.wake_at = me.wake_at = wake_at
             node.waker = me
-            me.wake_at = wake_at
             return
         self._timer.call_at(wake_at, self._woken)
         node.wake_at = wake_at
@@ -353,6 +395,5 @@ class Dispatcher(Assignment):
         caller.wake_at = None
         if node.waker is not caller:
             return False
-        node.waker = None
-        node.wake_at = None
+        node.waker = node.wake_at = None
         return True

@@ -36,7 +36,6 @@ class Driver:
         dispatcher: Cuts batches and says who runs them.
     """
 
-    _dispatcher_type = Dispatcher
     _run = staticmethod(_batch.run)
 
     def __init__(
@@ -44,7 +43,7 @@ class Driver:
     ) -> None:
         self._node = node
         self.workers = Workers(len(node.instances), self._start)
-        self.dispatcher = self._dispatcher_type(
+        self.dispatcher = Dispatcher(
             node, batch_policy, dispatch_policy, self.workers, timer, self._post
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._portable import error_text, shown
@@ -79,6 +80,7 @@ class Entry:
         request: The dict.
         owner: Whoever waits for the outcome; `NOBODY` once it has been notified.
         weight, arrival, deadline, priority: See `headrace.policies.Waiting`.
+        cut: When it was put into its batch.
         data: The caller's object under ``data``, put back before the answer; `MISSING` for none.
         state: One of NEW, ENTERED, OUTSIDE, QUEUED, RUNNING, DONE; changed under the scheduler's lock.
         error: The outcome once DONE: None for success, and once it has been taken.
@@ -93,7 +95,7 @@ class Entry:
     """
 
     __slots__ = (
-        *("request", "owner", "weight", "arrival", "deadline", "priority", "data", "state"),
+        *("request", "owner", "weight", "arrival", "cut", "deadline", "priority", "data", "state"),
         *("error", "code", "alarm", "room", "waits", "lent"),
     )
 
@@ -109,7 +111,7 @@ class Entry:
         self.request = request
         self.owner = owner
         self.weight = weight
-        self.arrival = 0.0
+        self.arrival = self.cut = 0.0
         self.deadline = deadline
         self.priority = priority
         self.data: Any = None
@@ -179,6 +181,31 @@ def claimed(items: list[None]) -> bool:
     except IndexError:
         return False
     return True
+
+
+def restore(request: Request, data: Any, raised: BaseException) -> None:
+    """Give a caller its object back, and no result; not while a backend runs on it."""
+    with suppress(Exception):  # anybody's dict, anybody's error
+        abandoned = getattr(raised, "abandoned", False) is True
+        raised.abandoned = abandoned  # type: ignore[attr-defined]
+        if not abandoned:
+            if data is MISSING:
+                request.pop("data", None)
+            else:
+                request["data"] = data
+            request.pop("result", None)
+
+
+def fail(request: Request, error: BaseException | None) -> None:
+    """Raise the error of a request, if it has one."""
+    if error is None:
+        return
+    with suppress(Exception):
+        request.pop("result", None)
+    try:
+        raise error
+    finally:
+        del error  # see `Entry.take_error`
 
 
 def own_error(error: BaseException) -> BaseException:

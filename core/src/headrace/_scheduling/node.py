@@ -13,8 +13,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, Entry, own_error
-from headrace._scheduling.free import FreeInstances
-from headrace._scheduling.instance import Counts
+from headrace._scheduling.instance import Counts, FreeInstances
 from headrace._scheduling.locks import outermost, taking
 from headrace._scheduling.process_threads import errands
 from headrace._scheduling.queue import NodeQuota, RequestQueue

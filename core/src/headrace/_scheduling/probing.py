@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.batch import judged, run, wrapped
 from headrace._scheduling.calls import served_by
-from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.driving import Driver
 from headrace._scheduling.entry import MISSING
 from headrace._scheduling.instance import FAST_S, SAMPLED
@@ -44,7 +43,6 @@ class ProbedNode(Node):
         probes: The probes.
         reporting: The threads that are inside a probe; changed by each for itself.
         returning: What has its outcome, and whose dict is yet to be given back.
-        cuts: When each entry that is to run was put into its batch; empty where no probe asks.
     """
 
     notifies_callers = True
@@ -54,12 +52,10 @@ class ProbedNode(Node):
         super().__init__(*args)
         self.reporting: dict[int, int] = {}
         self.returning: dict[Entry, None] = {}
-        self.cuts: dict[Entry, float] = {}
 
     def settle(self, entry: Entry, error: BaseException | None, at: Instance | None = None) -> None:
         """Give an entry its one outcome; `notify` is to follow."""
         self.returning[entry] = None
-        self.cuts.pop(entry, None)
         super().settle(entry, error, at)
 
     def lose(self, instance: Instance) -> None:
@@ -126,22 +122,10 @@ class ProbedNode(Node):
             self.look_if_quiet()
 
 
-class ProbedDispatcher(Dispatcher):
-    """A dispatcher that notes when it has put an entry into a batch."""
-
-    _node: ProbedNode
-
-    def _take_along(self, entries: Sequence[Entry]) -> None:
-        super()._take_along(entries)
-        if self._node.probes.batch_ran:
-            self._node.cuts.update(dict.fromkeys(entries, self._node.clock()))
-
-
 class ProbedDriver(Driver):
     """A driver that reports every batch it has run to the probes, while it still holds the instance."""
 
     _node: ProbedNode
-    _dispatcher_type = ProbedDispatcher
 
     @staticmethod
     def _run(work: Work, node: ProbedNode) -> Outcome:  # type: ignore[override]
@@ -167,8 +151,7 @@ def _record(
     ended: float,
     errors: Sequence[BaseException | None],
 ) -> BatchRecord:
-    cut = node.cuts.pop
-    requests = [BatchRequest(e.request, e.arrival, cut(e, started), e.weight) for e in work.entries]
+    requests = [BatchRequest(e.request, e.arrival, e.cut, e.weight) for e in work.entries]
     about = (node.name, work.instance.index, get_ident(), requests, started, ended)
     return BatchRecord(*about, sum([one.weight for one in requests]), errors)
 
@@ -206,7 +189,7 @@ class ProbedScheduler(Scheduler):
         weight = self.checked(request)
         request.pop("result", None)
         data = request.get("data", MISSING)
-        return self._call_slowly(request, data, weight, home, rest, internal=internal)
+        return self._call_slowly(request, data, weight, home=home, rest=rest, internal=internal)
 
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
         node = self._node

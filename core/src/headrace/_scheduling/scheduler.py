@@ -9,7 +9,7 @@ on an idle list are taken without it. The main thread never takes it. The parts,
 - `admission`: who is let into the queue; `batch`: running one batch;
 - `dispatch`: which batch is due, on which instance; `assignment`: which thread runs it;
 - `driving`: those threads; `sleeper`: callers that leave all to them, along a chain of nodes;
-- `base`: callers that wait; `claiming`, `fast_path`: callers that find an instance free;
+- `base`: callers that wait; `fast_path`: callers that find an instance free;
 - here: owners that do not wait; new instances in place of the old ones; the end; statistics.
 """
 
@@ -24,8 +24,7 @@ from headrace._scheduling.admission import enter, held_here, inside, unfit
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, RUNNING, WAITING
 from headrace._scheduling.fast_path import FastPath
-from headrace._scheduling.free import new_idle_lists
-from headrace._scheduling.instance import RETURNING, Counts, add_counts, summary
+from headrace._scheduling.instance import RETURNING, Counts, add_counts, new_idle_lists, summary
 from headrace._scheduling.locks import Signal, taking
 from headrace._scheduling.process_threads import errands
 from headrace.errors import ClosedError

@@ -330,8 +330,9 @@ def may_be_cycle(node: NodeView) -> bool:
 
     A caller that runs a batch while it waits is awake.
     """
-    anyone = any_calls()
-    return any(_needs(ident) for ident in map(_ident, node.every) if anyone or ident in waiting)
+    if not any_calls() and waiting.keys().isdisjoint(map(_ident, node.every)):
+        return False
+    return any(_needs(one.ident) for one in node.every)
 
 
 def cycle_of(waiter: Waiter, ident: int | None = None) -> str | None:

@@ -77,37 +77,38 @@ class Condition:
         return f"{type(self).__name__}({values})"
 
 
-class _Any(Condition):
+class _Both(Condition):
+    """Two conditions, of which one alone may decide: due in ``a | b``, not due in ``a & b``."""
+
+    sign: ClassVar[str]
+    decides: ClassVar[bool]
+
+    def __init__(self, left: Condition, right: Condition) -> None:
+        self._parts = (left, right)
+
+    def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
+        """Tell what they say together."""
+        verdicts = [part.verdict(queue, instance, now) for part in self._parts]
+        deciding = [v for v in verdicts if bool(v.due) is self.decides]
+        # It stays so until the last of those that decide may change; else until the first that may.
+        if deciding:
+            return Verdict(self.decides, _latest(deciding))
+        return Verdict(not self.decides, _earliest(verdicts))
+
+    def __repr__(self) -> str:
+        return f"({self._parts[0]!r} {self.sign} {self._parts[1]!r})"
+
+
+class _Any(_Both):
     """Due when one of two is."""
 
-    def __init__(self, left: Condition, right: Condition) -> None:
-        self._parts = (left, right)
-
-    def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
-        """Tell whether one of them is due."""
-        verdicts = [part.verdict(queue, instance, now) for part in self._parts]
-        due = [v for v in verdicts if v.due]
-        # It stays due as long as the last of those that are; else until the first that may be.
-        return Verdict(True, _latest(due)) if due else Verdict(False, _earliest(verdicts))
-
-    def __repr__(self) -> str:
-        return f"({self._parts[0]!r} | {self._parts[1]!r})"
+    sign, decides = "|", True
 
 
-class _All(Condition):
+class _All(_Both):
     """Due when both of two are."""
 
-    def __init__(self, left: Condition, right: Condition) -> None:
-        self._parts = (left, right)
-
-    def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
-        """Tell whether both are due."""
-        verdicts = [part.verdict(queue, instance, now) for part in self._parts]
-        missing = [v for v in verdicts if not v.due]
-        return Verdict(False, _latest(missing)) if missing else Verdict(True, _earliest(verdicts))
-
-    def __repr__(self) -> str:
-        return f"({self._parts[0]!r} & {self._parts[1]!r})"
+    sign, decides = "&", False
 
 
 class _Not(Condition):
