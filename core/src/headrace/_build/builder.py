@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._backend import Backend, Shared
-from headrace._build.elements import At, Commons, ElementBuilder, device_of, reached_by_name
+from headrace._build.elements import ElementBuilder, device_of, reached_by_name
 from headrace._build.elsewhere import plan_of
 from headrace._build.measuring import ElementTimes, Measuring, element_statistics
 from headrace._build.node_call import FrontCall, NodeCall
-from headrace._build.parts import Parts
+from headrace._build.parts import At, Commons, Parts
 from headrace._build.standing import BatchEnd, InThread
 from headrace._config.problems import with_room
 from headrace._engine.blueprint import BuiltNode

@@ -9,86 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, InitContext, Shared, shown_progress
 from headrace._build.node_call import FrontCall, NodeCall
+from headrace._build.parts import LOOK_S, At, Commons
 from headrace._build.standing import BatchEnd, Bound, Guarded, InThread, NotCallable, Passage
-from headrace._checked import Presence
 from headrace._config.nodekeys import NodeKeys
 from headrace._plan.declared import of_children, states_range
 from headrace._plan.element import elements_run, roots_of, takes_dependency
 from headrace._plan.word import Word, give_threads, word_of
 from headrace._portable import error_text
 from headrace._scheduling.calls import OwnThread
-from headrace._scheduling.named_queues import Queues
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._build.measuring import ElementTimes, Measuring
+    from headrace._build.measuring import Measuring
     from headrace._build.parts import Parts
-    from headrace._engine.blueprint import Dispatcher
     from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
-    from headrace._scheduling.probes import Probes
     from headrace._scheduling.scheduler import Scheduler
-
-
-LOOK_S = 0.25
-"""How often a thread that waits while something is built, or closed again, looks for an interrupt."""
-
-
-@dataclass(frozen=True)
-class At:
-    """Where the builder stands.
-
-    Attributes:
-        parts: Where new parts are noted.
-        instance, scope: The stores of `InitContext`.
-        index: Which instance, None outside of any.
-        thread: The thread that builds and will run what is built, None for any.
-        local: The instances of enclosing ``IoC``s.
-        end: The end of the batches of what is being built.
-        lost: Set when the instance can serve no more.
-    """
-
-    parts: Parts
-    instance: Shared
-    scope: Shared
-    index: int | None = None
-    thread: OwnThread | None = None
-    local: dict[int, Backend] = field(default_factory=dict)
-    end: BatchEnd = field(default_factory=BatchEnd)
-    lost: Presence = field(default_factory=Presence)
-
-    @classmethod
-    def begin(cls, parts: Parts, **more: Any) -> At:
-        """Begin an instance, or what is outside of any: with a store that is closed after it.
-
-        Args:
-            parts: Where the parts of all of it are noted.
-            more: Other attributes.
-        """
-        store = Shared()
-        return cls(parts.nested(store, more.get("thread")), store, store, **more)
-
-
-@dataclass
-class Commons:
-    """What belongs to all nodes of a pipeline.
-
-    Attributes:
-        queues: Its queues, by name.
-        dispatchers: The backends that wait for the graph, to run requests through it.
-        registered: The registered instances that are in service, by name. It is one and the same
-            dict for ever: whoever can still build something looks into it, so a dict of its own
-            would keep instances alive that a reload has retired.
-        probes: What hears of elements; None where there are no probes.
-        times: Durations of elements, which stay over a reload; None where nobody asked for them.
-    """
-
-    queues: Queues = field(default_factory=Queues)
-    dispatchers: list[Dispatcher] = field(default_factory=list)
-    registered: dict[str, Backend] = field(default_factory=dict)
-    probes: Probes | None = None
-    times: ElementTimes | None = None
 
 
 @cache
@@ -146,7 +83,7 @@ class ElementBuilder:
         if self.cancelled():
             raise self.failed("the build was given up", element.name, at)
         if element.own_thread:
-            return self.in_thread(element, element, self._alone, at)
+            return self.in_thread(element, element, at)
         return self._alone(element, at)
 
     def _alone(self, element: Element, at: At) -> Backend:
@@ -328,10 +265,9 @@ class ElementBuilder:
 
     # Threads.
 
-    def in_thread(
-        self, element: Element, inner: Element, build: Callable[[Element, At], Backend], at: At
-    ) -> InThread:
-        """Build ``inner`` with ``build`` in a thread that will run and close it."""
+    def in_thread(self, element: Element, inner: Element, at: At) -> InThread:
+        """Build ``inner``, the element itself or its child, in a thread that will run and close it."""
+        build = self._alone if inner is element else self.element
         thread = OwnThread(f"headrace-{self.name}-{at.index or 0}")
         parts = at.parts.nested()
         parts.add(thread)  # before it runs, so that it is ended whatever comes

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Shared
-from headrace._build.elements import At, ElementBuilder
+from headrace._build.elements import ElementBuilder
 from headrace._build.parcels import packed, unpacked
-from headrace._build.parts import Parts
+from headrace._build.parts import At, Parts
 from headrace._build.standing import BatchEnd, Standing
 from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import NodePlan, PipelinePlan

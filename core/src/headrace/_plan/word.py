@@ -154,7 +154,7 @@ class Word(Backend):
         Args:
             building: The `headrace._build.elements.ElementBuilder`.
             element: What to build: the word, or a name for an instance of it with a bracket.
-            at: The `headrace._build.elements.At`, where the builder stands.
+            at: The `headrace._build.parts.At`, where the builder stands.
         """
         built: Backend = building.plain(element, at)
         return built

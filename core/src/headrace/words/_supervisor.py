@@ -18,8 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.channel import Channel
-from headrace._build.elements import LOOK_S
 from headrace._build.parcels import CLOSE_S
+from headrace._build.parts import LOOK_S
 from headrace._build.spawn import memory_file, spawn, wait_for_end
 from headrace._portable import error_text
 from headrace._scheduling.calls import errand

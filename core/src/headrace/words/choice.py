@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headrace._backend import Backend, InitContext
-    from headrace._build.elements import At, ElementBuilder
+    from headrace._build.elements import ElementBuilder
+    from headrace._build.parts import At
     from headrace._checked import Outcomes
     from headrace._expression.tree import Call
     from headrace._plan.declared import Needs, Ranged

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import InitContext
-    from headrace._build.elements import At, ElementBuilder
+    from headrace._build.elements import ElementBuilder
+    from headrace._build.parts import At
     from headrace._plan.element import Element
     from headrace._plan.word import Use
 

@@ -11,7 +11,8 @@ from headrace._plan.element import Element, Named, Range
 from headrace._plan.word import Use, Word, check_used, word_of
 
 if TYPE_CHECKING:
-    from headrace._build.elements import At, ElementBuilder
+    from headrace._build.elements import ElementBuilder
+    from headrace._build.parts import At
     from headrace._plan.declared import Ranged
 
 __all__ = ["DI", "Aspect", "BackgroundThread", "IoC", "With"]
@@ -205,4 +206,4 @@ class BackgroundThread(Word):
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Build X in the thread that will run and close it."""
-        return building.in_thread(element, element.children[0], building.element, at)
+        return building.in_thread(element, element.children[0], at)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import InitContext
-    from headrace._build.elements import At, Commons, ElementBuilder
+    from headrace._build.elements import ElementBuilder
+    from headrace._build.parts import At, Commons
     from headrace._plan.element import Element
     from headrace.keys import Request
 

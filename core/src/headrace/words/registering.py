@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from headrace._build.elements import At, ElementBuilder
+from headrace._build.parts import At
 from headrace._build.standing import NotCallable
 from headrace._options import Options as _Options
 from headrace._plan.element import Element, Named, Range
@@ -16,6 +16,7 @@ from headrace.words.ioc import Wiring
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
+    from headrace._build.elements import ElementBuilder
     from headrace._expression.tree import Call
     from headrace._plan.declared import Ranged
     from headrace._plan.word import Use
