@@ -84,7 +84,7 @@ def refused(environ: Mapping[str, str]) -> str | None:
 
 
 def _import_module(name: str) -> None:
-    with _gate.passing(name):
+    with _alone(name):
         try:
             importlib.import_module(name)
         except (Exception, SystemExit) as error:
@@ -102,7 +102,7 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
             f"import = [{item!r}]: no such file: {str(path)!r}",
             hint="Paths are relative to the file that holds the configuration.",
         )
-    with _gate.passing(str(path)):
+    with _alone(str(path)):
         return _ran(path, item)
 
 
@@ -159,73 +159,71 @@ class _Run:
         self.ended = threading.Event()
 
 
-class _Gate:
-    """Lets one thread at a time run what is called ``name``."""
+_lock = threading.Lock()
+_runs: dict[str, _Run] = {}
+"""What is being imported, by the name of the module or the path of the file."""
+_waiting: dict[int, str] = {}
+"""What each waiting thread wants to import."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._runs: dict[str, _Run] = {}
-        self._waiting: dict[int, str] = {}
 
-    @contextmanager
-    def passing(self, name: str) -> Iterator[None]:
-        """Run the body while no other thread runs one of this name.
+@contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Run the body while no other thread imports ``name``.
 
-        Raises:
-            PluginLoadError: This thread runs it already; or a thread does that waits for this one.
-        """
-        me = threading.get_ident()
-        run = _Run()
-        while True:
-            with self._lock:
-                other = self._runs.setdefault(name, run)
-                if other is run:
-                    break
-                if self._waits_for(me, name):
-                    raise _cycle(name, "what it runs loads a configuration that imports it")
-                self._waiting[me] = name
-            try:
-                self._wait(other, name, me)
-            finally:
-                with self._lock:
-                    del self._waiting[me]
+    Raises:
+        PluginLoadError: This thread imports it already; or a thread does that waits for this one.
+    """
+    me = threading.get_ident()
+    run = _Run()
+    while True:
+        with _lock:
+            other = _runs.setdefault(name, run)
+            if other is run:
+                break
+            if _waits_for(me, name):
+                raise _cycle(name, "what it runs loads a configuration that imports it")
+            _waiting[me] = name
         try:
-            yield
+            _wait(other, name, me)
         finally:
-            with self._lock:
-                del self._runs[name]
-            run.ended.set()
+            with _lock:
+                del _waiting[me]
+    try:
+        yield
+    finally:
+        with _lock:
+            del _runs[name]
+        run.ended.set()
 
-    def _waits_for(self, thread: int, name: str | None) -> bool:
-        """Tell whether the thread that runs ``name`` is ``thread``, or waits for it at this gate."""
-        while name is not None:
-            run = self._runs.get(name)
-            if run is None:
-                return False
-            if run.thread == thread:
-                return True
-            name = self._waiting.get(run.thread)
-        return False
 
-    def _wait(self, run: _Run, name: str, me: int) -> None:
-        """Wait for the end of a run.
+def _waits_for(thread: int, name: str | None) -> bool:
+    """Tell whether the thread that imports ``name`` is ``thread``, or waits for it here."""
+    while name is not None and (run := _runs.get(name)) is not None:
+        if run.thread == thread:
+            return True
+        name = _waiting.get(run.thread)
+    return False
 
-        A thread that the imported code has started may be one that it waits for. Where it waits is
-        not known, so a thread that is younger than the run looks whether the importing one stands
-        still; a thread that is older waits for as long as it takes.
-        """
-        if me in run.before:
-            run.ended.wait()
-            return
-        place, still_s = None, 0.0
-        while not run.ended.wait(LOOK_S):
-            frame = sys._current_frames().get(run.thread)
-            now = None if frame is None else (id(frame), frame.f_lasti)
-            still_s = still_s + LOOK_S if now == place else 0.0
-            place = now
-            waits = frame is not None and frame.f_globals.get("__name__") == "threading"
-            if still_s >= (LOOK_S if waits else PATIENCE_S):
-                raise _cycle(name, "what it runs waits for a thread that loads it again")
+
+def _wait(run: _Run, name: str, me: int) -> None:
+    """Wait for the end of a run.
+
+    A thread that the imported code has started may be one that it waits for. Where it waits is
+    not known, so a thread that is younger than the run looks whether the importing one stands
+    still; a thread that is older waits for as long as it takes.
+    """
+    if me in run.before:
+        run.ended.wait()
+        return
+    place, still_s = None, 0.0
+    while not run.ended.wait(LOOK_S):
+        frame = sys._current_frames().get(run.thread)
+        now = None if frame is None else (id(frame), frame.f_lasti)
+        still_s = still_s + LOOK_S if now == place else 0.0
+        place = now
+        waits = frame is not None and frame.f_globals.get("__name__") == "threading"
+        if still_s >= (LOOK_S if waits else PATIENCE_S):
+            raise _cycle(name, "what it runs waits for a thread that loads it again")
 
 
 def _cycle(name: str, why: str) -> PluginLoadError:
@@ -233,6 +231,3 @@ def _cycle(name: str, why: str) -> PluginLoadError:
         f"import = [{name!r}] is being imported already: {why}",
         hint="Code under 'import' registers backends; load and build configurations elsewhere.",
     )
-
-
-_gate = _Gate()
