@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from headrace._registry.imports import refused, run_imports
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Set as AbstractSet
 
     from headrace._plan.element import PipelinePlan
@@ -72,9 +72,7 @@ class PipelineConfig:
     @classmethod
     def _of(cls, document: Document, allow_import: bool) -> PipelineConfig:
         problems = Problems()
-        why = (
-            refused(os.environ) if allow_import else "allow_import=False or --no-import refuses it"
-        )
+        why = refused() if allow_import else "allow_import=False or --no-import refuses it"
         files = _run_imports(document, why, problems)
         all_names = not len(problems)
         shape = read_shape(document, problems)

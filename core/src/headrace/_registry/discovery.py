@@ -26,7 +26,6 @@ import headrace
 from headrace._registry.backends import plain_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from email.message import Message
     from importlib.metadata import Distribution, EntryPoint
 
@@ -78,7 +77,7 @@ def normalised_plugin(distribution: str) -> str:
     return name.removeprefix("headrace-") if name != "headrace" else name
 
 
-def discover(environ: Mapping[str, str] | None = None) -> list[PluginRecord]:
+def discover() -> list[PluginRecord]:
     """List all installed plugins, ordered by name, with their states.
 
     Of distributions that are no plugins nothing but ``entry_points.txt`` is read, of plugins the
@@ -86,7 +85,6 @@ def discover(environ: Mapping[str, str] | None = None) -> list[PluginRecord]:
     """
     from importlib.metadata import entry_points
 
-    environ = os.environ if environ is None else environ
     points = entry_points()
     by_source: dict[object, list[EntryPoint]] = {}
     for group in _GROUPS:
@@ -96,10 +94,10 @@ def discover(environ: Mapping[str, str] | None = None) -> list[PluginRecord]:
     by_name: dict[str, PluginRecord] = {}
     for found in by_source.values():
         _add(by_name, found)
-    records = [record for _, record in sorted(by_name.items())]
-    for record in records:
-        _check_allowed(record, environ.get("HEADRACE_PLUGINS"))
-    return records
+    if (allowed := os.environ.get("HEADRACE_PLUGINS")) is not None:
+        for record in by_name.values():
+            _check_allowed(record, allowed)
+    return [record for _, record in sorted(by_name.items())]
 
 
 def _module_of(point: EntryPoint) -> str:
@@ -119,17 +117,16 @@ def _add(by_name: dict[str, PluginRecord], points: list[EntryPoint]) -> None:
         dependencies = tuple(head.get_all("Requires-Dist") or (dist and dist.requires) or ())
     except Exception as error:  # noqa: BLE001 - one plugin's bad metadata must not stop the others
         unreadable = error
-    if name in by_name:
-        _add_points(by_name[name], points)
-        return
-    record = PluginRecord(normalised_plugin(name), name, version, dependencies=dependencies)
-    by_name[name] = record
+    known = name in by_name
+    made = PluginRecord(normalised_plugin(name), name, version, dependencies=dependencies)
+    record = by_name.setdefault(name, made)
     _add_points(record, points)
-    if unreadable is None:
-        try:
-            _check_range(record)
-        except Exception as error:  # noqa: BLE001 - as above
-            unreadable = error
+    if known:
+        return
+    try:
+        _check_range(record)
+    except Exception as error:  # noqa: BLE001 - as above
+        unreadable = unreadable or error
     if unreadable is not None:
         record.refuse("broken", f"its metadata cannot be read: {unreadable}")
 
@@ -172,10 +169,8 @@ def _check_range(record: PluginRecord) -> None:
             )
 
 
-def _check_allowed(record: PluginRecord, allowed: str | None) -> None:
+def _check_allowed(record: PluginRecord, allowed: str) -> None:
     """Apply ``HEADRACE_PLUGINS``: ``cv,ort`` allows only these, ``-torch`` denies, empty none."""
-    if allowed is None:
-        return
     words = [normalised_plugin(word.strip()) for word in allowed.split(",") if word.strip()]
     denied = {normalised_plugin(word[1:].strip()) for word in words if word.startswith("-")}
     only = {word for word in words if not word.startswith("-")}
@@ -230,18 +225,15 @@ _BY_DISTRIBUTION = {
     ),
 }
 
-_FOLDERS = {
-    f"headrace-{name}": f"plugins/{name}" for name in ("cv", "observe", "ort", "torch", "trt")
-}
-
 KNOWN_ELSEWHERE = {
     name: distribution for distribution, names in _BY_DISTRIBUTION.items() for name in names.split()
 }
 """Names of well-known backends and the distribution to install for each."""
 
 
-def how_to_install(*distributions: str) -> str:
-    """Say how to install distributions, ours also from a clone of their repository."""
-    folders = [f"./{_FOLDERS[name]}" for name in distributions if name in _FOLDERS]
-    clone = f", or in a clone of Headrace: pip install {' '.join(folders)}" if folders else ""
-    return f"Install {'them' if len(distributions) > 1 else 'it'}: pip install {' '.join(distributions)}{clone}"
+def how_to_install(distribution: str) -> str:
+    """Say how to install a distribution of `KNOWN_ELSEWHERE`, also from a clone of the repository."""
+    folder = f"./plugins/{normalised_plugin(distribution)}"
+    return (
+        f"Install it: pip install {distribution}, or in a clone of Headrace: pip install {folder}"
+    )

@@ -24,7 +24,7 @@ from headrace._registry.registry import registry
 from headrace.errors import PluginLoadError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 
 _YES = ("1", "true", "yes", "on")
@@ -68,14 +68,14 @@ def run_imports(wanted: list[tuple[str, Path]]) -> tuple[tuple[str, dict[str, ty
     return tuple(dict(tables).items())
 
 
-def refused(environ: Mapping[str, str]) -> str | None:
+def refused() -> str | None:
     """Say why the environment does not allow running code, None when it does.
 
     ``HEADRACE_IMPORT`` allows it when it is not set, and when it says yes in a way that is known.
     """
-    value = environ.get("HEADRACE_IMPORT")
-    word = None if value is None else value.strip().lower()
-    if word is None or word in _YES:
+    value = os.environ.get("HEADRACE_IMPORT", "yes")
+    word = value.strip().lower()
+    if word in _YES:
         return None
     if word in _NO:
         return f"HEADRACE_IMPORT={value} refuses it"
