@@ -60,12 +60,8 @@ class Timings:
     def summary(self) -> dict[str, float]:
         """Give mean, p50, p90 and p99 in milliseconds, rounded to 0.1 µs."""
         mean = self.total_ms / max(self.count, 1)
-        return {
-            "mean": round(mean, 4),
-            "p50": round(self.percentile(0.50), 4),
-            "p90": round(self.percentile(0.90), 4),
-            "p99": round(self.percentile(0.99), 4),
-        }
+        shares = {f"p{per_cent}": self.percentile(per_cent / 100) for per_cent in (50, 90, 99)}
+        return {key: round(value, 4) for key, value in {"mean": mean, **shares}.items()}
 
 
 class Counts:
@@ -205,20 +201,10 @@ class Instance(Counts):
     """
 
     __slots__ = (
-        *(
-            "index",
-            "min",
-            "max",
-            "device",
-            "backend",
-            "run",
-            "thread",
-            "holder",
-            "ident",
-            "entries",
-        ),
+        *("index", "min", "max", "device", "backend", "run", "thread", "holder", "ident"),
+        *("entries", "since"),
         *("running_weight", "queued", "mask", "mean_s", "limits", "lost", "away", "retired"),
-        *("busy_s", "sampling", "since"),
+        *("busy_s", "sampling"),
     )
 
     def __init__(

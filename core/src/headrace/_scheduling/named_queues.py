@@ -102,7 +102,6 @@ class Queues:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._queues: dict[str, NamedQueue] = {}
-        self._closed = False
 
     def declare(self, name: str, most: int) -> NamedQueue:
         """Make a queue that holds ``most`` requests.
@@ -111,10 +110,8 @@ class Queues:
             ContractError: There is one of another size.
         """
         with taking(self._lock):
-            queue = self._queues.get(name)
-            if queue is None:
-                queue = self._queues[name] = NamedQueue(name, most)
-            elif queue.max != most:
+            queue = self._queues.setdefault(name, NamedQueue(name, most))
+            if queue.max != most:
                 raise ContractError(
                     f"queue {name!r} holds {queue.max}, and is declared with max={most} as well",
                     hint="Declare it once, in the init of one node.",
@@ -130,10 +127,7 @@ class Queues:
     def use(self, name: str) -> NamedQueue:
         """Give a queue; the first user of one that nobody declared makes it."""
         with taking(self._lock):
-            queue = self._queues.get(name)
-            if queue is None:
-                queue = self._queues[name] = NamedQueue(name, DEFAULT_MAX)
-            return queue
+            return self._queues.setdefault(name, NamedQueue(name, DEFAULT_MAX))
 
     def names(self) -> set[str]:
         """Give the names of all queues."""

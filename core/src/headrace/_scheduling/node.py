@@ -167,8 +167,7 @@ class Node(FreeInstances):
     @property
     def full(self) -> bool:
         """Whether as many requests that entered here wait, here or elsewhere, as may."""
-        queue = self.queue
-        return queue.count - queue.guests + self.quota.count >= self.limits.queue_size
+        return self.bounded >= self.limits.queue_size
 
     def let_in(self) -> None:
         """Let in who waits for room, first come first served."""

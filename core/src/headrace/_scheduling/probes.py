@@ -115,17 +115,6 @@ class Probes:
         """Give a function that calls the method ``what`` of each probe that has it, with ``about`` first."""
         heard = [(one, partial(method, *about)) for one, method in self._heard[what]]
         closed = self._closed
-        if len(heard) == 1:
-            ((only, call),) = heard
-
-            def tell_one(*args: Any) -> None:
-                if not closed:
-                    try:
-                        call(*args)
-                    except BaseException as error:  # noqa: BLE001 - whatever it is harms nobody
-                        only.failed(error)
-
-            return tell_one
 
         def tell(*args: Any) -> None:
             if not closed:
