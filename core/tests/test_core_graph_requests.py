@@ -377,6 +377,42 @@ def test_many_nodes_with_nothing_to_do_follow_each_other(shortcut):
 # Ends before the end.
 
 
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"a": {"next": "b"}, "b": {}}, {}),
+        ({"a": {"next": "b"}, "b": {}}, {"node_name": "b"}),
+        ({"a": {"next": "b"}, "b": {}, "other": {}}, {"node_name": "a"}),
+        ({"a": {"next": "b"}, "b": {"or": True, "next": "c"}, "c": {}}, {}),
+        (
+            {
+                "a": {"next": "b,c"},
+                "b": {"next": "d"},
+                "c": {"next": "d"},
+                "d": {"map": "b[result:data],c[result:other]"},
+            },
+            {},
+        ),
+    ],
+    ids=["line", "named", "several roots", "or", "diamond"],
+)
+def test_a_caller_walks_its_own_request(keys, named):
+    ran_in = []
+
+    class Noting(headrace.Backend):
+        def forward(self, batch):
+            ran_in.append(threading.get_ident())
+            for item in batch:
+                item["result"] = item["data"]
+
+    headrace.register(Noting)
+    with headrace.pipe(
+        {name: {"backend": "Noting", **more} for name, more in keys.items()}
+    ) as pipe:
+        pipe({"data": 1, **named})
+        assert set(ran_in) == {threading.get_ident()}
+
+
 def test_a_failing_branch_cancels_what_has_not_started(gate, until):
     config = {
         "x": {"backend": "Identity", "next": "y,z"},
@@ -638,6 +674,7 @@ def test_a_front_without_the_graph_has_nothing_next():
 # What belongs to the request as a whole: its deadline, its priority, the close.
 
 backend("Limits", lambda r: [(e.deadline, e.priority) for e in entries_running_here()])
+backend("Thread", lambda r: [threading.get_ident(), *r["data"]])
 
 
 @pytest.mark.parametrize("way", ["submit", "async"])
@@ -667,6 +704,17 @@ def test_deadline_and_priority_go_through_a_front_into_the_graph(front):
         assert (deadline, priority) == (None, -2)
         ran = pipe.stats()["nodes"]["b"]
     assert (ran["submitted"], ran["ok"]) == (2, 2)
+
+
+@pytest.mark.parametrize(("keys", "threads"), [({}, 1), ({"timeout": 60}, 2), ({"priority": 1}, 2)])
+def test_behind_a_front_only_requests_without_limits_stay_in_their_thread(keys, threads):
+    config = {
+        "global": {"entrypoint": "S[Thread,DagDispatcher]"},
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": "Thread"},
+    }
+    with headrace.pipe(config) as pipe:
+        assert len(set(pipe({"data": []}, **keys)["result"])) == threads
 
 
 def test_bounds_hold_where_the_front_is_written_out(gate):

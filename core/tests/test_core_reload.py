@@ -298,9 +298,12 @@ def test_ranges_that_leave_a_hole_are_refused_before_anything_changes():
 
     headrace.register("Holey", Holey, replace=True)
     with headrace.pipe({"backend": "Holey", "instance_num": 2}) as pipe:
-        with pytest.raises(SetupError, match="no instance takes a weight of 3 to 9"):
-            pipe.reload("main", {"step": 9})
+        for step, hole in ((9, "3 to 9"), (3, "3")):
+            with pytest.raises(SetupError, match=rf"no instance takes a weight of {hole}\b(?! to)"):
+                pipe.reload("main", {"step": step})
         assert pipe({"data": 1})["result"] == 2
+        pipe.reload("main", {"step": 2})  # 1 to 2, and 3 to 4
+        assert pipe({"data": 1, "request_size": 3})["result"] == 4
 
 
 @pytest.mark.parametrize(
