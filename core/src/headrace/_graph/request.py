@@ -131,20 +131,15 @@ class GraphRequest:
     ) -> None:
         """Submit entries that are in `_open` already; called without the turn.
 
-        Another thread may end the request meanwhile: it sets `_over` first and then cancels all entries
-        in `_open`. Either this thread sees `_over` and submits no more; or it has passed the check, and
-        the entry is cancelled in the queue, or before it gets there, and then `submit` does nothing.
+        Another thread may end the request meanwhile: it cancels all entries in `_open`. Either an entry
+        is in the queue by then, and is taken out; or it has yet to get there, and `submit` does nothing.
         """
-        for place, entry in enumerate(entries):
-            if self._over:
-                # The owner refers to its entries and they to it: a cycle that only the collector frees.
-                for left in entries[place:]:
-                    left.owner = NOBODY
-                return
-            if entry.error is not None:
-                entry.owner.finished(entry)
-            else:
+        for entry in entries:
+            if entry.error is None:
                 step.scheduler.submit(entry, waits_for_room=stuck, internal=internal)
+            else:
+                owner, entry.owner = entry.owner, NOBODY  # the owner refers to its entries
+                owner.finished(entry)
 
     def forget(self, entry: Entry) -> None:
         """Take note that an entry has its outcome."""
