@@ -90,6 +90,16 @@ def test_every_error_can_be_pickled_with_all_it_says(error):
     assert isinstance(again.__cause__, ZeroDivisionError)
 
 
+@pytest.mark.parametrize("name", PARENTS)
+def test_every_error_can_be_made_of_a_text_or_of_nothing(name):
+    cls = getattr(errors, name)
+    for args in ([], [["busy"]] if name == "RequestsFailed" else ["busy"]):
+        error = pickle.loads(pickle.dumps(cls(*args)))
+        assert type(error) is cls
+        assert error.code == cls.code
+        assert "busy" in str(error) or not args
+
+
 def test_an_error_that_holds_what_cannot_be_pickled_travels_as_text():
     error = errors.BackendError("w")
     error.__cause__ = type("Local", (Exception,), {})("why")

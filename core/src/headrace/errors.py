@@ -99,7 +99,9 @@ class ConfigError(HeadraceError, ValueError):
 
     code = "config"
 
-    def __init__(self, problems: Sequence[Problem] | Problem) -> None:
+    def __init__(self, problems: Sequence[Problem] | Problem | str = ()) -> None:
+        if isinstance(problems, str):
+            problems = Problem("config", problems)
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__()
 
@@ -122,7 +124,7 @@ class PluginError(HeadraceError):
     code = "plugin"
 
     def __init__(
-        self, what: str, *, distribution: str | None = None, hint: str | None = None
+        self, what: str = "", *, distribution: str | None = None, hint: str | None = None
     ) -> None:
         self.what = what
         self.distribution = distribution
@@ -130,7 +132,8 @@ class PluginError(HeadraceError):
         super().__init__(what)
 
     def _text(self) -> str:
-        return _with_where(self.what, [("distribution", self.distribution)], self.hint)
+        what = self.what or type(self).__name__
+        return _with_where(what, [("distribution", self.distribution)], self.hint)
 
 
 class PluginLoadError(PluginError):
@@ -150,7 +153,7 @@ class _PlacedError(HeadraceError):
 
     def __init__(
         self,
-        what: str,
+        what: str = "",
         *,
         node: str | None = None,
         backend: str | None = None,
@@ -273,7 +276,7 @@ class BatchRangeError(RequestError):
     """The weight of a request or of a batch is outside what any instance takes.
 
     Attributes:
-        weight: The weight that was asked for.
+        weight: The weight that was asked for; 0 when unknown.
         min, max: The range that is allowed; ``max`` None means unbounded.
     """
 
@@ -281,11 +284,11 @@ class BatchRangeError(RequestError):
 
     def __init__(
         self,
-        what: str,
+        what: str = "",
         *,
-        weight: int,
-        min: int,  # noqa: A002 - the name of the attribute
-        max: int | None,  # noqa: A002 - the name of the attribute
+        weight: int = 0,
+        min: int = 1,  # noqa: A002 - the name of the attribute
+        max: int | None = None,  # noqa: A002 - the name of the attribute
         **where: Any,
     ) -> None:
         self.weight = weight
@@ -298,12 +301,12 @@ class LimitError(RequestError):
     """A loop, restart or repost went on past its limit.
 
     Attributes:
-        limit: The limit that was reached.
+        limit: The limit that was reached; 0 when unknown.
     """
 
     code = "limit"
 
-    def __init__(self, what: str, *, limit: int, **where: Any) -> None:
+    def __init__(self, what: str = "", *, limit: int = 0, **where: Any) -> None:
         self.limit = limit
         super().__init__(what, **where)
 
@@ -317,7 +320,7 @@ class RequestNotFoundError(RequestError, KeyError):
 
     code = "request_not_found"
 
-    def __init__(self, request_id: object) -> None:
+    def __init__(self, request_id: object = None) -> None:
         self.request_id = request_id
         super().__init__(f"no request {request_id!r} in this storage; add() it first")
 
@@ -326,13 +329,15 @@ class OverloadedError(RequestError):
     """The queue is full and its rule is to refuse.
 
     Attributes:
-        queue_size: How many requests may wait.
+        queue_size: How many requests may wait; 0 when unknown.
         waiting: How many did.
     """
 
     code = "overloaded"
 
-    def __init__(self, what: str, *, queue_size: int, waiting: int, **where: Any) -> None:
+    def __init__(
+        self, what: str = "", *, queue_size: int = 0, waiting: int = 0, **where: Any
+    ) -> None:
         self.queue_size = queue_size
         self.waiting = waiting
         super().__init__(what, **where)
@@ -353,7 +358,7 @@ class RequestsFailed(HeadraceError):  # noqa: N818 - several requests, each with
 
     code = "requests_failed"
 
-    def __init__(self, errors: Sequence[BaseException | None]) -> None:
+    def __init__(self, errors: Sequence[BaseException | None] = ()) -> None:
         self.errors = list(errors)
         super().__init__()
 
