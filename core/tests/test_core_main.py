@@ -28,3 +28,13 @@ def test_with_it_the_command_runs():
     )
     assert done.returncode == 0
     assert done.stdout.startswith("headrace ")
+
+
+def test_python_that_drops_docstrings_runs_a_pipeline():
+    code = (
+        "import headrace; print(headrace.pipe({'backend': 'S[Identity]'})({'data': 1})['result'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-OO", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")

@@ -100,9 +100,8 @@ class ConfigError(HeadraceError, ValueError):
     code = "config"
 
     def __init__(self, problems: Sequence[Problem] | Problem | str = ()) -> None:
-        if isinstance(problems, str):
-            problems = Problem("config", problems)
-        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        found = Problem("config", problems) if isinstance(problems, str) else problems
+        self.problems = (found,) if isinstance(found, Problem) else tuple(found)
         super().__init__()
 
     def _text(self) -> str:
@@ -132,8 +131,7 @@ class PluginError(HeadraceError):
         super().__init__(what)
 
     def _text(self) -> str:
-        what = self.what or type(self).__name__
-        return _with_where(what, [("distribution", self.distribution)], self.hint)
+        return _with_where(self.what, [("distribution", self.distribution)], self.hint)
 
 
 class PluginLoadError(PluginError):
@@ -335,12 +333,10 @@ class OverloadedError(RequestError):
 
     code = "overloaded"
 
-    def __init__(
-        self, what: str = "", *, queue_size: int = 0, waiting: int = 0, **where: Any
-    ) -> None:
+    def __init__(self, what: str = "", *, queue_size: int = 0, waiting: int = 0, **at: Any) -> None:
         self.queue_size = queue_size
         self.waiting = waiting
-        super().__init__(what, **where)
+        super().__init__(what, **at)
 
 
 class DeadlineExceededError(RequestError, TimeoutError):

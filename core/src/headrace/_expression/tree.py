@@ -104,7 +104,8 @@ class Call(_Node):
     """
 
     name: str
-    args: Args = EMPTY
+    # A factory: `python -OO` has dataclass show defaults, which cannot be written down here yet.
+    args: Args = field(default_factory=lambda: EMPTY)
     phases: tuple[tuple[Call, ...], ...] = ()
     prefix: Args | None = field(default=None, kw_only=True)
     span: Span | None = field(default=None, kw_only=True)
