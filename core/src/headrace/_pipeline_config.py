@@ -143,9 +143,7 @@ class PipelineConfig:
 
     def _checked(self) -> list[Any]:
         """Give all checked options, in which files have their folders, and the imported files."""
-        nodes = self._plan.nodes.values()
-        roots = [root for node in nodes for root in (node.entry, node.init)]
-        elements = [e for root in (*roots, self._plan.entrypoint) if root for e in root.walk()]
+        elements = [element for root in self._plan.roots for element in root.walk()]
         files = [path for path, _ in self._plan.files]
         probes = [probe.options for probe in self._plan.probes]
         return [*files, *(element.options for element in elements), *probes]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._backend import Backend, Shared
-from headrace._build.elements import ElementBuilder, device_of, reached_by_name
+from headrace._build.elements import ElementBuilder, device_of
 from headrace._build.elsewhere import plan_of
 from headrace._build.measuring import ElementTimes, Measuring, element_statistics
 from headrace._build.node_call import FrontCall, NodeCall
@@ -17,7 +17,7 @@ from headrace._config.problems import with_room
 from headrace._engine.blueprint import BuiltNode
 from headrace._explain import describe_element
 from headrace._plan.declared import narrowed
-from headrace._plan.element import Element, NodePlan, PipelinePlan, roots_of
+from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
 from headrace._plan.graph import needed_keys
 from headrace._plan.word import word_of
 from headrace._process import usable_cpus
@@ -108,16 +108,10 @@ class Builder:
         self._threads = max(1, (plan.threads or usable_cpus()) // plan.total_instances)
         self._all = Parts()
         self._builds = threading.Lock()
-        self._reached = reached_by_name(plan)
+        self._reached = {one.name for one in registered_in(plan.roots)}  # past any queue
         if commons is None:
-            self._expect()
-
-    def _expect(self) -> None:
-        """Prepare what all nodes share, before any node is built."""
-        for node in self.plan.nodes.values():
-            for root in roots_of(node):
-                for element in root.walk():
-                    word_of(element.cls)._expect(element, self.commons)
+            for element in (one for root in plan.roots for one in root.walk()):
+                word_of(element.cls)._expect(element, self.commons)
 
     def close(self) -> list[Exception]:
         """Close all that was built, once nothing is built any more; give what that raised."""

@@ -13,7 +13,7 @@ from headrace._build.parts import LOOK_S, At, Commons
 from headrace._build.standing import BatchEnd, Bound, Guarded, InThread, NotCallable, Passage
 from headrace._config.nodekeys import NodeKeys
 from headrace._plan.declared import of_children, states_range
-from headrace._plan.element import elements_run, roots_of, takes_dependency
+from headrace._plan.element import elements_run, takes_dependency
 from headrace._plan.word import Word, give_threads, word_of
 from headrace._portable import error_text
 from headrace._scheduling.calls import OwnThread
@@ -288,12 +288,3 @@ def device_of(keys: NodeKeys, index: int) -> str | None:
     """Give the device of one instance: a list is spread over them."""
     device = keys.device
     return device[index % len(device)] if isinstance(device, tuple) else device
-
-
-def reached_by_name(plan: PipelinePlan) -> set[str]:
-    """Find the registered instances that some expression calls by name, past any queue."""
-    roots = [root for node in plan.nodes.values() for root in roots_of(node)]
-    if plan.entrypoint is not None:
-        roots.append(plan.entrypoint)
-    named = (element.named for root in roots for element in root.walk())
-    return {one.name for one in named if one is not None and one.registered}

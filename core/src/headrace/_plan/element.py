@@ -267,6 +267,12 @@ class PipelinePlan:
         return is_graph(self.links)
 
     @property
+    def roots(self) -> list[Element]:
+        """The expressions of all nodes, and that of the front."""
+        own = [root for node in self.nodes.values() for root in roots_of(node)]
+        return own if self.entrypoint is None else [*own, self.entrypoint]
+
+    @property
     def total_instances(self) -> int:
         """How many instances all nodes have together, at least 1."""
         own = [node for node in self.nodes.values() if node.door_to is None]
@@ -289,10 +295,15 @@ def roots_of(node: NodePlan) -> list[Element]:
     return [node.entry, *([node.init] if node.init is not None else [])]
 
 
-def nodes_named(roots: Iterable[Element]) -> list[str]:
-    """Give the nodes of which some instance is named in expressions, ``Forward[node.x]`` or other."""
+def registered_in(roots: Iterable[Element]) -> Iterator[Named]:
+    """Give the registered instances that are named in expressions, ``Forward[node.x]`` or other."""
     named = (element.named for root in roots for element in root.walk())
-    return list(dict.fromkeys(n.node for n in named if n is not None and n.node is not None))
+    return (one for one in named if one is not None and one.registered)
+
+
+def nodes_named(roots: Iterable[Element]) -> list[str]:
+    """Give the nodes of which some instance is named in expressions."""
+    return list(dict.fromkeys(str(one.node) for one in registered_in(roots)))
 
 
 def elements_run(nodes: Mapping[str, NodePlan], roots: Iterable[Element]) -> list[Element]:
