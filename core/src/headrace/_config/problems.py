@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace._portable import shown
 from headrace._problem import nearest
 from headrace.errors import ConfigError, Problem, SetupError
 
@@ -119,10 +120,9 @@ def key_place(
         at_key: Whether the key is wrong, and not its value.
     """
     name = key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False)
-    shown = shown_value(value)
-    start = len(name) + 3
-    span = (0, len(name)) if at_key else (start, start + len(shown))
-    return {"file": file, "path": path, "text": f"{name} = {shown}", "span": span}
+    text = f"{name} = {shown_value(value)}"
+    span = (0, len(name)) if at_key else (len(name) + 3, len(text))
+    return {"file": file, "path": path, "text": text, "span": span}
 
 
 def shown_value(value: Any) -> str:
@@ -130,10 +130,7 @@ def shown_value(value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, default=_shown)
     except Exception:  # noqa: BLE001 - foreign code; and integers may have too many digits
-        try:
-            text = repr(value)
-        except Exception:  # noqa: BLE001 - as above
-            text = object.__repr__(value)
+        text = shown(value)
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from headrace._portable import shown
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _wrong_methods(cls: type[Any]) -> Iterator[str]:
         if method is None:
             continue
         if not callable(method):
-            yield f"{name} is no method, it is {_shown(method)}"
+            yield f"{name} is no method, it is {shown(method)}"
         elif inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
             yield f"{name} is asynchronous, and a backend runs in a thread: write def {name}"
         elif inspect.isgeneratorfunction(method):
@@ -173,16 +174,16 @@ def _wrong_words(cls: type[Any]) -> Iterator[str]:
         keys = getattr(cls, name, ())
         if not (isinstance(keys, property) or _is_typed_dict(keys) or _are_texts(keys)):
             example = f'{name} = ("{keys}",)' if isinstance(keys, str) else f'{name} = ("data",)'
-            yield f"{name} is {_shown(keys)}, not a tuple of keys: write {example}"
+            yield f"{name} is {shown(keys)}, not a tuple of keys: write {example}"
     if not _are_texts(getattr(cls, "prefixes", ())):
-        yield f'prefixes is {_shown(cls.prefixes)}, not a tuple of texts like ("or", "key=")'
+        yield f'prefixes is {shown(cls.prefixes)}, not a tuple of texts like ("or", "key=")'
     if not _is_arity(getattr(cls, "takes", 0)):
-        yield f"takes is {_shown(cls.takes)}, neither a number of children nor (least, most or None)"
+        yield f"takes is {shown(cls.takes)}, neither a number of children nor (least, most or None)"
     if not _is_count(getattr(cls, "phases", 1), 1):
-        yield f"phases is {_shown(cls.phases)}, not a number of at least 1"
+        yield f"phases is {shown(cls.phases)}, not a number of at least 1"
     elsewhere = getattr(cls, "builds_elsewhere", False)
     if not isinstance(elsewhere, bool):
-        yield f"builds_elsewhere is {_shown(elsewhere)}, not True or False"
+        yield f"builds_elsewhere is {shown(elsewhere)}, not True or False"
     elif elsewhere and getattr(cls, "takes", 0) == 0:
         yield "builds_elsewhere is True and it takes no children: write takes = 1"
     elif elsewhere and getattr(cls, "forward_with_dep", None) is not None:
@@ -221,13 +222,6 @@ def _are_texts(value: Any) -> bool:
 
 def _is_typed_dict(value: Any) -> bool:
     return isinstance(value, type) and hasattr(value, "__required_keys__")
-
-
-def _shown(value: Any) -> str:
-    try:
-        return repr(value)
-    except Exception:  # noqa: BLE001 - foreign code
-        return object.__repr__(value)
 
 
 _POINT = re.compile(r"\s*([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[[^\[\]]*\]\s*)?")
