@@ -45,8 +45,10 @@ SLOW = frozenset(
         # Wheels, documents, examples, benchmarks.
         *("test_benchmarks", "test_catalogue", "test_cli_schema", "test_documents"),
         *("test_example_detect", "test_example_functions", "test_example_ocr"),
-        *("test_example_ocr_page", "test_first_backend", "test_followed_pages", "test_packaging"),
-        *("test_soak", "test_streams_page", "test_template", "test_tensorrt_pages"),
+        *("test_example_ocr_page", "test_example_serve", "test_first_backend"),
+        *("test_followed_pages", "test_operating_case", "test_operating_measuring"),
+        *("test_operating_page", "test_packaging", "test_soak", "test_streams_page"),
+        *("test_template", "test_tensorrt_pages"),
         *("test_third_party", "test_typing"),
     )
 )
