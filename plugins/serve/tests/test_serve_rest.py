@@ -507,6 +507,12 @@ def test_the_openapi_document_says_what_the_server_takes(serving):
         ({"inputs": [x]}, 200), ({"inputs": []}, 400), ({"inputs": [x], "more": 1}, 400),
         ({"inputs": [{**x, "shape": [1, 15]}]}, 400), ({"inputs": [{**x, "datatype": "FP64"}]}, 400),
         ({"inputs": [x], "outputs": [{"name": "z"}]}, 400), ({"inputs": [x], "id": "r"}, 200),
+        ({"inputs": [x, x]}, 400), ({"inputs": [{**x, "data": ["a"] * 16}]}, 400),
+        ({"inputs": [x], "parameters": {"what": 1}}, 400), ({"inputs": [x], "parameters": {"priority": 3}}, 200),
+        ({"inputs": [x], "parameters": {"timeout": -1}}, 400), ({"inputs": [x], "parameters": {"partial": True}}, 400),
+        ({"inputs": [x], "outputs": [{"name": "y"}]}, 200), ({"inputs": [x], "outputs": [{"name": "y"}] * 2}, 400),
+        ({"inputs": [x], "outputs": [{"name": "y", "parameters": {"classification": 2}}]}, 501),
+        ({"inputs": [{**x, "shape": [0, 16], "data": []}]}, 400),
     ]  # fmt: skip
     error = jsonschema.Draft202012Validator(told["components"]["schemas"]["Error"])
     for sent, status in cases:

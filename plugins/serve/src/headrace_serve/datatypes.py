@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DATATYPES",
+    "ONLY_BINARY",
     "as_bf16_bits",
     "as_json_values",
     "check_size",
@@ -49,7 +50,8 @@ DATATYPES: Final = {
 _ITEM_BYTES: Final = {name: dtype.itemsize for name, dtype in DATATYPES.items()}
 _NAMES: Final = {dtype.name: name for name, dtype in DATATYPES.items() if name != "BF16"}
 _BY_DTYPE: Final = {dtype: name for name, dtype in DATATYPES.items() if name != "BF16"}
-_ONLY_BINARY: Final = ("FP16", "BF16")
+ONLY_BINARY: Final = ("FP16", "BF16")
+"""Datatypes that JSON has no form for."""
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -148,7 +150,7 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> ND
     Raises:
         InputError: It is no list, has another number of elements, or elements of another kind.
     """
-    if datatype in _ONLY_BINARY:
+    if datatype in ONLY_BINARY:
         raise InputError(f"input {name!r}: JSON has no {datatype}; send the tensor as binary data")
     if not isinstance(data, list):
         raise InputError(f"input {name!r}: data", expected="a list", got=type(data).__name__)
@@ -230,7 +232,7 @@ def as_json_values(name: str, datatype: str, array: NDArray[Any]) -> Sequence[An
         InputError: JSON cannot hold them; the client has to ask for binary data.
     """
     hint = "Ask for this output with binary_data."
-    if datatype in _ONLY_BINARY:
+    if datatype in ONLY_BINARY:
         raise InputError(f"output {name!r} is {datatype}, which JSON does not have", hint=hint)
     if datatype == "BYTES":
         try:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import html
+import math
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from headrace_serve.datatypes import DATATYPES, ONLY_BINARY
 from headrace_serve.plain_route import takes_a_file
 
 if TYPE_CHECKING:
@@ -16,6 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["document", "page"]
 
+_FLAG = {"type": "boolean"}
+_WHOLE = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
+_PARAMETERS: dict[str, Any] = {
+    "timeout": {**_WHOLE, "description": "Microseconds; 0: none."},
+    "priority": {**_WHOLE, "description": "1 is most urgent, 0 the default."},
+    "traceparent": {"type": "string"},
+    "binary_data_output": _FLAG,
+}
+_PARTIAL: dict[str, Any] = {"partial": _FLAG}
 _ERROR = {"$ref": "#/components/schemas/Error"}
 _STATUSES = {
     "400": "The request is wrong.",
@@ -71,55 +84,89 @@ def _get(summary: str) -> dict[str, Any]:
 
 
 def _infer(model: Model) -> dict[str, Any]:
-    inputs = [_tensor(port) for port in model.signature.inputs.values()]
-    outputs = {"enum": list(model.signature.outputs)}
+    inputs = [_tensor(port, model.signature.max_rows) for port in model.signature.inputs.values()]
+    names = list(model.signature.outputs)
     schema = {
         "type": "object",
         "required": ["inputs"],
         "additionalProperties": False,
         "properties": {
             "id": {"type": "string"},
-            "parameters": {"type": "object"},
+            "parameters": _object(_PARAMETERS | (_PARTIAL if model.signature.by_item else {})),
             "inputs": {
                 "type": "array",
-                "items": {"oneOf": inputs},
+                "description": "Each input once; the server takes them in any order.",
+                "prefixItems": inputs,
                 "minItems": len(inputs),
                 "maxItems": len(inputs),
             },
             "outputs": {
                 "type": "array",
-                "items": {
-                    "type": "object",
-                    "required": ["name"],
-                    "additionalProperties": False,
-                    "properties": {"name": outputs, "parameters": {"type": "object"}},
-                },
+                "description": "The outputs that are wanted, each at most once; none: all.",
+                "items": _object(
+                    {"name": {"enum": names}, "parameters": _object({"binary_data": _FLAG})}, "name"
+                ),
+                "maxItems": len(names),
+                "allOf": [
+                    {
+                        "contains": {"properties": {"name": {"const": name}}},
+                        "minContains": 0,
+                        "maxContains": 1,
+                    }
+                    for name in names
+                ],
             },
         },
     }
     made = _operation(f"Run {model.name} version {model.version}", {"type": "object"})
     made["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    made["responses"]["200"]["content"]["application/octet-stream"] = binary
     return made
 
 
-def _tensor(port: Port) -> dict[str, Any]:
-    axes = [{"type": "integer", "minimum": 0} if n < 0 else {"const": n} for n in port.shape]
-    return {
-        "type": "object",
-        "required": ["name", "shape", "datatype", "data"],
-        "additionalProperties": False,
-        "properties": {
-            "name": {"const": port.name},
-            "datatype": {"const": port.datatype},
-            "shape": {
-                "type": "array",
-                "prefixItems": axes,
-                "minItems": len(axes),
-                "maxItems": len(axes),
-            },
-            "data": {"type": "array"},
-        },
+def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    made = {"type": "object", "additionalProperties": False, "properties": properties}
+    return {**made, "required": list(required)} if required else made
+
+
+def _tensor(port: Port, max_rows: int | None) -> dict[str, Any]:
+    axes: list[dict[str, Any]] = [
+        {"type": "integer", "minimum": 0} if n < 0 else {"const": n} for n in port.shape
+    ]
+    if port.batch_axis is not None and port.shape[port.batch_axis] < 0:
+        most = {} if max_rows is None else {"maximum": max_rows}
+        axes[port.batch_axis] = {"type": "integer", "minimum": 1, **most}
+    shape = {"type": "array", "prefixItems": axes, "minItems": len(axes), "maxItems": len(axes)}
+    data: dict[str, Any] = {
+        "type": "array",
+        "description": "As many elements as the shape says, in row-major order; nested lists do as well.",
+        "items": _element(port.datatype),
     }
+    if all(n >= 0 for n in port.shape):
+        data["minItems"] = data["maxItems"] = math.prod(port.shape)
+    told: dict[str, Any] = {
+        "name": {"const": port.name},
+        "datatype": {"const": port.datatype},
+        "shape": shape,
+    }
+    if port.datatype in ONLY_BINARY:
+        size = {"binary_data_size": {"type": "integer", "minimum": 0}}
+        told["parameters"] = _object(size, "binary_data_size")
+        return _object(told, *told)
+    return _object({**told, "data": data}, *told, "data")
+
+
+def _element(datatype: str) -> dict[str, Any]:
+    """Give the schema of one element in JSON."""
+    dtype: Any = DATATYPES[datatype]
+    if datatype in ("BOOL", "BYTES"):
+        return {"type": "boolean" if datatype == "BOOL" else "string"}
+    if dtype.kind == "f":
+        most = float(np.finfo(dtype).max)
+        return {"type": "number", "minimum": -most, "maximum": most}
+    info: Any = np.iinfo(dtype)
+    return {"type": "integer", "minimum": int(info.min), "maximum": int(info.max)}
 
 
 def _run(model: Model) -> dict[str, Any]:

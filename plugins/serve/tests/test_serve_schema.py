@@ -1,0 +1,39 @@
+"""The OpenAPI document and the server agree: schemathesis asks what the schema allows, and what it forbids."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+TOOL = "schemathesis==4.32.5"
+PATHS = "simple(_identity)?/|same_(bool|u?int|fp32|fp64|bytes)|/v2$|/run/|stats|index|health"
+"""Not those of FP16 and BF16, which travel as binary data behind the JSON, nor the model that fails on text."""
+
+
+@pytest.mark.network
+@pytest.mark.stress
+def test_schemathesis_finds_the_document_and_the_server_at_one(tmp_path):
+    venv.create(tmp_path, with_pip=True)
+    programs = tmp_path / ("Scripts" if sys.platform == "win32" else "bin")
+    subprocess.run([programs / "python", "-m", "pip", "install", "-q", TOOL], check=True)
+    served = [sys.executable, HERE / "served_examples.py", "0", "0"]
+    with subprocess.Popen(served, stdout=subprocess.PIPE, text=True, cwd=HERE) as server:
+        try:
+            assert server.stdout is not None
+            port = server.stdout.readline().split()[0]
+            done = subprocess.run(
+                [programs / "schemathesis", "run", f"http://127.0.0.1:{port}/openapi.json",
+                 "--phases", "fuzzing,stateful",
+                 "--max-examples", "20", "--seed", "1", "--include-path-regex", PATHS],
+                env={**os.environ, "PYTHONPATH": str(HERE), "SCHEMATHESIS_HOOKS": "schema_hooks"},
+                capture_output=True, text=True, check=False, cwd=tmp_path,
+            )  # fmt: skip
+        finally:
+            server.terminate()
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
