@@ -223,8 +223,68 @@ def test_a_node_with_or_needs_counts():
         "b": {"backend": "Identity", "or": True},
     }
     times = {name: ServiceTimes(name, {1: [1]}, "x") for name in "ab"}
-    with pytest.raises(InputError, match=r"'b' has `or`.*count"):
+    with pytest.raises(InputError, match=r"'[ab]' runs, on which `or`.*count"):
         simulated(config, times)
+
+
+def counted(**counts):
+    """Give times of 1 ms at a node called a, else 2 ms, whatever the size, with requests as given."""
+    return {
+        name: ServiceTimes(name, {size: [1 if name == "a" else 2] for size in (1, 4)}, "x", count)
+        for name, count in counts.items()
+    }
+
+
+@pytest.mark.parametrize(("most", "ms"), [(4, 1 + 2), (1, 1 + 3 * 2)])
+def test_each_element_of_a_request_runs_and_the_request_ends_with_the_last(most, ms):
+    config = {
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": "Identity", "each": "boxes", "max": most, "next": "c"},
+        "c": {"backend": "Identity"},
+    }
+    point = simulated(config, counted(a=100, b=300, c=100)).closed_loop(1, 200, 20)
+    found = point.to_dict()
+    assert found["latency_ms"]["p50"] == found["latency_ms"]["max"] == pytest.approx(ms + 2)
+    assert found["batch_size"]["b"]["mean"] == min(3, most)
+
+
+def test_elements_of_several_requests_share_batches_and_are_as_many_as_were_counted():
+    config = {
+        "a": {"backend": "Identity", "next": "b", "instance_num": 8},
+        "b": {"backend": "Identity", "each": "boxes", "max": 4},
+    }
+    run = simulated(config, counted(a=1000, b=1250))
+    found = run.closed_loop(40, 20_000, 2000).to_dict()
+    assert found["batch_size"]["b"]["mean"] > 3.5
+    # 1.25 elements a request, four in a batch of 2 ms.
+    assert found["throughput_rps"] == pytest.approx(4 / 0.002 / 1.25, rel=0.1)
+
+
+def test_elements_that_are_late_fail_their_request_once():
+    config = {
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": "Identity", "each": "boxes", "timeout_ms": 3},
+    }
+    run = simulated(config, counted(a=100, b=300))
+    run.open_loop([0.01 * k for k in range(100)], {"kind": "open", "rate": 100}, 0)
+    assert [code for _, code in run._seen.failed] == ["deadline"] * 100
+    assert [len(node.queue) for node in run._nodes.values()] == [0, 0]
+
+
+def test_repost_goes_on_elsewhere_as_often_as_was_counted():
+    config = {
+        "a": {"backend": "S[HasKey(k)[Repost[c]]]", "next": "b"},
+        "b": {"backend": "Identity"},
+        "c": {"backend": "Identity", "next": "d"},
+        "d": {"backend": "Identity"},
+    }
+    run = simulated(config, counted(a=1000, b=750, c=250, d=250))
+    found = run.closed_loop(1, 20_000, 2000).to_dict()
+    # 1 ms, then 2 ms, or in a quarter of the requests twice 2 ms.
+    assert found["latency_ms"]["mean"] == pytest.approx(3.5, rel=0.02)
+    batches = {name: sum(size for _, size in run._seen.batches[name]) for name in "abcd"}
+    assert batches["b"] + batches["c"] == batches["a"] == 20_000
+    assert batches["c"] == batches["d"] == pytest.approx(5000, rel=0.05)
 
 
 class Pairs(BatchPolicy):
@@ -261,7 +321,14 @@ def test_a_policy_that_raises_ends_the_simulation_with_its_name():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"backend": "Identity", "each": "boxes"}, "each cannot be simulated"),
+        ({"backend": "Identity", "each": "boxes"}, "each cannot be simulated at the first"),
+        (
+            {
+                "a": {"backend": "S[HasKey(k)[Repost[b]]]", "next": "b"},
+                "b": {"backend": "Identity"},
+            },
+            r"Repost\[b\] cannot be simulated: more than one way",
+        ),
         (
             {"a": {"backend": "Identity"}, "b": {"backend": "Identity"}},
             "this has a, b",

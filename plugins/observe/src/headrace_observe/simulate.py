@@ -32,10 +32,11 @@ def simulation_of(
         seed: Of the times that are drawn.
 
     Raises:
-        SetupError: It has what depends on data or is not simulated: ``each``, ``Repost``, calls
-            of other nodes, a ``node_entrypoint`` or ``init`` of its own, several
-            roots, ``shed_oldest`` over several nodes.
-        InputError: There are no times of a node, or no counts that tell how often one with ``or`` runs.
+        SetupError: It has what is not simulated: calls of other nodes, a ``node_entrypoint`` or ``init``
+            of its own, several roots, ``each`` at the only root, a `Repost` to a node that others lead to,
+            ``shed_oldest`` over several nodes.
+        InputError: There are no times of a node, or no counts that tell how often one with ``or`` runs,
+            how many elements one with ``each`` has, or how often `Repost` goes to a node.
     """
     nodes = headrace.explain(config)["nodes"]
     policies = headrace.plugins.policies(config)
@@ -47,11 +48,10 @@ def simulation_of(
             raise InputError(f"there are no times of the node {name!r}; the file has {known}")
         rules[name] = _rules(name, node, policies[name][0].options)
     after = {name: tuple(node["next"]) for name, node in nodes.items()}
-    for name, node in nodes.items():
-        if "or" in node["links"]:
-            (before,) = [one for one, names in after.items() if name in names]
-            rules[name] = replace(rules[name], share=_share(times, before, name))
-    roots = [name for name in nodes if not any(name in names for names in after.values())]
+    rules = _by_counts(nodes, after, rules, times)
+    reposted = {name for node in nodes.values() for name in node["links"].get("reposts", ())}
+    led_to = reposted.union(*after.values())
+    roots = [name for name in nodes if name not in led_to]
     if len(roots) != 1:
         raise SetupError(
             f"one node that requests enter at is simulated, this has {', '.join(roots)}",
@@ -70,9 +70,8 @@ def simulation_of(
 
 
 def _refuse(name: str, node: Mapping[str, Any]) -> None:
-    links, keys = node["links"], node["keys"]
-    found = [key for key in ("each", "reposts") if key in links]
-    found += [key for key in ("init", "entrypoint") if _value(keys, key) is not None]
+    keys = node["keys"]
+    found = [key for key in ("init", "entrypoint") if _value(keys, key) is not None]
     if not node["node_expression"].startswith(_AS_WRITTEN):
         found.append("node_entrypoint")
     if node["door_to"] is not None or "Forward[" in node["expression"]:
@@ -85,16 +84,80 @@ def _refuse(name: str, node: Mapping[str, Any]) -> None:
         )
 
 
-def _share(times: Mapping[str, ServiceTimes], before: str, name: str) -> float:
-    """Give the share of requests that run at a node with ``or``, as it was when times were measured."""
-    came, ran = times[before].requests, times[name].requests
-    if not came or ran is None:
+def _by_counts(
+    nodes: Mapping[str, Mapping[str, Any]],
+    after: Mapping[str, tuple[str, ...]],
+    rules: Mapping[str, NodeRules],
+    times: Mapping[str, ServiceTimes],
+) -> dict[str, NodeRules]:
+    """Add what depends on data, as often as it was so when times were measured."""
+    before = {one: name for name, names in after.items() for one in names}
+    before.update(_before_by_repost(nodes, before))
+
+    def came(name: str) -> float:
+        """Give how many requests came to a node."""
+        if not {"or", "each"} & nodes[name]["links"].keys():
+            found: float = _count(times, name)
+        elif name not in before:
+            raise SetupError(
+                "each cannot be simulated at the first node",
+                node=name,
+                hint="Let a node with Identity lead there: its count tells the number of requests.",
+            )
+        else:
+            found = came(before[name])
+        if not found:
+            raise InputError(f"no request came to the node {name!r} when times were measured")
+        return found
+
+    made = dict(rules)
+    for name, node in nodes.items():
+        links = node["links"]
+        if not {"or", "each", "reposts"} & links.keys():
+            continue
+        all_of_them = came(name)
+        if "or" in links:
+            made[name] = replace(made[name], share=_count(times, name) / all_of_them)
+        if "each" in links:
+            made[name] = replace(made[name], elements=_count(times, name) / all_of_them)
+        if "reposts" in links:
+            ways = tuple((one, _count(times, one) / all_of_them) for one in links["reposts"])
+            made[name] = replace(made[name], reposts=ways)
+    return made
+
+
+def _before_by_repost(
+    nodes: Mapping[str, Mapping[str, Any]], before: Mapping[str, str]
+) -> dict[str, str]:
+    """Give from which node each one is reached by `Repost`."""
+    found: dict[str, str] = {}
+    for name, node in nodes.items():
+        for one in node["links"].get("reposts", ()):
+            if one in before or one in found:
+                why = "more than one way leads there"
+            elif {"or", "each"} & nodes[one]["links"].keys():
+                why = "it has `or` or `each`"
+            else:
+                found[one] = name
+                continue
+            raise SetupError(
+                f"Repost[{one}] cannot be simulated: {why}",
+                node=name,
+                hint="Counts of batches do not tell how many requests came by it.",
+            )
+    return found
+
+
+def _count(times: Mapping[str, ServiceTimes], name: str) -> int:
+    """Give how many requests a node has run, or elements."""
+    found = times[name].requests
+    if found is None:
         raise InputError(
-            f"the node {name!r} has `or`, and the times do not say how often it runs: measure them with "
-            "bench --save-times, or give each size a count: {" + f'"{name}": '
-            '{"1": {"ms": [2.0], "count": 100}}}'
+            f"the times do not say how often the node {name!r} runs, on which `or`, `each` or Repost depend: "
+            "measure them with bench --save-times, or give each size a count: "
+            f'{{"{name}": ' + '{"1": {"ms": [2.0], "count": 100}}}'
         )
-    return min(1.0, ran / came)
+    return found
 
 
 def _value(keys: Mapping[str, Any], key: str) -> Any:

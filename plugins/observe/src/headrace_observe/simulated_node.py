@@ -158,6 +158,8 @@ class NodeRules:
         timeout_s: How long a request may be at the node; None for no limit.
         owns_thread: Whether each instance has a thread of its own.
         share: Of a node with ``or``, the share of requests that run there, the others pass it by.
+        elements: Of a node with ``each``, how many elements a request has there on average.
+        reposts: Where its `Repost` goes to, each with the share of its requests.
     """
 
     name: str
@@ -170,6 +172,8 @@ class NodeRules:
     timeout_s: float | None = None
     owns_thread: bool = False
     share: float | None = None
+    elements: float | None = None
+    reposts: tuple[tuple[str, float], ...] = ()
 
     def size_run(self, size: int) -> int | None:
         """Give the size with which a batch runs, copies that fill it up included; None: refused."""

@@ -34,30 +34,37 @@ class Request:
         sent: When it was sent.
         called: Whether a client waits for it, who may run batches meanwhile.
         missing: Per join how many branches have yet to come there.
+        elements: Per node with ``each`` how many of its elements are still there.
         open: At how many nodes it is; far below 0 once it has failed.
         waits: At how many of these it waits.
     """
 
-    __slots__ = ("called", "missing", "open", "sent", "waits")
+    __slots__ = ("called", "elements", "missing", "open", "sent", "waits")
 
     def __init__(self, sent: float, *, called: bool = False) -> None:
         self.sent = sent
         self.called = called
         self.missing: dict[str, int] | None = None
+        self.elements: dict[str, int] | None = None
         self.open = 0
         self.waits = 0
 
 
 class Batch:
-    """A batch that was cut, the instance it was given to, and the thread that runs it."""
+    """A batch that was cut, the instance it was given to, and the thread that runs it.
 
-    __slots__ = ("instance", "items", "leader", "seconds")
+    Attributes:
+        own: How many elements of the request of that thread have ended in batches it ran before.
+    """
+
+    __slots__ = ("instance", "items", "leader", "own", "seconds")
 
     def __init__(self, instance: Any, items: list[Item], leader: Request | str | None) -> None:
         self.instance = instance
         self.items = items
         self.leader = leader
         self.seconds = 0.0
+        self.own = 0
 
 
 class Threads(ABC):
@@ -85,8 +92,13 @@ class Threads(ABC):
         """Take note that items have left a queue for a batch."""
 
     @abstractmethod
-    def _left(self, name: str, request: Request, now: float, me: Request | None) -> None:
-        """Let a request go on from a node; ``me`` is its own client where that does it."""
+    def _left(
+        self, name: str, request: Request, now: float, me: Request | None, count: int = 1
+    ) -> None:
+        """Let a request go on from a node where ``count`` of its elements have ended.
+
+        ``me`` is its own client where that does it.
+        """
 
     @abstractmethod
     def _goes_on(self, name: str) -> bool:
@@ -163,23 +175,30 @@ class Threads(ABC):
         """Give an instance back, look for what is due, and wake who has an answer."""
         node.release(batch.instance, batch.seconds)
         name, leader = node.rules.name, batch.leader
-        answered = [item.request for item in batch.items if item.state == RUNS]
+        answered: dict[Request, int] = {}
         for item in batch.items:
+            if item.state == RUNS:
+                answered[item.request] = answered.get(item.request, 0) + 1
             item.state = OVER
+        own = batch.own
+        if isinstance(leader, Request):
+            own += answered.pop(leader, 0)
+            node.asleep += bool(own) - bool(batch.own)
         node.asleep += sum(request.called for request in answered)
         mine = self._dispatch(node, now, leader)
         on_its_way = leader is RUNNER and self._goes_on(name)
-        for request in answered:
+        for request, count in answered.items():
             if not request.called or on_its_way:
                 node.asleep -= request.called
-                self._left(name, request, now, None)
-            elif request is not leader:
-                self.ready.append(partial(self._wakes, node, request))
+                self._left(name, request, now, None, count)
+            else:
+                self.ready.append(partial(self._wakes, node, request, count))
         if mine is not None:
+            mine.own = own
             self._start(node, mine, now)
-        elif isinstance(leader, Request):
-            self._wakes(node, leader, now)
+        elif isinstance(leader, Request) and own:
+            self._wakes(node, leader, own, now)
 
-    def _wakes(self, node: SimulatedNode, request: Request, now: float) -> None:
+    def _wakes(self, node: SimulatedNode, request: Request, count: int, now: float) -> None:
         node.asleep -= 1
-        self._left(node.rules.name, request, now, request)
+        self._left(node.rules.name, request, now, request, count)

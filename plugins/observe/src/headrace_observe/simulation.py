@@ -179,6 +179,9 @@ class Simulation(Threads):
         node = self._nodes[name]
         if not request.called:
             me = None
+        if node.rules.elements is not None:
+            self._join_each(node, request, now, arrival, me)
+            return
         instance = node.claim() if me is not None else None
         if instance is not None:
             item = Item(arrival, request)
@@ -188,6 +191,21 @@ class Simulation(Threads):
         else:
             self._put(node, request, arrival)
             self._look(node, now, me)
+
+    def _join_each(
+        self, node: SimulatedNode, request: Request, now: float, arrival: float, me: Request | None
+    ) -> None:
+        """Let the elements of a request wait at a node, the next whole number above or below the mean."""
+        name, mean = node.rules.name, node.rules.elements or 0.0
+        count = int(mean) + (self._draw() < mean % 1)
+        if not count:
+            request.open += 1
+            self._left(name, request, now, me)
+            return
+        request.elements = {**(request.elements or {}), name: count}
+        for _ in range(count):
+            self._put(node, request, arrival)
+        self._look(node, now, me)
 
     def _put(self, node: SimulatedNode, request: Request, arrival: float) -> None:
         request.open += 1
@@ -236,12 +254,14 @@ class Simulation(Threads):
 
     def _late(self, node: SimulatedNode, item: Item, now: float) -> None:
         """Fail a request whose time at a node is over, though its batch may run on."""
-        if item.state == OVER or item.request.open <= 0:
+        if item.state == OVER:
             return
         if item.state == WAITS:
             node.queue.remove(item)
             self._starts(item)
         item.state = OVER
+        if item.request.open <= 0:
+            return  # it has failed at another node, or by another of its elements
         self._fail(item.request, "deadline", now)
         self._let_in(node, now)
         self._look(node, now, None)
@@ -250,12 +270,18 @@ class Simulation(Threads):
         self._push(at, _WAKE, node, waker)
 
     def _goes_on(self, name: str) -> bool:
-        return bool(self._line.after[name])
+        return bool(self._line.after[name] or self._nodes[name].rules.reposts)
 
-    def _left(self, name: str, request: Request, now: float, me: Request | None) -> None:
+    def _left(
+        self, name: str, request: Request, now: float, me: Request | None, count: int = 1
+    ) -> None:
         if request.open <= 0:
             return  # it has failed at another node meanwhile
-        request.open -= 1
+        request.open -= count
+        if request.elements and request.elements.get(name, 0):
+            request.elements[name] -= count
+            if request.elements[name]:
+                return  # its other elements are still there
         self._pass_on(name, request, now, me)
         if not request.open:
             self._seen.ended.append(now)
@@ -263,6 +289,13 @@ class Simulation(Threads):
             self._answered(request, now, me)
 
     def _pass_on(self, name: str, request: Request, now: float, me: Request | None) -> None:
+        reposts = self._nodes[name].rules.reposts
+        drawn = self._draw() if reposts else 1.0
+        for target, part in reposts:
+            if drawn < part:
+                self._join(target, request, now, now, me)
+                return
+            drawn -= part
         for after in self._line.after[name]:
             if after in self._joins:
                 request.missing = request.missing or dict(self._joins)
