@@ -63,10 +63,10 @@ def slow(arrivals, instances, most, linger, size_time, room):
         while left and left[0] == second:
             left.pop(0)
             if len(queue) >= room:
-                refused += 1
+                refused += 1  # nobody looks because of it
             else:
                 queue.append(second)
-            look()
+                look()
         look()
         second += 1
     return sorted(latencies), batches, refused
