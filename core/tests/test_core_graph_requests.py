@@ -674,7 +674,7 @@ def test_a_front_without_the_graph_has_nothing_next():
 # What belongs to the request as a whole: its deadline, its priority, the close.
 
 backend("Limits", lambda r: [(e.deadline, e.priority) for e in entries_running_here()])
-backend("Thread", lambda r: [threading.get_ident(), *r["data"]])
+backend("WalkingThread", lambda r: [threading.get_ident(), *r["data"]])
 
 
 @pytest.mark.parametrize("way", ["submit", "async"])
@@ -709,9 +709,9 @@ def test_deadline_and_priority_go_through_a_front_into_the_graph(front):
 @pytest.mark.parametrize(("keys", "threads"), [({}, 1), ({"timeout": 60}, 2), ({"priority": 1}, 2)])
 def test_behind_a_front_only_requests_without_limits_stay_in_their_thread(keys, threads):
     config = {
-        "global": {"entrypoint": "S[Thread,DagDispatcher]"},
+        "global": {"entrypoint": "S[WalkingThread,DagDispatcher]"},
         "a": {"backend": "Identity", "next": "b"},
-        "b": {"backend": "Thread"},
+        "b": {"backend": "WalkingThread"},
     }
     with headrace.pipe(config) as pipe:
         assert len(set(pipe({"data": []}, **keys)["result"])) == threads

@@ -117,14 +117,14 @@ def test_closing_while_it_builds_ends_the_build(built, small_net, monkeypatch):
 
         def reload():
             try:
-                pipe.reload("main", {"precision": "bf16"}, timeout=0.1)
+                pipe.reload("main", {"precision": "bf16"}, timeout=2)
             except Exception as error:
                 errors.append(error)
 
         thread = threading.Thread(target=reload)
         thread.start()
         assert held.wait(30)
-        thread.join(0.5)
+        thread.join(2)
         go.set()
         thread.join(30)
         assert errors
