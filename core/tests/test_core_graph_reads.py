@@ -147,28 +147,6 @@ def test_what_the_map_brings_is_there():
     assert not problems(graph("RMask", "a[result:data,what:mask]"))
 
 
-def test_a_key_that_a_node_may_write_can_be_taken_from_it():
-    config = {
-        "a": {"backend": "RUnsaid", "next": "b"},
-        "b": {"backend": "RMayWrite", "map": "a[result:data]", "next": "c"},
-        "c": {"backend": "RResult", "map": "b[hint:data]"},
-    }
-    assert not problems(config)
-
-
-def test_a_node_without_map_has_the_keys_of_the_one_before():
-    config = {
-        "a": {"backend": "RUnsaid", "next": "b"},
-        "b": {"backend": "RResult", "map": "a[result:data]", "next": "c"},
-        "c": {"backend": "RMask"},
-    }
-    (found,) = problems(config)
-    assert found.path == "b.map"
-    assert "'c'" in found.message
-    config["b"]["backend"] = "RWithMask"
-    assert not problems(config)
-
-
 def test_before_the_first_map_any_key_may_be_there():
     assert not problems({"a": {"backend": "RResult", "next": "b"}, "b": {"backend": "RMask"}})
 
@@ -177,16 +155,6 @@ def test_each_reads_its_list_and_brings_its_element():
     (found,) = problems(graph("RResult", each="boxes"))
     assert "'boxes'" in found.message
     assert not problems(graph("RMask", "a[result:data,list:boxes]", each="boxes:mask"))
-
-
-def test_what_elements_write_stays_with_them():
-    config = {
-        "a": {"backend": "RUnsaid", "next": "b"},
-        "b": {"backend": "RWithMask", "map": "a[result:data]", "each": "data", "next": "c"},
-        "c": {"backend": "RMask"},
-    }
-    (found,) = problems(config)
-    assert "'c'" in found.message
 
 
 def test_another_door_reads_what_the_node_behind_it_reads():

@@ -114,18 +114,22 @@ def graph(source, **more):
     }
 
 
-def test_a_map_from_a_key_that_nothing_can_have_brought_is_refused():
-    config = graph("size", map="b[result:data,sizze:size]")
-    with pytest.raises(ConfigError) as caught:
-        headrace.PipelineConfig.load(config)
-    (problem,) = caught.value.problems
-    assert (problem.path, problem.suggestion) == ("c.map", "size")
-    assert "takes 'sizze' from 'b', whose backends do not write it" in problem.message
-
-
-def test_a_map_from_a_key_that_only_the_caller_can_have_brought_is_told():
+def test_a_map_from_a_key_that_its_node_does_not_write_is_told():
     (found,) = warnings(graph("sizze"))
-    assert (found["code"], found["path"], found["suggestion"]) == ("map_source", "b.map", "size")
+    assert (found["code"], found["path"]) == ("map_source", "b.map")
+    assert "takes 'sizze' from 'a', whose backends do not write it" in found["message"]
+    assert "size" in found["hint"]
+    (found,) = warnings(graph("size", map="b[result:data,sizze:size]"))
+    assert found["path"] == "c.map"
+
+
+def test_a_map_past_a_node_without_one_finds_what_was_before_it():
+    behind = {"backend": "Identity", "map": "c[x:data,size:y]"}
+    config = {**graph("size", next="d"), "d": behind}
+    assert codes(config) == []
+    behind["map"] = "c[z:data]"
+    (found,) = warnings(config)
+    assert found["path"] == "d.map"
 
 
 @pytest.mark.parametrize("source", ["size", "result", "data", "request_id"])

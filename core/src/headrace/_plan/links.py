@@ -187,16 +187,6 @@ def read_links(
     return replace(links, incomplete=reader.incomplete)
 
 
-def predecessors(links: Mapping[str, WrittenLinks]) -> dict[str, list[str]]:
-    """Give per node those that it comes next after."""
-    found: dict[str, list[str]] = {name: [] for name in links}
-    for one in links.values():
-        for name in one.next:
-            if name in found:
-                found[name].append(one.name)
-    return found
-
-
 def check_links(links: Mapping[str, WrittenLinks], problems: Problems) -> bool:
     """Check that the links of all nodes make a graph through which every request finds its way.
 
@@ -209,7 +199,7 @@ def check_links(links: Mapping[str, WrittenLinks], problems: Problems) -> bool:
                 if name not in links:
                     near = problems.nearest(name, links)
                     _wrong(problems, one, key, f"no node is called {name!r}", suggestion=near)
-    before = predecessors(links)
+    before = {name: [one.name for one in links.values() if name in one.next] for name in links}
     cycle = _cycle(before)
     if cycle is not None:
         message = f"the nodes form a cycle: {' > '.join(cycle)}"

@@ -72,7 +72,7 @@ class Planner(Resolver):
         warnings = Problems()
         if is_graph and len(self.nodes) == len(self.shape.nodes):
             check_reposts(links, self.problems)
-            check_keys_read(links, self.nodes, self.problems, warnings)
+            check_keys_read(links, self.nodes, self.problems)
             if entrypoint is not None:
                 check_front(entrypoint, links, self.nodes, self.problems)
         self._check_definitions()

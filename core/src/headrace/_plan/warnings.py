@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace._backend import Backend
 from headrace._config.problems import Problems, with_lines
-from headrace._plan.declared import narrowed
+from headrace._graph.route import KEPT
+from headrace._plan.declared import OPTIONAL, keys_named, narrowed
+from headrace._plan.element import elements_run, roots_of
 from headrace._plan.parameters import written_key
-from headrace._plan.word import word_of
+from headrace._plan.word import Word, word_of
 from headrace._process import usable_cpus
+from headrace.keys import DATA, RESULT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +38,7 @@ def warnings_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
         node = plan.nodes[name]
         if node.door_to is None:
             found = [*_of_keys(node), *_of_own_thread(node), *_of_cores(node, plan.total_instances)]
+            found += _of_map(plan, name)
             for code, key, message, hint in found:
                 warnings.add(code, message, hint=hint, **_place(name, key, shape))
     return list(with_lines(warnings))
@@ -142,3 +147,51 @@ def _runs_a_file(element: Element) -> bool:
     """Tell whether an option names a file: that is a model, which no other node is to run."""
     options = {} if element.options is None else dict(element.options)
     return any(isinstance(value, Path) for value in options.values())
+
+
+def _of_map(plan: PipelinePlan, name: str) -> Iterator[_Warning]:
+    """Look for keys that the ``map`` of a node takes from one that is known not to write them."""
+    for node, pairs in (plan.links[name].map or {}).items():
+        keys = _keys_at_end(plan, node)
+        for source, _ in pairs:
+            if keys is not None and source not in keys and source not in OPTIONAL:
+                yield (
+                    "map_source",
+                    "map",
+                    (
+                        f"the map takes {source!r} from {node!r}, whose backends do not write it: it "
+                        "is there only when the caller's request has it and every map passes it on"
+                    ),
+                    f"What it ends with is {', '.join(sorted({*keys, DATA}))}.",
+                )
+
+
+def _keys_at_end(plan: PipelinePlan, name: str) -> set[str] | None:
+    """Give the keys a node ends with, but those of the caller; None when a class does not say."""
+    way = [name]
+    while plan.links[way[-1]].map is None:  # it has the dict of the one before
+        before = [one.name for one in plan.links.values() if way[-1] in one.next]
+        if not before:
+            break
+        way.append(before[0])
+    pairs = (pair for one in (plan.links[way[-1]].map or {}).values() for pair in one)
+    keys = {RESULT, *KEPT, *(target for _, target in pairs)}
+    entered = {target for one in plan.links.values() for target in one.reposts}
+    for one in way:
+        if plan.links[one].otherwise or one in entered:
+            return None  # other dicts come there as well
+        if plan.links[one].levels:
+            continue  # what its elements write stays with them
+        for element in elements_run(plan.nodes, roots_of(plan.nodes[one])):
+            if not _says_what_it_writes(element) or element.target is not None:
+                return None
+            keys.update(keys_named(element.cls, element.options, "writes", optional=True))
+    return keys
+
+
+def _says_what_it_writes(element: Element) -> bool:
+    """Tell whether ``writes`` of a class can be relied on: stated, or that of an installed plugin."""
+    if issubclass(element.cls, Word):
+        return True
+    stated = any("writes" in vars(cls) for cls in element.cls.__mro__ if cls is not Backend)
+    return stated or (bool(element.spec.path) and not element.children)
