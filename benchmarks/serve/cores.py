@@ -95,7 +95,7 @@ def served(
         rps=rps,
         p50_us=max(load.p50_us for load in loads),
         p99_us=max(load.p99_us for load in loads),
-        cpu_us=0.0,
+        cpu_us=cpu / (seconds + 0.4) / max(rps, 1e-9) * 1e6,
         cores=cpu / (seconds + 0.4),
         slowest=min(load.slowest for load in loads),
     )
@@ -133,7 +133,8 @@ def main() -> None:
             one, share = middle(found), ratio(found, loads["independent processes"])
             print(
                 f"  {name:24}{one.rps:8.0f} requests/s {share:5.2f}  p50 {one.p50_us / 1e3:7.2f} ms"
-                f"  p99 {one.p99_us / 1e3:7.2f} ms  cores of the server {one.cores:5.2f}"
+                f"  p99 {one.p99_us / 1e3:7.2f} ms  server {one.cores:5.2f} cores,"
+                f" {one.cpu_us / 1e3:5.2f} ms a request"
             )
         print(f"  wanted: {WANTED} of the independent processes\n", flush=True)
         figures[network] = loads

@@ -68,6 +68,13 @@ def test_explain_shows_ranges_threads_and_who_brings_what():
     assert json.loads(json.dumps(found)) == found
 
 
+@pytest.mark.parametrize("said", ["5", "0", "default"])
+def test_the_variable_of_python_says_how_many_cpus_may_be_used(monkeypatch, said):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    monkeypatch.setenv("PYTHON_CPU_COUNT", said)
+    assert headrace.explain({"backend": "Identity"})["threads"] == (5 if said == "5" else 3)
+
+
 def test_a_node_under_a_time_limit_is_run_by_a_runner():
     node = headrace.explain({"backend": "Identity", "timeout_ms": 5})["nodes"]["main"]
     assert node["run_by"] == "runner"

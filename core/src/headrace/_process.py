@@ -37,7 +37,14 @@ _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def usable_cpus() -> int:
-    """Give the number of CPUs that this process may use, at least 1."""
+    """Give the number of CPUs that this process may use, at least 1, as ``os.process_cpu_count`` of Python 3.13.
+
+    ``PYTHON_CPU_COUNT`` says it where the system does not: in a container, or for one of several
+    processes that share a machine.
+    """
+    said = os.environ.get("PYTHON_CPU_COUNT", "")
+    if said.isdecimal() and int(said) > 0:
+        return int(said)
     affinity = getattr(os, "sched_getaffinity", None)
     if affinity is not None:
         return max(1, len(affinity(0)))

@@ -245,6 +245,39 @@ def test_processes_share_the_ports_and_are_started_again(tmp_path, start):
         httpx.get(f"{url}/v2")
 
 
+THREADS = """
+import headrace
+
+class Threads(headrace.Backend):
+    def init(self, options, context):
+        self.threads = context.threads
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = self.threads
+
+headrace.register("ServeThreads", Threads)
+"""
+
+
+@linux
+def test_workers_share_the_cores_and_say_where_instances_are_too_many(tmp_path, start, monkeypatch):
+    monkeypatch.setenv("PYTHON_CPU_COUNT", "6")
+    (tmp_path / "threads.py").write_text(THREADS)
+    head = 'import = ["threads.py"]\nbackend = "ServeThreads"\n'
+    (tmp_path / "one.toml").write_text(head)
+    (tmp_path / "many.toml").write_text(head + "instance_num = 4\n")
+    process, url = start("one.toml", "many.toml", "--workers", "2", "--port", "0", cwd=tmp_path)
+    assert "2 workers" in (line := process.stderr.readline())
+    assert "3 of 6 cores" in line
+    assert httpx.post(f"{url}/run/one", content=b"x").json() == {"result": 3}
+    assert httpx.post(f"{url}/run/many", content=b"x").json() == {"result": 1}
+    process.terminate()
+    said = process.stderr.read()
+    assert "'many:1' may run 4 threads at a time in each worker" in said
+    assert "'one:1'" not in said
+
+
 def reached(url):
     try:
         httpx.get(f"{url}/v2/health/live")

@@ -65,6 +65,13 @@ class Model:
         return sum(int(node["waiting"]) for node in nodes.values())
 
     @property
+    def threads(self) -> int:
+        """How many threads its instances and their libraries may run at a time."""
+        nodes = headrace.explain(self.pipe.config)["nodes"].values()
+        own = [node for node in nodes if node["door_to"] is None]
+        return sum(int(node["instance_num"]) * int(node["threads"]) for node in own)
+
+    @property
     def ready(self) -> bool:
         """Whether it takes requests."""
         return self.pipe.ready and not self.unloaded

@@ -150,6 +150,10 @@ class Server:
             return False
         return reaches_others(self.host)
 
+    def threads(self) -> dict[str, int]:
+        """Give by ``name:version`` of each model how many threads its instances and their libraries may run."""
+        return {f"{one.name}:{one.version}": one.threads for one in self._service.models}
+
     def start(self) -> None:
         """Listen; returns when requests are accepted.
 

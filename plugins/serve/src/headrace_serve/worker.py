@@ -1,7 +1,7 @@
 """One of the processes that share the ports: ``python -m headrace_serve.worker``, started by `workers`.
 
 Standard input brings one line of JSON, and ends when the starting process does: then this one ends as
-by SIGTERM. A byte on the file that is named in that line says that it listens.
+by SIGTERM. The file that is named in that line takes, once this one listens, how many threads each model may run.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def main() -> int:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def started(server: Server) -> None:
-        os.write(ready, b"1")
-        os.close(ready)
+        with os.fdopen(ready, "w", encoding="utf-8") as told_back:
+            json.dump(server.threads(), told_back)
         threading.Thread(target=watch, name="headrace-serve-parent", daemon=True).start()
 
     try:

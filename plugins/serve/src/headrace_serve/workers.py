@@ -33,6 +33,13 @@ _LONGEST_PAUSE_S = 30.0
 _HEALTHY_S = 60.0
 """A process that has served so long was well: the pauses begin anew."""
 
+_CPU_COUNT = "PYTHON_CPU_COUNT"
+"""The variable of the environment that tells Python, and pipelines, how many cores a process may use."""
+
+_CROWDED = (
+    "warning: model {model!r} may run {most} threads at a time in each worker, which has {share};"
+    " with fewer instances (instance_num) or threads they do not wait for each other"
+)
 _GRACE_S = 10.0
 """Seconds beyond the time for draining, after which a process is killed."""
 
@@ -209,6 +216,9 @@ def run_workers(settings: Settings, count: int) -> int:
         held.append(_held(settings.host, settings.grpc_port))
     ports = [one.getsockname()[1] for one in held] + [None]
     shared = settings.shared(ports[0], ports[1])
+    cores = _usable_cores()
+    each = max(1, cores // count)
+    threads: dict[str, int] = {}
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def all_ready() -> None:
@@ -218,11 +228,15 @@ def run_workers(settings: Settings, count: int) -> int:
         say(f"serving {scheme}://{host}:{shared.port}{also}")
         if reaches_others(shared.host) and shared.keys is None and shared.tls_client_ca is None:
             say(OPEN)
-        say(f"{count} workers, each with all models loaded and bounds of its own")
+        share = f"1 of {cores} cores" if each == 1 else f"{each} of {cores} cores"
+        say(f"{count} workers, each with all models loaded, bounds of its own and {share}")
+        for model, most in threads.items():
+            if most > each:
+                say(_CROWDED.format(model=model, most=most, share=share))
 
     supervisor = Supervisor(
         count,
-        lambda number: _spawn(number, shared, events),
+        lambda number: _spawn(number, shared, each, threads, events),
         all_ready=all_ready,
         end_s=shared.drain_delay_s + shared.drain_timeout_s + _GRACE_S,
         events=events,
@@ -252,13 +266,33 @@ def _held(host: str, port: int) -> Any:
         ) from error
 
 
-def _spawn(number: int, settings: Settings, events: queue.SimpleQueue[Any]) -> Any:
-    """Start a process, and threads that tell when it listens and when it has ended."""
+def _usable_cores() -> int:
+    said = os.environ.get(_CPU_COUNT, "")
+    return int(said) if said.isdecimal() and int(said) > 0 else len(os.sched_getaffinity(0))
+
+
+def _spawn(
+    number: int,
+    settings: Settings,
+    cores: int,
+    threads: dict[str, int],
+    events: queue.SimpleQueue[Any],
+) -> Any:
+    """Start a process, and threads that tell when it listens and when it has ended.
+
+    Args:
+        number: From 1.
+        settings: What it serves.
+        cores: Its share of the cores, over which its pipelines divide their threads.
+        threads: Takes how many threads each model may run there.
+        events: Where the threads put what they tell.
+    """
     reading, writing = os.pipe()
     # A session of its own: Ctrl-C reaches the supervisor alone, which tells all others.
     process = subprocess.Popen(
         [sys.executable, "-m", "headrace_serve.worker"],
         stdin=subprocess.PIPE,
+        env={**os.environ, _CPU_COUNT: str(cores)},
         pass_fds=[writing],
         start_new_session=True,
         text=True,
@@ -272,8 +306,10 @@ def _spawn(number: int, settings: Settings, events: queue.SimpleQueue[Any]) -> A
 
     def watch() -> None:
         with os.fdopen(reading, "rb") as ready:
-            if ready.read(1):
-                events.put(("ready", number))
+            told_back = ready.read()
+        with contextlib.suppress(ValueError):  # it is gone before it has told
+            threads.update(json.loads(told_back))
+            events.put(("ready", number))
         status = process.wait()
         with contextlib.suppress(BrokenPipeError):
             stdin.close()
