@@ -161,7 +161,7 @@ def _policy(planning: Planning, key: str, kind: Kind) -> _Named | None:
     else:
         call = planning.read(found.written, found.layer.path)
         named = _read(planning, kind, call, found.layer)
-    planning.parameters.incomplete |= named is None
+    planning.parameters.unresolved += named is None
     return named
 
 
@@ -215,7 +215,7 @@ def plan_probes(planning: Planning, table: Mapping[str, Written]) -> tuple[Probe
         found = _read(planning, PROBE, call, layer)
         options = None if found is None else _options(planning, found)
         if found is None or found.offer is None or options is None:
-            planning.parameters.incomplete = True
+            planning.parameters.unresolved += 1
             continue
         name, record = text.strip(), found.offer.record
         if name in planned:

@@ -115,10 +115,10 @@ class Parameters:
         used_globals: The global keys that the node has.
         effective: The paths of the keys whose value some element has.
         overruled: Per path of a key, the key and the elements that have it and take another value.
-        incomplete: Whether some text or name of the node could not be understood. A key that no
-            known backend has may belong to that one, so it is reported only where it looks like a
+        unresolved: How many texts and names of the node could not be understood. A key that no
+            known backend has may belong to one of them, so it is reported only where it looks like a
             misspelt key of a node.
-        reflected: How many elements parameters have brought that are reflected in others.
+        brought: How many elements definitions, and parameters reflected in others, have brought.
         excused: Whether a branch that is not built cannot be looked into, so that any key may
             belong to it.
     """
@@ -129,9 +129,9 @@ class Parameters:
     used_globals: set[str] = field(default_factory=set)
     effective: set[str] = field(default_factory=set)
     overruled: dict[str, tuple[Found, list[str]]] = field(default_factory=dict)
-    incomplete: bool = False
+    unresolved: int = 0
     excused: bool = False
-    reflected: int = 0
+    brought: int = 0
     _used: set[str] = field(default_factory=set)
     _asked: set[str] = field(default_factory=set)
 
@@ -217,7 +217,7 @@ class Parameters:
                     found.value(problems)
                 message = f"no backend in node {self.node!r} has an option {key!r}"
                 known = self.known()
-                _report_unknown(found, message, known, problems, incomplete=self.incomplete)
+                _report_unknown(found, message, known, problems, incomplete=self.unresolved > 0)
 
 
 def _args_of_definitions(layer: Layer, key: str) -> Iterator[Found]:
@@ -255,7 +255,7 @@ def report_unknown_globals(
     used = set().union(*(node.used_globals for node in nodes))
     known = set().union(*(node.known() for node in nodes)) | set(GLOBAL_KEYS)
     excused = any(node.excused for node in nodes)
-    incomplete = any(node.incomplete for node in nodes)
+    incomplete = any(node.unresolved for node in nodes)
     for key, written in shared.items():
         found = Found("global", written, Layer.of(written, f"global.{key}"), key)
         if key in NODE_ONLY:

@@ -145,11 +145,11 @@ class Planner(Resolver):
         node = next(iter(self.shape.nodes), "main")
         for definition in self.definitions.own():
             tree = self.definitions.tree(definition, node)
-            if tree is None:
+            if tree is None or self.too_large:
                 continue
             layer = replace(definition.layer, depth=1)
             with self.within(node, NodeKeys(), Parameters(node, {}, {})):
-                if self.fits(tree, layer, definition.name):
+                if self.fits(tree, layer):
                     self.plan(tree, _by_itself(layer, expanding=(definition.name,)))
 
     # What is built late.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.problems import MAX_DEPTH, Problems, key_place
+from headrace._config.problems import Problems, key_place
 from headrace._expression.parser import read_expression
 from headrace._expression.tree import PLAIN_NAME
 from headrace._plan.element import Element, Named, NodePlan, Place
@@ -65,7 +65,6 @@ class Definitions:
         self._files = files
         self._known: dict[str, list[Definition]] = {}
         self._trees: dict[tuple[str, str | None], Call | None] = {}
-        self._sizes: dict[tuple[str, str | None], int] = {}
         self.cycles: set[frozenset[str]] = set()
         for name, offers in definitions().items():
             self._known[name] = [
@@ -143,59 +142,6 @@ class Definitions:
             return tree.replace(prefix=None)
         return tree
 
-    # Definitions that double each other, b = "S[a,a]", c = "S[b,b]", are short to write and become
-    # more elements than any memory holds. So the elements are counted before any is made.
-
-    def why_too_large(self, call: Call, node: str | None, definition: str = "") -> str | None:
-        """Say why an expression becomes too large, None when it does not.
-
-        Args:
-            call: The expression.
-            node: The node that it is used in.
-            definition: The definition that it is, if it is one.
-
-        Returns:
-            A sentence; empty where it is told of a definition that is used.
-        """
-        sizes = self._sizes_in(call, node, (definition,) if definition else ())
-        if sum(size for size, _ in sizes) <= MAX_ELEMENTS:
-            return None
-        _, largest = max(sizes, key=lambda one: (one[0], one[1] is not None))
-        if largest is None:
-            return None
-        if not largest.distribution and self._size(largest, node, ()) > MAX_ELEMENTS:
-            return ""
-        what = f"the definition {definition!r}" if definition else "the expression"
-        return (
-            f"{what} becomes more than {MAX_ELEMENTS} elements when its definitions are put in, most "
-            f"of them through {largest.name!r}"
-        )
-
-    def _sizes_in(
-        self, call: Call, node: str | None, using: tuple[str, ...]
-    ) -> list[tuple[int, Definition | None]]:
-        """Count the elements of every name in an expression of ``using``; with its definition."""
-        sizes: list[tuple[int, Definition | None]] = []
-        todo = [call]
-        while todo:
-            one = todo.pop()
-            todo.extend(one.children)
-            found = self.find(one)
-            # A cycle, and what is nested too deep, is reported where it is put in.
-            if not found or found[-1].name in using or len(using) > MAX_DEPTH:
-                sizes.append((1, None))
-            else:
-                sizes.append((self._size(found[-1], node, using), found[-1]))
-        return sizes
-
-    def _size(self, definition: Definition, node: str | None, using: tuple[str, ...]) -> int:
-        key = (definition.layer.path, node)
-        if key not in self._sizes:
-            tree = self.tree(definition, node)
-            inner = [] if tree is None else self._sizes_in(tree, node, (*using, definition.name))
-            self._sizes[key] = sum(size for size, _ in inner) or 1
-        return self._sizes[key]
-
 
 @dataclass(eq=False)
 class Planning(ABC):
@@ -216,7 +162,7 @@ class Planning(ABC):
         registered: What the names of registered instances mean.
         nodes: The nodes that are planned.
         all_parameters: The keys of all nodes.
-        unresolved: How many names have no class so far.
+        too_large: Whether definitions or parameters have brought more than `MAX_ELEMENTS`.
     """
 
     shape: Shape
@@ -227,7 +173,7 @@ class Planning(ABC):
     registered: dict[str, Named] = field(default_factory=dict)
     nodes: dict[str, NodePlan] = field(default_factory=dict)
     all_parameters: list[Parameters] = field(default_factory=list)
-    unresolved: int = 0
+    too_large: bool = False
     _entered: list[tuple[str, NodeKeys | None, Parameters]] = field(default_factory=list)
     _begun: list[str] = field(default_factory=list)
     _unfinished: list[str] = field(default_factory=list)

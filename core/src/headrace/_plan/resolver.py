@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,24 +34,14 @@ class Resolver(Planning):
     looked at.
     """
 
-    def fits(self, call: Call, layer: Layer, definition: str = "") -> bool:
-        """Tell whether an expression is no deeper and no larger than is allowed; report it if not.
-
-        Args:
-            call: The expression.
-            layer: Where it was written.
-            definition: The definition that it is, if it is one.
-        """
+    def fits(self, call: Call, layer: Layer) -> bool:
+        """Tell whether an expression is no deeper than is allowed; report it if it is."""
         wrong = brackets.too_deep(call)
         if wrong is not None:
             message = f"nested more than {MAX_DEPTH} levels deep"
             place = {**layer.place(call), "span": wrong.name_span or wrong.span}
             self.problems.add("nesting", message, **place)
-            return False
-        why = self.definitions.why_too_large(call, self.known_node, definition)
-        if why:
-            self.problems.add("definition", why, **layer.place(call))
-        return why is None
+        return wrong is None
 
     def plan(self, call: Call, scope: Scope) -> Element | None:
         """Plan one element and all below it; None when something in it is wrong."""
@@ -73,7 +64,6 @@ class Resolver(Planning):
             return self._expand(call, definitions[-1], scope)
         cls = self._class(specs, call, scope)
         if cls is None:
-            self.unresolved += 1
             self._plan_below_unknown(call, scope)
             return None
         return self._backend(call, specs[0], cls, scope)
@@ -81,23 +71,28 @@ class Resolver(Planning):
     def _goes_on(self, call: Call, scope: Scope) -> bool:
         """Tell whether an element stands neither too deep nor below too much; report it if it does.
 
-        Parameters that are reflected in others may double each other, so what they bring is counted.
+        Definitions and reflected parameters may double each other, so what they bring is counted.
         """
         if scope.depth > MAX_DEPTH:
             self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", call, scope)
-            self.parameters.incomplete = True
+            self.parameters.unresolved += 1
             return False
-        if len(scope.reflecting) < 2:
+        if not scope.expanding and len(scope.reflecting) < 2:
             return True
-        self.parameters.reflected += 1
-        if self.parameters.reflected <= MAX_ELEMENTS:
+        self.parameters.brought += 1
+        if self.parameters.brought <= MAX_ELEMENTS and not self.too_large:
             return True
-        self.parameters.incomplete = True
-        self.unresolved += 1
-        if self.parameters.reflected == MAX_ELEMENTS + 1:
-            names = " and ".join(repr(one.partition(".")[2]) for one in scope.reflecting[-2:])
-            message = f"the parameters {names} bring more than {MAX_ELEMENTS} elements"
-            self.add("definition", message, call, scope)
+        self.parameters.unresolved += 1
+        if not self.too_large:
+            self.too_large = True
+            kind, names = "definitions", scope.expanding[:2]
+            if not names:
+                kind = "parameters"
+                names = tuple(one.partition(".")[2] for one in scope.reflecting[-2:])
+            message = f"the {kind} {' and '.join(map(repr, names))} bring more than {MAX_ELEMENTS} elements"
+            use = next(iter(scope.layer.scoped), None)  # of the outermost definition
+            place = scope.layer.place(call) if use is None else use.layer.place(use.call)
+            self.problems.add("definition", message, **place)
         return False
 
     # Expressions of the configuration.
@@ -125,7 +120,7 @@ class Resolver(Planning):
                     return call
         except ConfigError as error:
             self.problems.extend(error.problems, file=written.file, path=path)
-        self.parameters.incomplete = True
+        self.parameters.unresolved += 1
         return None
 
     def without_prefix(self, call: Call, layer: Layer) -> Call:
@@ -157,7 +152,6 @@ class Resolver(Planning):
         bracket = bracket_of(call, scope)
         children = bracket.children
         if target is None:
-            self.unresolved += 1
             self.plan_all(bracket)
             return None
         element = Element(call.name, call, target.spec, target.cls, named=named)
@@ -203,7 +197,7 @@ class Resolver(Planning):
             )
         tree = self.definitions.tree(definition, self.known_node)
         if tree is None or not self.fits(tree, definition.layer):
-            self.parameters.incomplete = True
+            self.parameters.unresolved += 1
             self.plan_all(bracket_of(call, scope.same(graft=None)))
             return None
         scoped = ScopedArgs(
@@ -221,9 +215,9 @@ class Resolver(Planning):
             named=scope.named,
             parent=scope.parent,
         )
-        unknown = self.unresolved
+        unresolved = self.parameters.unresolved
         element = self.plan(tree, inner)
-        if self.unresolved == unknown:
+        if self.parameters.unresolved == unresolved:
             self._report_unused(call, scoped, scope)
         if element is not None:
             element.definition = call.name
@@ -232,8 +226,7 @@ class Resolver(Planning):
     def _report_definition_cycle(self, call: Call, scope: Scope) -> None:
         """Report a definition that uses itself, once per cycle."""
         chain = scope.expanding[scope.expanding.index(call.part) :]
-        self.unresolved += 1
-        self.parameters.incomplete = True
+        self.parameters.unresolved += 1
         if frozenset(chain) not in self.definitions.cycles:
             self.definitions.cycles.add(frozenset(chain))
             shown = " uses ".join((*chain, call.part))
@@ -295,21 +288,26 @@ class Resolver(Planning):
         try:
             return specs[0].load()
         except PluginError as error:
-            self.parameters.incomplete = True
+            self.parameters.unresolved += 1
             self.add(error.code, error.what, call, scope, hint=error.hint)
             return None
 
     def _unknown(self, call: Call, scope: Scope) -> None:
+        """Report an unknown name; the options of what was probably meant are no second error."""
         if not self.all_names:
-            self.parameters.incomplete = True
+            self.parameters.unresolved += 1
             return
         near = self._nearest(call, scope)
         problem = registry.unknown(call.name, [near] if near else [])
         self.problems.extend([replace(problem, **scope.layer.place(call))])
-        if problem.code != "unknown_backend":
-            self.parameters.incomplete = True
-        elif near is not None:
-            self._know_options_of(call, near)
+        meant = registry.find(near or "", self.files) if problem.suggestion else []
+        # A name that is wrong imports nothing: of a class that is not there yet any key may be.
+        if not meant or not all(spec.is_loaded for spec in meant):
+            self.parameters.unresolved += 1
+            return
+        with suppress(PluginError, AttributeError):
+            for key in meant[0].load().Options.model_fields:
+                self.parameters.find((call.name, str(near)), key, scope.layer)
 
     def _nearest(self, call: Call, scope: Scope) -> str | None:
         """Give the known name that is most like an unknown one."""
@@ -319,22 +317,6 @@ class Resolver(Planning):
         other = [*self.registered, *self.definitions.names(), *registry.names(self.files)]
         return self.problems.nearest(call.part, [*local, *other])
 
-    def _know_options_of(self, call: Call, suggestion: str) -> None:
-        """Let the options of what was probably meant count as known: they are no second error.
-
-        A name that is wrong imports nothing: of a class that is not there yet any key may be.
-        """
-        for spec in registry.find(suggestion, self.files):
-            if not spec.is_loaded:
-                self.parameters.incomplete = True
-                continue
-            try:
-                keys = list(spec.load().Options.model_fields)
-            except (PluginError, AttributeError):
-                continue
-            for key in keys:
-                self.parameters.find((call.name, suggestion), key)
-
     def _ambiguous(
         self, call: Call, scope: Scope, offers: list[tuple[str, str]], specs: list[BackendSpec]
     ) -> None:
@@ -343,8 +325,7 @@ class Resolver(Planning):
         hint = f"Write {' or '.join(ways)}."
         if len(set(ways)) < len(ways):
             hint = "Give one of them another name, or import only one."
-        self.unresolved += 1
-        self.parameters.incomplete = True
+        self.parameters.unresolved += 1
         message = f"{call.name!r} is offered by {' and '.join(d for _, d in offers)}"
         self.add("ambiguous", message, call, scope, hint=hint)
         self._plan_below_unknown(call, scope)

@@ -218,7 +218,7 @@ def _plan_apart(use: Use, child: Call, *, other: tuple[str, ...] = ()) -> Elemen
     """
     planning = use.planning
     parameters, outer = planning.parameters, planning.problems
-    incomplete, unresolved = parameters.incomplete, planning.unresolved
+    unresolved = parameters.unresolved
     planning.problems = Problems()
     try:
         planned = use.plan(child)
@@ -228,8 +228,7 @@ def _plan_apart(use: Use, child: Call, *, other: tuple[str, ...] = ()) -> Elemen
     away = [problem for problem in found if problem.code.startswith(_UNAVAILABLE)]
     hard = [p for p in found if p not in away and p.code not in other]
     outer.extend(hard)
-    parameters.incomplete = incomplete or bool(hard)
-    planning.unresolved = unresolved + bool(hard)
+    parameters.unresolved = unresolved + bool(hard)
     if away:
         parameters.excused = True  # nobody can tell which keys belong to what is not here
         label = _label_of(child, use.element.call.children)

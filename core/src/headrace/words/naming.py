@@ -241,7 +241,6 @@ def _plan_found(use: Use, found: Found, mark: str, scope: Scope) -> Element | No
     planning = use.planning
     call = planning.read(found.written, found.layer.path)
     if call is None:
-        planning.unresolved += 1
         return None
     below = scope.within(
         layer=found.layer,
