@@ -164,7 +164,7 @@ def test_a_traversal_ends_as_the_plain_reading_does_in_any_order(links, seed, da
 
     @functools.cache
     def route_from(name):
-        return Route(name, links, dict.fromkeys(links), ())
+        return Route(name, links, dict.fromkeys(links), links)
 
     expected = Reading(links, entry, {"data": seed})
     request = {"data": seed, "result": "of an earlier time"}
@@ -215,7 +215,7 @@ def test_a_request_may_be_reposted_a_hundred_times_and_no_more():
 
     @functools.cache
     def route_from(name):
-        return Route(name, links, dict.fromkeys(links), ())
+        return Route(name, links, dict.fromkeys(links), links)
 
     traversal = Traversal(route_from("a"), {"data": 0}, route_from)
     (visit,), times = [traversal.begin()], 0

@@ -260,16 +260,16 @@ def test_a_coroutine_cancelled_between_two_nodes_has_its_dict_back(gate, monkeyp
     between, cancelled = threading.Event(), threading.Event()
     with headrace.pipe(GRAPH) as pipe:
         second = pipe._engine._nodes["b"].scheduler
-        submit = second.submit
+        let_in = second.let_in
 
         def late(*args, **kwargs):
             between.set()
             assert cancelled.wait(LATE_S)
-            submit(*args, **kwargs)
+            let_in(*args, **kwargs)
             done.set()
 
         done = threading.Event()
-        monkeypatch.setattr(second, "submit", late)
+        monkeypatch.setattr(second, "let_in", late)
 
         async def main():
             request = {"data": "mine"}

@@ -86,10 +86,10 @@ class Pipeline:
             if self._call is not None:
                 self._call(data)
                 return data
-            graph = self._graph
-            only = graph.only
-            if only is not None and "data" in data and "node_name" not in data and is_cheap(only):
-                run_in_caller(graph, only, data)
+            only = self._graph.only
+            enters = only is not None and "data" in data and "node_name" not in data
+            if enters and (not only.parallel or is_cheap(only)):
+                run_in_caller(self._graph, only, data)
                 return data
         if isinstance(data, list):
             self._engine.check_open()

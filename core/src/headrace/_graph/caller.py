@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace._graph.entries import Elements, count
 from headrace._graph.request import GraphRequest
-from headrace._graph.traversal import Failure, Traversal, finish, mapped
+from headrace._graph.traversal import Failure, Traversal, finish
 from headrace._scheduling.admission import inside
 from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.calls import call_run_here, reentrant
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from headrace._graph.graph import Graph
-    from headrace._graph.route import Route
-    from headrace._graph.traversal import Ends, Visit
+    from headrace._graph.route import Ends, Route
+    from headrace._graph.traversal import Visit
     from headrace._scheduling.entry import Quota
     from headrace._scheduling.node import Node
     from headrace.keys import Request
@@ -36,7 +36,10 @@ CHEAP_S = 200e-6
 
 
 def is_cheap(route: Route) -> bool:
-    """Tell whether a caller may run the branches of a route one after the other itself."""
+    """Tell whether a caller may run the branches of a route one after the other itself.
+
+    Where a route has none there is nothing to ask.
+    """
     for scheduler in route.parallel:
         for instance in scheduler.instances:
             if instance.mean_s >= CHEAP_S:
@@ -91,19 +94,13 @@ def _hop(route: Route, request: Request, *, internal: bool) -> None:
     home = route.first
     home.call(request, internal=internal)
     ends: Ends = {route.entry.name: request}
-    for step in route.steps[1:]:
-        source = step.source
-        if source is None:
-            try:
-                current = mapped(step, ends)
-            except HeadraceError as error:
-                step.scheduler.count_refused(request, error)
-                raise
-        else:
-            current = {**ends[source]} if step.takes_copy else ends[source]
-            current["data"] = current.pop("result")
-        step.scheduler.call(current, internal=True, home=home)
-        ends[step.name] = current
+    for name, make, scheduler in route.hops:
+        try:
+            current = ends[name] = make(ends)
+        except HeadraceError as error:
+            scheduler.count_refused(request, error)
+            raise
+        scheduler.call(current, internal=True, home=home)
     if len(route.sinks) > 1:
         finish([(sink, ends[sink.name]) for sink in route.sinks], request)
     elif current is not request:

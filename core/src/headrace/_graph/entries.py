@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["Elements", "count", "entry_at"]
 
 
+_DATA = ("data",)
+"""What a request must have where the backends of a node say nothing else."""
+
+
 class Called(Protocol):
     """A node, as its caller has it.
 
@@ -47,7 +51,6 @@ def entry_at(
     node: Called,
     request: Request,
     owner: Owner = NOBODY,
-    *,
     deadline: float | None = None,
     priority: int = 0,
     waits: Quota | None = None,
@@ -56,11 +59,13 @@ def entry_at(
     if node.timeout_ms is not None:
         own = time.monotonic() + node.timeout_ms / 1000
         deadline = own if deadline is None else min(own, deadline)
-    entry = Entry(request, owner, deadline=deadline, priority=priority, waits=waits)
-    try:
-        entry.weight = node.scheduler.checked(request)
-    except InputError as error:
-        entry.refuse(error)
+    entry = Entry(request, owner, 1, deadline, priority, waits)
+    scheduler = node.scheduler
+    if "request_size" in request or "data" not in request or scheduler.needs != _DATA:
+        try:
+            entry.weight = scheduler.checked(request)
+        except InputError as error:
+            entry.refuse(error)
     return entry
 
 
@@ -138,11 +143,17 @@ class Elements:
             self.requests.append(copy)
         return _Group(each, request, copies, parts)
 
-    def entries(self, owner: Owner = NOBODY, **more: Any) -> list[Entry]:
+    def entries(
+        self,
+        owner: Owner = NOBODY,
+        deadline: float | None = None,
+        priority: int = 0,
+        waits: Quota | None = None,
+    ) -> list[Entry]:
         """Make an entry per request, see `entry_at`; one that cannot run is done, and counted."""
         made = []
         for place, request in enumerate(self.requests):
-            entry = entry_at(self._node, request, owner, **more)
+            entry = entry_at(self._node, request, owner, deadline, priority, waits)
             error = self._refused.get(place)
             if error is not None and entry.error is None:
                 entry.refuse(error)

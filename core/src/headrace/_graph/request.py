@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from headrace._graph.entries import Elements, count, entry_at
 from headrace._graph.traversal import Failure, Traversal, unable
@@ -34,14 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["GraphRequest"]
 
 
-class _Ended(NamedTuple):
-    """A visit that has ended, its error, and its entry, which holds the error then."""
-
-    visit: Visit
-    error: BaseException | None = None
-    entry: Entry | None = None
-
-
 class GraphRequest:
     """A request on its way through the graph, for which no thread waits at a node.
 
@@ -64,8 +56,9 @@ class GraphRequest:
         self._waits = route.first.waits(entered=route.entry.runs_once)
         self._traversal = Traversal(route, entry.request, graph.route_from)
         self._turn = threading.Lock()
-        self._ended: deque[_Ended] = deque()
-        self._open: dict[int, tuple[Scheduler, Entry]] = {}
+        # Visits that have ended: each with its error, or its entry, which holds that then.
+        self._ended: deque[tuple[Visit, BaseException | None, Entry | None]] = deque()
+        self._open: dict[Entry, Scheduler] = {}
         self._over = False
         self._abandoned = False  # the request is over, and a backend still runs on it
         self._to_notify: list[Owner] = []  # once it is over: the thread that pops it notifies it
@@ -83,73 +76,68 @@ class GraphRequest:
             self._graph.in_flight.add(self)
             stuck = self._held_here if waits_for_room else None
             visit = self._traversal.begin()
-            if visit.step.runs_once:
+            step, entries = visit.step, [self._entry]
+            if step.runs_once:
                 # The entry of the call is that of the node, and is counted where it enters.
-                entries = [self._entry]
                 self._entry.owner = _NodeOwner(self, visit)
-                self._open[id(self._entry)] = (visit.step.scheduler, self._entry)
+                self._open[self._entry] = step.scheduler
             else:
-                entries = self._start(visit)
-            self._submit(visit.step, entries, stuck, internal=internal)
+                entries = self._entries(visit)
+            for entry in entries:
+                self._submit(step, entry, stuck, internal=internal)
             self._go_on()
         except BaseException:
             self.give_up()
             raise
 
-    def _start(self, visit: Visit) -> list[Entry]:
-        """Make the entries that are to run for a visit; none when it ends at once."""
+    def _entries(self, visit: Visit) -> list[Entry]:
+        """Make the entries that are to run for a visit, and note them; none when it ends at once."""
         step, deadline, priority = visit.step, self.deadline, self._entry.priority
         if not step.levels:
             owner = _NodeOwner(self, visit)
-            entry = entry_at(
-                step, visit.request, owner, deadline=deadline, priority=priority, waits=self._waits
-            )
-            entries = [entry]
-        else:
-            try:
-                elements = Elements(step, visit.request)
-            except HeadraceError as error:
-                self._ended.append(_Ended(visit, error))
-                return []
-            several = _EachOwner(self, visit, elements)
-            entries = several.entries = elements.entries(
-                several, deadline=deadline, priority=priority, waits=self._waits
-            )
-            if not entries:
-                self._ended.append(_Ended(visit, elements.gather([])))
-        for entry in entries:
-            self._open[id(entry)] = (step.scheduler, entry)
+            entry = entry_at(step, visit.request, owner, deadline, priority, self._waits)
+            self._open[entry] = step.scheduler
+            return [entry]
+        try:
+            elements = Elements(step, visit.request)
+        except HeadraceError as error:
+            self._ended.append((visit, error, None))
+            return []
+        several = _EachOwner(self, visit, elements)
+        entries = several.entries = elements.entries(several, deadline, priority, self._waits)
+        if not entries:
+            self._ended.append((visit, elements.gather([]), None))
+        self._open.update(dict.fromkeys(entries, step.scheduler))
         return entries
 
     def _submit(
         self,
         step: Step,
-        entries: list[Entry],
+        entry: Entry,
         stuck: Callable[[], object] | None = None,
         *,
         internal: bool = True,
     ) -> None:
-        """Submit entries that are in `_open` already; called without the turn.
+        """Submit an entry that is in `_open` already; called without the turn.
 
-        Another thread may end the request meanwhile: it cancels all entries in `_open`. Either an entry
-        is in the queue by then, and is taken out; or it has yet to get there, and `submit` does nothing.
+        Another thread may end the request meanwhile: it cancels all entries in `_open`. Either the entry
+        is in the queue by then, and is taken out; or it has yet to get there, and `let_in` does nothing.
         """
-        for entry in entries:
-            if entry.error is None:
-                step.scheduler.submit(entry, waits_for_room=stuck, internal=internal)
-            else:
-                owner, entry.owner = entry.owner, NOBODY  # the owner refers to its entries
-                owner.finished(entry)
+        if entry.error is None:
+            step.scheduler.let_in(entry, waits_for_room=stuck, internal=internal)
+        else:
+            owner, entry.owner = entry.owner, NOBODY  # the owner refers to its entries
+            owner.finished(entry)
 
     def forget(self, entry: Entry) -> None:
         """Take note that an entry has its outcome."""
-        self._open.pop(id(entry), None)
+        self._open.pop(entry, None)
 
     def node_done(
         self, visit: Visit, error: BaseException | None = None, entry: Entry | None = None
     ) -> None:
         """Take note of the end of a node, and start the nodes that waited for it."""
-        self._ended.append(_Ended(visit, error, entry))
+        self._ended.append((visit, error, entry))
         self._go_on()
 
     def _go_on(self) -> None:
@@ -160,16 +148,16 @@ class GraphRequest:
         when A tries it. So no end is left behind.
         """
         while self._ended and self._turn.acquire(blocking=False):
-            started: list[tuple[Step, list[Entry]]] = []
+            started: list[tuple[Step, Entry]] = []
             try:
                 # No recursion: nodes that end at once may follow each other in any number.
                 while self._ended:
-                    self._advance(self._ended.popleft(), started)
+                    self._advance(*self._ended.popleft(), started)
             finally:
                 self._turn.release()
-            for step, entries in started:
+            for step, entry in started:
                 try:
-                    self._submit(step, entries)
+                    self._submit(step, entry)
                 except BaseException as raised:  # noqa: BLE001 - a request must not be lost
                     self.end(unable(step, raised))
         while self._to_notify:
@@ -182,14 +170,20 @@ class GraphRequest:
             finally:
                 self._graph.ended(self)
 
-    def _advance(self, ended: _Ended, started: list[tuple[Step, list[Entry]]]) -> None:
+    def _advance(
+        self,
+        visit: Visit,
+        error: BaseException | None,
+        entry: Entry | None,
+        started: list[tuple[Step, Entry]],
+    ) -> None:
         """Find what starts after a node has ended; whatever is raised here ends this request alone."""
         if self._over:
             return
-        (visit, error, entry), step = ended, ended.visit.step
+        step = visit.step
         try:
             if entry is not None:
-                self.forget(entry)  # with the turn: `give_up` sees it here, or in `_open`
+                self._open.pop(entry, None)  # with the turn: `give_up` sees it here, or in `_open`
                 entry.give_back()
                 error = entry.take_error()
             if error is None:
@@ -198,7 +192,8 @@ class GraphRequest:
                     count(following, self._traversal.request)
                     error = following.error
                 elif self._traversal.sinks_left:
-                    started += [(one.step, self._start(one)) for one in following]
+                    for one in following:
+                        started += [(one.step, entry) for entry in self._entries(one)]
                     return
             self._end(error)
         except BaseException as raised:  # noqa: BLE001 - a request must not be lost
@@ -224,7 +219,7 @@ class GraphRequest:
         self._entry.error = error
         self._abandoned = getattr(error, "abandoned", False) is True
         try:
-            for scheduler, entry in list(self._open.values()):
+            for entry, scheduler in list(self._open.items()):
                 scheduler.cancel(entry)
         finally:
             self._leave(self._owner, give_back=error is not None and not self._abandoned)
@@ -259,7 +254,7 @@ class GraphRequest:
         """QUEUED while all entries that are open wait, RUNNING while a backend runs on one, DONE."""
         if self._over:
             return DONE
-        states = {entry.state for _, entry in list(self._open.values())}
+        states = {entry.state for entry in list(self._open)}
         return QUEUED if states and states.issubset(WAITING) else RUNNING
 
     def check_wait(self) -> None:
@@ -274,7 +269,7 @@ class GraphRequest:
 
     def _held_here(self) -> str | None:
         """Give a node that has not ended and whose instance the calling thread holds, None for none."""
-        unvisited = () if self._over else self._traversal.unvisited()
+        unvisited = [] if self._over else self._traversal.unvisited()
         held = (step.name for step in unvisited if step.scheduler.held_by_this_thread())
         return next(held, None)
 
@@ -282,7 +277,7 @@ class GraphRequest:
         """Give the nodes at which the request is, and those that it has yet to visit."""
         if self._over:
             return []
-        found = [scheduler.place(entry) for scheduler, entry in list(self._open.values())]
+        found = [scheduler.place(entry) for entry, scheduler in list(self._open.items())]
         return found + [step.scheduler.place(None) for step in self._traversal.unvisited()]
 
     def cancel(self) -> bool:
@@ -290,7 +285,7 @@ class GraphRequest:
         if not self._turn.acquire(blocking=False):
             return False  # between two nodes
         try:
-            waiting = [] if self._over else list(self._open.values())
+            waiting = [] if self._over else list(self._open.items())
             nodes = cancel_all(waiting) if waiting else None
             if nodes is not None:
                 self._over = True
@@ -309,7 +304,7 @@ class GraphRequest:
         """
         with self._turn:
             over, self._over = self._over, True
-            for scheduler, entry in list(self._open.values()):
+            for entry, scheduler in list(self._open.items()):
                 if not scheduler.cancel(entry):
                     self._abandoned = scheduler.abandon(entry) or self._abandoned
             if not over:

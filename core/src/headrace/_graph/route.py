@@ -1,23 +1,29 @@
-"""How nodes are linked, and what takes part when a request enters at one: plain data, worked out once."""
+"""How nodes are linked, and what takes part when a request enters at one: worked out once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.errors import InputError, NoResultError
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from headrace._scheduling.scheduler import Scheduler
     from headrace._scheduling.sleeper import Rest
+    from headrace.keys import Request
 
-__all__ = ["KEPT", "Each", "Links", "Pairs", "Route", "Step", "is_graph", "roots"]
+__all__ = ["KEPT", "Each", "Ends", "Links", "Pairs", "Route", "Step", "is_graph", "roots"]
 
 KEPT = ("context", "request_id")
 """The keys that a ``map`` brings along unasked."""
 
 Pairs = tuple[tuple[str, str], ...]
 """Source key and target key of what a map takes from one node."""
+
+Ends = dict[str, "Request"]
+"""Per node of a route, its dict as it was at its end."""
 
 
 class Each(NamedTuple):
@@ -80,13 +86,12 @@ class Step:
         index: Its place among all nodes, in file order.
         scheduler: Its queue and instances; only the drivers look at them.
         links: How it is linked.
-        before: Its predecessors on the route.
-        source: The predecessor whose dict it takes; None where it has a map.
-        takes_copy: Whether it takes a shallow copy of that: there are other successors, or a later map
-            reads the keys that the predecessor ended with.
-        pairs: Its map: per pair the node, its key and the key it goes to.
-        levels, timeout_ms: See `Links`.
+        next: What comes after it.
+        make: Makes the dict that it runs on, from how its predecessors ended; see `_input_of`.
+        takes_copy: Whether it takes a shallow copy of its predecessor's dict: there are other successors,
+            or a later map reads the keys that the predecessor ended with.
         skipped: Itself and all after it, where a `Repost` may end the leg there.
+        levels, timeout_ms: See `Links`.
         runs_once: Whether its node runs it as it comes: without ``each``, and without a limit of
             its own.
     """
@@ -95,10 +100,9 @@ class Step:
     index: int
     scheduler: Scheduler
     links: Links
-    before: tuple[str, ...]
-    source: str | None
+    next: tuple[Step, ...]
+    make: Callable[[Ends], Request]
     takes_copy: bool
-    pairs: tuple[tuple[str, str, str], ...]
     skipped: frozenset[str]
 
     def __post_init__(self) -> None:
@@ -117,12 +121,12 @@ class Route:
     Attributes:
         steps: The nodes, each after its predecessors.
         entry, first: The node at which a request enters, and its scheduler.
-        by_name: The nodes.
-        waits_for: Per node, for how many predecessors it waits.
+        joins: Per node with several predecessors, how many it waits for.
         sinks: The nodes without successors, in file order.
         parallel: The schedulers of branches that may run at the same time, also after a `Repost`.
         is_plain: Whether every node runs, once, and nothing is decided on the way.
         is_chain: Whether moreover each node simply hands its dict to the next.
+        hops: Name, `Step.make` and scheduler of the nodes after the first.
         chain: The schedulers after the first, of a chain: the second, and what comes after that.
     """
 
@@ -148,40 +152,125 @@ class Route:
         order = _in_order(links, entry, before)
         mapped = {source for name in order[1:] for source in (links[name].map or ())}
         index = {name: i for i, name in enumerate(links)}
-
-        def step(name: str) -> Step:
+        made: dict[str, Step] = {}
+        for name in reversed(order):
             one, first = links[name], next(iter(before[name]), None)
-            return Step(
+            copies = first is not None and (len(links[first].next) > 1 or first in mapped)
+            made[name] = Step(
                 name,
                 index[name],
                 schedulers[name],
                 one,
-                tuple(before[name]),
-                first if one.map is None else None,
-                first is not None and (len(links[first].next) > 1 or first in mapped),
-                tuple(
-                    (source, key, target)
-                    for source, pairs in (one.map or {}).items()
-                    for key, target in pairs
-                    if source in before
-                ),
+                tuple(made[following] for following in one.next),
+                _input_of(one, before[name], before, lenient, copies=copies),
+                copies,
                 frozenset(_reached(links, [name])) if one.reposts else frozenset(),
             )
-
-        self.steps = tuple(step(name) for name in order)
+        self.steps = tuple(made[name] for name in order)
         self.entry = self.steps[0]
         self.first = self.entry.scheduler
-        self.by_name = {one.name: one for one in self.steps}
-        self.waits_for = {name: len(found) for name, found in before.items()}
-        sinks = (one for one in self.steps if not one.links.next)
+        self.joins = {name: len(found) for name, found in before.items() if len(found) > 1}
+        sinks = (one for one in self.steps if not one.next)
         self.sinks = tuple(sorted(sinks, key=lambda one: one.index))
         self.parallel = tuple(schedulers[name] for name in _parallel(links, entry))
         self.is_plain = all(one.is_plain and one.name not in lenient for one in self.steps)
-        self.is_chain = self.is_plain and all(len(one.links.next) <= 1 for one in self.steps)
-        self.is_chain = self.is_chain and all(one.source is not None for one in self.steps[1:])
+        self.is_chain = self.is_plain and all(
+            len(one.next) <= 1 and (one is self.entry or one.links.map is None)
+            for one in self.steps
+        )
+        self.hops = [(one.name, one.make, one.scheduler) for one in self.steps[1:]]
         self.chain: Rest | None = None
-        for one in reversed(self.steps[1:]) if self.is_chain else ():
-            self.chain = (one.scheduler, self.chain)
+        for step in reversed(self.steps[1:]) if self.is_chain else ():
+            self.chain = (step.scheduler, self.chain)
+
+
+# What goes from node to node: the same dict, a shallow copy, or what a map makes.
+
+
+def _input_of(
+    links: Links,
+    before: Sequence[str],
+    known: Collection[str],
+    lenient: Collection[str],
+    *,
+    copies: bool,
+) -> Callable[[Ends], Request]:
+    """Give what makes the dict that a node runs on.
+
+    Args:
+        links: How it is linked.
+        before: Its predecessors.
+        known: All nodes of the route.
+        lenient: The nodes that may end without a result; the others have failed then.
+        copies: Whether it takes a copy of its predecessor's dict.
+
+    Returns:
+        A function that raises NoResultError where a predecessor gave no result, and InputError where
+        a source that the map names is missing, or nothing brings ``data``.
+    """
+    may_lack = () if links.otherwise else tuple(name for name in before if name in lenient)
+    if links.map is not None:
+        pairs = [
+            (name, source, target)
+            for name, found in links.map.items()
+            for source, target in (found if name in known else ())
+        ]
+        return _map_of(pairs, links, may_lack)
+    source = before[0] if before else links.name  # nothing is made for the first node
+
+    def handed_over(ends: Ends) -> Request:
+        request = ends[source]
+        if may_lack:
+            _check_results(may_lack, links, ends)
+        if copies:
+            request = dict(request)
+        if not links.otherwise:
+            request["data"] = request.pop("result")
+        return request
+
+    return handed_over
+
+
+def _map_of(
+    pairs: Sequence[tuple[str, str, str]], links: Links, may_lack: Sequence[str]
+) -> Callable[[Ends], Request]:
+    """Give what makes the dict that a map describes; see `_input_of`."""
+
+    def mapped(ends: Ends) -> Request:
+        if may_lack:
+            _check_results(may_lack, links, ends)
+        request: Request = {}
+        for name, source, target in pairs:
+            ended = ends[name]
+            if source in ended:
+                request[target] = ended[source]
+            elif source == "result" and links.otherwise:
+                request[target] = ended["data"]
+            else:
+                raise InputError(
+                    f"node {name!r} ended without the key {source!r} that the map of node "
+                    f"{links.name!r} asks for",
+                    key=source,
+                    node=name,
+                )
+            if "context" in ended or "request_id" in ended:
+                for key in KEPT:
+                    if key in ended and key not in request:
+                        request[key] = ended[key]
+        if "data" not in request:
+            what = f"nothing on this way brings 'data' to node {links.name!r}"
+            raise InputError(what, key="data", node=links.name)
+        return request
+
+    return mapped
+
+
+def _check_results(names: Sequence[str], links: Links, ends: Ends) -> None:
+    for name in names:
+        if "result" not in ends[name]:
+            raise NoResultError(
+                f"node {name!r} gave no 'result' for node {links.name!r}", node=name
+            )
 
 
 def _parallel(links: Mapping[str, Links], entry: str) -> list[str]:

@@ -1,42 +1,27 @@
 """The way of one request through the nodes, as a pure state machine: what starts next, how it ends.
 
 It has no thread, no lock and no scheduler. A driver runs the visits that it gives, in any order or at
-the same time, and tells it of the end of each, one after the other. What goes from node to node is the
-same dict, a shallow copy, or what a map makes.
+the same time, and tells it of the end of each, one after the other.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace._graph.route import KEPT
 from headrace._portable import error_text, shown
-from headrace.errors import ContractError, HeadraceError, InputError, LimitError, NoResultError
+from headrace.errors import ContractError, HeadraceError, LimitError, NoResultError
 from headrace.keys import REPOST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from headrace._graph.route import Route, Step
+    from headrace._graph.route import Ends, Route, Step
     from headrace.keys import Request
 
-__all__ = [
-    "MOST_REPOSTS",
-    "Ends",
-    "Failure",
-    "Leg",
-    "Traversal",
-    "Visit",
-    "finish",
-    "mapped",
-    "unable",
-]
+__all__ = ["MOST_REPOSTS", "Failure", "Leg", "Traversal", "Visit", "finish", "unable"]
 
 MOST_REPOSTS = 100
 """How often one request may go on at another node."""
-
-Ends = dict[str, "Request"]
-"""Per node of a route, its dict as it was at its end."""
 
 
 class Leg:
@@ -45,7 +30,7 @@ class Leg:
     Attributes:
         route: The nodes that take part.
         ends: How those that have ended did so.
-        left: Per node, for how many predecessors it waits.
+        left: Per node with several predecessors, for how many it waits.
     """
 
     __slots__ = ("ends", "left", "route")
@@ -53,7 +38,7 @@ class Leg:
     def __init__(self, route: Route) -> None:
         self.route = route
         self.ends: Ends = {}
-        self.left = route.waits_for.copy()
+        self.left = route.joins.copy()
 
 
 class Visit(NamedTuple):
@@ -117,61 +102,63 @@ class Traversal:
         """Take note that a visit has ended well; give what may start now, or why the request fails."""
         leg, step, request = visit
         if step.links.reposts:
-            try:
-                target = repost_of(step, request)
-            except HeadraceError as error:
-                return Failure(step, error, has_run=True)
-            if target is not None:
-                return self._go_on_at(target, visit)
-        ends, left, by_name = leg.ends, leg.left, leg.route.by_name
+            reposted = self._reposted(visit)
+            if reposted is not None:
+                return reposted
+        ends, left = leg.ends, leg.left
         ends[step.name] = request
         started: list[Visit] = []
         ended = [step]  # also the nodes with `or` that are passed by
         for step in ended:
-            if not step.links.next:
-                self._sinks.append((step, ends[step.name]))
+            request = ends[step.name]
+            if not step.next:
+                self._sinks.append((step, request))
                 self.sinks_left -= 1
-            for name in step.links.next:
-                left[name] -= 1
-                if left[name]:
-                    continue
-                following = by_name[name]
-                before = ends[step.name]
-                if following.links.otherwise and "result" in before:
-                    ends[name] = dict(before) if following.takes_copy else before
+            for following in step.next:
+                name = following.name
+                if name in left:
+                    left[name] -= 1
+                    if left[name]:
+                        continue
+                if following.links.otherwise and "result" in request:
+                    ends[name] = dict(request) if following.takes_copy else request
                     ended.append(following)
                     continue
                 try:
-                    made = input_of(following, ends)
+                    made = following.make(ends)
                 except HeadraceError as error:
                     return Failure(following, error, has_run=False)
                 started.append(_visit(leg, following, made))
         return started
 
-    def _go_on_at(self, target: str, visit: Visit) -> list[Visit] | Failure:
-        """Begin another leg; what would come after the node in this one is skipped."""
+    def _reposted(self, visit: Visit) -> list[Visit] | Failure | None:
+        """Begin another leg if a `Repost` has ended this one; what would come next in it is skipped."""
         left, step, request = visit
+        try:
+            target = repost_of(step, request)
+        except HeadraceError as error:
+            return Failure(step, error, has_run=True)
+        if target is None:
+            return None
         if len(self.legs) > MOST_REPOSTS:
-            error = LimitError(
+            endless = LimitError(
                 f"the request was reposted more than {MOST_REPOSTS} times, last from node "
                 f"{step.name!r} to {target!r}",
                 limit=MOST_REPOSTS,
                 node=step.name,
                 hint="See why it never comes to an end.",
             )
-            return Failure(step, error, has_run=True)
+            return Failure(step, endless, has_run=True)
         leg = Leg(self._route_from(target))
         skipped = sum(sink.name in step.skipped for sink in left.route.sinks)
         self.sinks_left += len(leg.route.sinks) - skipped
         self.legs.append(leg)
         return [_visit(leg, leg.route.entry, request)]
 
-    def unvisited(self) -> Iterator[Step]:
+    def unvisited(self) -> list[Step]:
         """Give the nodes that have not ended; another thread may advance meanwhile."""
-        for leg in list(self.legs):
-            for step in leg.route.steps:
-                if step.name not in leg.ends:
-                    yield step
+        legs = list(self.legs)
+        return [step for leg in legs for step in leg.route.steps if step.name not in leg.ends]
 
     def finish(self) -> Failure | None:
         """Write what the sinks have into the caller's dict, all but ``data``; or tell what is missing."""
@@ -195,61 +182,6 @@ def _visit(leg: Leg, step: Step, request: Request) -> Visit:
     if step.links.reposts:
         request.pop(REPOST, None)
     return Visit(leg, step, request)
-
-
-# What goes from node to node.
-
-
-def input_of(step: Step, ends: Ends) -> Request:
-    """Make the dict that a node runs on.
-
-    Raises:
-        NoResultError: A predecessor gave no result.
-        InputError: A source that the map names is missing.
-    """
-    otherwise = step.links.otherwise
-    for name in () if otherwise else step.before:
-        if "result" not in ends[name]:
-            raise NoResultError(f"node {name!r} gave no 'result' for node {step.name!r}", node=name)
-    if step.source is None:
-        return mapped(step, ends)
-    request = dict(ends[step.source]) if step.takes_copy else ends[step.source]
-    if not otherwise:
-        request["data"] = request.pop("result")
-    return request
-
-
-def mapped(step: Step, ends: Ends) -> Request:
-    """Make the dict that a map describes.
-
-    Raises:
-        InputError: A source is missing, or nothing brings ``data``.
-    """
-    request: Request = {}
-    for name, source, target in step.pairs:
-        ended = ends[name]
-        if source in ended:
-            request[target] = ended[source]
-        elif source == "result" and step.links.otherwise:
-            request[target] = ended["data"]
-        else:
-            raise InputError(
-                f"node {name!r} ended without the key {source!r} that the map of node "
-                f"{step.name!r} asks for",
-                key=source,
-                node=name,
-            )
-        if "context" in ended or "request_id" in ended:
-            for key in KEPT:
-                if key in ended and key not in request:
-                    request[key] = ended[key]
-    if "data" not in request:
-        raise InputError(
-            f"nothing on this way brings 'data' to node {step.name!r}",
-            key="data",
-            node=step.name,
-        )
-    return request
 
 
 def repost_of(step: Step, request: Request) -> str | None:

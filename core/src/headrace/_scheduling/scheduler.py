@@ -45,8 +45,7 @@ class Scheduler(FastPath):
 
     # Owners that do not wait in the calling thread, and are notified: futures, coroutines, graphs.
 
-    @reentrant()
-    def submit(
+    def let_in(
         self,
         entry: Entry,
         *,
@@ -54,7 +53,7 @@ class Scheduler(FastPath):
         internal: bool = False,
         waits: bool = False,
     ) -> None:
-        """Let an entry run for an owner that is notified of the end.
+        """Let an entry run for an owner that is notified of the end; the calling thread may take locks.
 
         Args:
             entry: A new entry.
@@ -77,6 +76,8 @@ class Scheduler(FastPath):
                 self._refuse_wait(entry)
             entry.room.sleep()
 
+    submit = reentrant()(let_in)
+
     def _cancel_later(self, entry: Entry) -> bool:
         """Take an entry back once the lock is left that the calling thread holds; see `reentrant`."""
         errands.run(self.cancel, entry)
@@ -85,7 +86,7 @@ class Scheduler(FastPath):
     @reentrant(later=_cancel_later)
     def cancel(self, entry: Entry) -> bool:
         """Take an entry back that waits, or has not come yet; False when it runs or is done."""
-        nodes = cancel_all([(self, entry)])
+        nodes = cancel_all([(entry, self)])
         for node in nodes or ():
             node.notify()
         return nodes is not None
@@ -340,21 +341,21 @@ class Scheduler(FastPath):
                 continue
 
 
-def cancel_all(places: Sequence[tuple[Scheduler, Entry]]) -> list[Node] | None:
+def cancel_all(places: Sequence[tuple[Entry, Scheduler]]) -> list[Node] | None:
     """Take back all entries, each at its scheduler, or none: None when one runs or is done.
 
     Returns:
         The nodes that have yet to notify others of what has become of them: `Node.notify`.
     """
-    schedulers = {id(scheduler): scheduler for scheduler, _ in places}
+    schedulers = {id(scheduler): scheduler for _, scheduler in places}
     with ExitStack() as stack:
         # Nobody else takes one of these locks while holding another. Two threads that do so here take
         # them in the same order.
         for _, scheduler in sorted(schedulers.items()):
             stack.enter_context(taking(scheduler._node.lock))
-        if not all(entry.state in WAITING for _, entry in places):
+        if not all(entry.state in WAITING for entry, _ in places):
             return None
-        for scheduler, entry in places:
+        for entry, scheduler in places:
             scheduler._take_back(entry)
         for scheduler in schedulers.values():
             scheduler._dispatcher.dispatch(None)
