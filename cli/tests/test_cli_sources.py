@@ -311,6 +311,8 @@ def test_names_are_those_inside_of_what_was_asked_for(tmp_path, write):
         (["check", "a.toml", "--jsn"], "No such option"),
         (["run", "a.toml", "x", "--timeout", "soon"], "--timeout"),
         (["plugins", "lst"], "No such command"),
+        (["doctor"], "Did you mean 'plugins doctor'?"),
+        (["chek"], "Did you mean 'check'?"),
         (["--bad", "check"], "No such option"),
         (["run", "a.toml", "gone"], "no such file or folder"),
         (["bench", "a.toml"], "pip install headrace-observe"),
@@ -362,7 +364,11 @@ def typed(text):
 
 
 def test_a_shell_completes_commands_options_and_names(monkeypatch):
-    for text, name in (("run --out", "--output"), ("plugins info Id", "Identity")):
+    for text, name in (
+        ("run --out", "--output"),
+        ("plugins info Id", "Identity"),
+        ("explain --graph ", "mermaid"),
+    ):
         found = CliRunner().invoke(app, [], prog_name="headrace", env=typed(text))
         assert name in found.stdout.split()
     command = [sys.executable, "-m", "headrace"]

@@ -52,9 +52,12 @@ class AllCommands(Commands):
                     f"The command {name!r} comes with {brings}, which is not installed. "
                     f"Install it: pip install {brings}"
                 )
-            known = [*COMMANDS, *(shown for shown, _ in _of_plugins())]
+            known = {shown: shown for shown, _ in _of_plugins()}
+            for own in COMMANDS:
+                inside = getattr(self.get_command(ctx, own), "commands", ())
+                known |= {own: own, **{each: f"{own} {each}" for each in inside}}
             close = difflib.get_close_matches(name, known, n=1)
-            meant = [f"Did you mean {close[0]!r}?"] if close else []
+            meant = [f"Did you mean {known[close[0]]!r}?"] if close else []
             unusable = [
                 f"{plugin.distribution} cannot be used: {plugin.reason}."
                 for plugin in plugins

@@ -37,7 +37,8 @@ def explain(
         Optional[str],  # noqa: UP045 - older typers read no other spelling
         typer.Option(
             "--graph",
-            metavar="svg|mermaid|dot",
+            metavar="|".join(FORMATS),
+            autocompletion=lambda: list(FORMATS),
             help="Print the graph of the nodes as a picture instead.",
             show_default=False,
         ),

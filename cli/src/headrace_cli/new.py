@@ -41,6 +41,7 @@ def backend(
     name: Annotated[
         str,
         typer.Argument(
+            metavar="NAME",
             help="The backend, as in a configuration (GaussBlur), or in words (gauss-blur). The "
             "distribution is then headrace-gauss-blur, its package headrace_gauss_blur.",
             show_default=False,
@@ -51,8 +52,8 @@ def backend(
         typer.Option(
             "--dir",
             metavar="FOLDER",
-            help="Where the folder of the distribution is made.",
-            show_default=". (here)",
+            help="Where the folder of the distribution is made; here, unless it is given.",
+            show_default=False,
         ),
     ] = Path(),
     json: Json = False,

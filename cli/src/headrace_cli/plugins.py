@@ -78,6 +78,7 @@ def info(
     name: Annotated[
         str,
         typer.Argument(
+            metavar="NAME",
             help="A backend (ResizeMat, cv:ResizeMat), a plugin (cv), a distribution (headrace-cv), or "
             "what hooks of a plugin offer; `headrace` is what comes with the core.",
             show_default=False,

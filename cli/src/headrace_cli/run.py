@@ -78,8 +78,8 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
             "--timeout",
             metavar="SECONDS",
             min=0.0,
-            help="Longest time of one request, waiting in the queue included.",
-            show_default="none",
+            help="Longest time of one request, waiting in the queue included; none unless given.",
+            show_default=False,
         ),
     ] = None,
 ) -> int:
