@@ -185,6 +185,24 @@ def test_the_program_of_the_readme_prints_what_its_comment_says():
         assert done.stdout.splitlines() == expected
 
 
+def test_the_mistakes_of_the_readme_are_reported_as_it_prints_them(tmp_path):
+    (file,) = (
+        text for text in blocks(ROOT / "README.md", "toml") if text.startswith("# line.toml")
+    )
+    (printed,) = (text for text in blocks(ROOT / "README.md", "text") if text.startswith("error:"))
+    (tmp_path / "line.toml").write_text(
+        file.replace("DecodeMat", "DecodMat").replace("queue_full", "queue_ful")
+    )
+    shutil.copy(ROOT / "examples" / "ocr" / "ctc.py", tmp_path)
+    (tmp_path / "models").mkdir()
+    for name in ("rec.onnx", "charset.txt"):
+        (tmp_path / "models" / name).touch()
+    # A process of its own: in this one the modules of all plugins may be there already.
+    command = [sys.executable, "-m", "headrace", "check", "line.toml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, printed)
+
+
 @pytest.mark.parametrize("command", commands())
 def test_a_command_of_a_document_is_run_by_some_test(command):
     if command in RUN_ELSEWHERE or re.match(r"(python -m )?pip install ", command):
