@@ -78,6 +78,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no slow module where slow tests are left out: each process would import it in vain."""
+    left_out = "not slow" in config.option.markexpr and collection_path.stem in SLOW
+    return True if left_out else None
+
+
 @pytest.hookimpl(tryfirst=True)  # the option -m chooses in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of slow modules."""

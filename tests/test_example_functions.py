@@ -5,14 +5,16 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-
-pytest.importorskip("sklearn")
 from PIL import Image
+
+# Looked for, not imported: every process of a run collects this module, and one runs it.
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "functions"
 

@@ -8,18 +8,19 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("magika")
-pytest.importorskip("skimage")
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples" / "third_party"
 PLUGINS = {"headrace-denoise": "Denoise", "headrace-file-type": "FileType"}
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not (find_spec("magika") and find_spec("skimage")), reason="needs both"),
+]
 
 
 def run(*command, cwd=ROOT, status=0, **environ) -> subprocess.CompletedProcess[str]:
