@@ -427,13 +427,17 @@ def test_a_map_that_cannot_be_read_is_marked_where_it_is_wrong(text, marked):
 @pytest.mark.parametrize(
     ("keys", "code", "said"),
     [
-        ({"next": 5}, "type", "expected the names of nodes, got 5"),
-        ({"next": ["b", 5]}, "type", "expected the names of nodes, got ['b', 5]"),
+        ({"next": 5}, "key", "next: expected the names of nodes, got 5"),
+        ({"next": ["b", 5]}, "key", 'next: expected the names of nodes, got ["b", 5]'),
         ({"next": "b,"}, "graph", "there is an empty name in 'b,'"),
-        ({"each": ["x"]}, "type", "expected 'key' or 'key:target', got ['x']"),
+        ({"each": ["x"]}, "key", 'each: Input should be a valid string, got ["x"]'),
         ({"each": "x:y:z"}, "type", "expected 'key' or 'key:target', got 'x:y:z'"),
         ({"each_errors": "none"}, "graph", "the node has no 'each'"),
-        ({"each": "x", "each_errors": "non"}, "type", "expected 'fail' or 'none', got 'non'"),
+        (
+            {"each": "x", "each_errors": "non"},
+            "key",
+            "each_errors: Input should be 'fail' or 'none', got \"non\"",
+        ),
     ],
 )
 def test_a_link_that_cannot_be_read_is_told_at_its_key(keys, code, said):
@@ -458,9 +462,9 @@ def test_two_sources_for_one_key_are_an_error():
 def test_a_map_of_another_shape_is_shown_with_an_example(table):
     config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "map": table}}
     (found,) = problems(config)
-    assert (found.code, found.path) == ("type", "b.map")
+    assert (found.code, found.path) == ("key", "b.map")
     assert found.text.startswith("map = ")
-    assert 'map.a = {result = "data"}' in found.hint
+    assert 'map.a = {result = "data"}' in found.message
 
 
 def test_links_may_have_placeholders(monkeypatch):

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from headrace._options import Options
 
@@ -90,6 +98,45 @@ class GlobalKeys(Options):
     )
 
 
+_Name = Annotated[str, Field(min_length=1)]
+_Targets = _Name | Annotated[list[_Name], Field(min_length=1)]
+_Sources = Annotated[dict[_Name, _Targets], Field(min_length=1)]
+_EXPECTED = {
+    "next": "expected the names of nodes",
+    "map": 'expected a table of sources and targets, map.a = {result = "data"}, or "a[result:data]"',
+}
+
+
+class LinkKeys(Options):
+    """The keys that link a node to others, as written; `headrace._plan.links` reads what they say."""
+
+    next: str | tuple[str, ...] = Field(
+        (), description="The nodes that come after this one: a, or a,b, or a list."
+    )
+    map: str | Annotated[dict[_Name, _Sources], Field(min_length=1)] | None = Field(
+        None, description="What this node gets: node[source:target,...],... or a table per node."
+    )
+    otherwise: bool = Field(
+        False, alias="or", description="Run only where the node before gave no result."
+    )
+    each: str | None = Field(
+        None, description="Run once per element of the list under this key: key, or key:target."
+    )
+    each_errors: Literal["fail", "none"] = Field(
+        "fail", description="An element that fails makes the request fail, or leaves none."
+    )
+
+    @field_validator("next", "map", mode="wrap")
+    @classmethod
+    def _shaped(
+        cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise ValueError(_EXPECTED[str(info.field_name)]) from None
+
+
 NODE_KEYS = tuple(NodeKeys.model_fields)
 GLOBAL_KEYS = tuple(GlobalKeys.model_fields)
 EXPRESSION_KEYS = (
@@ -103,10 +150,9 @@ EXPRESSION_KEYS = (
 )
 """Keys whose value is an expression, or a list of some: it is parsed first, then its placeholders are replaced."""
 
-LINK_KEYS = ("next", "map", "or", "each", "each_errors")
-"""Keys that link a node to others; see `headrace._plan.links`."""
+LINK_KEYS = tuple(field.alias or name for name, field in LinkKeys.model_fields.items())
 NODE_ONLY = ("next", "map", "or", "each")
-"""Those that cannot be a default of all nodes."""
+"""Those of `LINK_KEYS` that cannot be a default of all nodes."""
 
 KEYS_ELSEWHERE = {
     **dict.fromkeys(("batch_size", "max_batch", "max_batch_size"), "max"),
@@ -123,50 +169,13 @@ KEYS_ELSEWHERE = {
 }
 """What other systems call a key of a node, and its name here: meant where no backend has such an option."""
 
-_TEXTS = {"type": "array", "items": {"type": "string"}}
-_TABLE = {
-    "type": "object",
-    "minProperties": 1,
-    "additionalProperties": {
-        "type": "object",
-        "minProperties": 1,
-        "additionalProperties": {"anyOf": [{"type": "string"}, {**_TEXTS, "minItems": 1}]},
-    },
-}
-_LINKS: dict[str, dict[str, Any]] = {
-    "next": {
-        "description": "The nodes that come after this one: a, or a,b, or a list.",
-        "anyOf": [{"type": "string"}, _TEXTS],
-    },
-    "map": {
-        "description": "What this node gets: node[source:target,...],... or a table per node.",
-        "anyOf": [{"type": "string"}, _TABLE],
-    },
-    "or": {
-        "description": "Run only where the node before gave no result.",
-        "default": False,
-        "type": "boolean",
-    },
-    "each": {
-        "description": "Run once per element of the list under this key: key, or key:target.",
-        "type": "string",
-    },
-    "each_errors": {
-        "description": "An element that fails makes the request fail, or leaves none.",
-        "default": "fail",
-        "enum": ["fail", "none"],
-    },
-}
-"""The JSON Schema of each of `LINK_KEYS`; `headrace._plan.links` reads them."""
-
 
 def key_schemas() -> dict[str, dict[str, Any]]:
     """Give the JSON Schema of each key, see `PipelineConfig.key_schemas`."""
-    node_only = {key: _LINKS[key] for key in NODE_ONLY}
-    shared = {key: schema for key, schema in _LINKS.items() if key not in NODE_ONLY}
+    links = _schemas(LinkKeys)
     return {
-        "node": {**_schemas(NodeKeys), **shared},
-        "node_only": node_only,
+        "node": {**_schemas(NodeKeys), **{k: v for k, v in links.items() if k not in NODE_ONLY}},
+        "node_only": {key: links[key] for key in NODE_ONLY},
         "global": _schemas(GlobalKeys),
     }
 

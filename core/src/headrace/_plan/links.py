@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
-
-from headrace._config.nodekeys import LINK_KEYS
+from headrace._config.nodekeys import LINK_KEYS, LinkKeys
 from headrace._graph.route import Each, Pairs
 from headrace._plan.element import WrittenLinks
+from headrace._plan.options import check_keys
 from headrace._plan.parameters import written_key
-from headrace._problem import nearest
-from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace._config.document import Written
     from headrace._config.problems import Problems
+    from headrace._plan.element import Place
 
 
 _PART = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*\[([^\[\]]*)\]\s*(,|$)")
@@ -29,63 +26,25 @@ _PAIR = re.compile(r"\s*([^:,\s]+)\s*:\s*([^:,\s]+)\s*")
 _EACH = re.compile(r"\s*([^:,\s\[\]]+)\s*(?::\s*([^:,\s\[\]]+)\s*)?")
 _WRITES_IT = "it is taken out before a node runs, which writes it"
 
-_Key = Annotated[str, Field(min_length=1)]
-_Targets = _Key | Annotated[list[_Key], Field(min_length=1)]
-_Sources = Annotated[dict[_Key, _Targets], Field(min_length=1)]
-_NAMES = TypeAdapter(list[str])
-_FLAG = TypeAdapter(bool)
-_ERRORS = TypeAdapter(Literal["fail", "none"])
-_TABLE: TypeAdapter[dict[Any, Any]] = TypeAdapter(
-    Annotated[dict[Any, _Sources], Field(min_length=1)]
-)
-
 
 class _Reader:
-    """Reads the keys of one node, placeholders replaced; what is wrong goes to ``problems``."""
+    """Reads what the keys of one node say; what is wrong goes to ``problems``."""
 
     def __init__(
-        self,
-        name: str,
-        table: Mapping[str, Written],
-        shared: Mapping[str, Written],
-        problems: Problems,
+        self, node: str, keys: LinkKeys, places: Mapping[str, Place], problems: Problems
     ) -> None:
-        self.name = name
+        self.node = node
+        self.keys = keys
+        self.places = places
         self.problems = problems
-        self.table: dict[str, Any] = {}
-        self.places: dict[str, dict[str, Any]] = {}
-        self.incomplete = False
-        for key in LINK_KEYS:
-            found = written_key(key, name, table, shared)
-            if found is None:
-                continue
-            self.places[key] = found.place()
-            try:
-                self.table[key] = found.value(problems)
-            except ConfigError:
-                self.incomplete = True
 
     def wrong(self, key: str, message: str, code: str = "graph", **more: Any) -> None:
         self.problems.add(code, message, **{**self.places[key], **more})
 
-    def typed(
-        self, key: str, value: Any, kind: TypeAdapter[Any], expected: str, **more: Any
-    ) -> Any:
-        """Give a value as its type has it, None for one that has another, which is reported."""
-        try:
-            return kind.validate_python(value)
-        except ValidationError:
-            self.wrong(key, f"expected {expected}, got {self.table[key]!r}", "type", **more)
-            return None
-
     def next(self) -> tuple[str, ...]:
-        value = self.table.get("next", [])
-        names = value.split(",") if isinstance(value, str) else value
-        names = self.typed("next", names, _NAMES, "the names of nodes")
-        if names is None:
-            self.incomplete = True
-            return ()
-        names = [name.strip() for name in names]
+        value = self.keys.next
+        pieces = value.split(",") if isinstance(value, str) else value
+        names = [piece.strip() for piece in pieces]
         if "" in names:
             self.wrong("next", f"there is an empty name in {value!r}")
             return ()
@@ -94,10 +53,10 @@ class _Reader:
         return tuple(dict.fromkeys(names))
 
     def map(self) -> dict[str, Pairs] | None:
-        if "map" not in self.table:
+        value = self.keys.map
+        if value is None:
             return None
-        value = self.table["map"]
-        found = self._map_text(value) if isinstance(value, str) else self._map_table(value)
+        found = self._map_text(value) if isinstance(value, str) else _map_table(value)
         if found is None:
             return None
         targets = [target for pairs in found.values() for _, target in pairs]
@@ -141,32 +100,27 @@ class _Reader:
         place = {"text": text, "span": span} if text.strip() else {}
         self.wrong("map", message, "syntax", hint=hint, **place)
 
-    def _map_table(self, value: Any) -> dict[str, Pairs] | None:
-        hint = 'For example: map.a = {result = "data"}, or map = "a[result:data]"'
-        tables = self.typed("map", value, _TABLE, "a table of sources and targets", hint=hint)
-        return tables and {
-            node: tuple(
-                (source, target)
-                for source, to in table.items()
-                for target in ([to] if isinstance(to, str) else to)
-            )
-            for node, table in tables.items()
-        }
-
     def each(self) -> Each | None:
-        errors = self.table.get("each_errors", "fail")
-        near = nearest(errors, ("none", "fail")) if isinstance(errors, str) else None
-        self.typed("each_errors", errors, _ERRORS, "'fail' or 'none'", suggestion=near)
-        if "each" not in self.table:
-            return None
-        value = self.table["each"]
-        match = _EACH.fullmatch(value) if isinstance(value, str) else None
+        value = self.keys.each
+        match = None if value is None else _EACH.fullmatch(value)
         if match is None:
-            self.wrong("each", f"expected 'key' or 'key:target', got {value!r}", "type")
+            if value is not None:
+                self.wrong("each", f"expected 'key' or 'key:target', got {value!r}", "type")
             return None
         if match[2] == "result":
             self.wrong("each", f"elements cannot go to 'result': {_WRITES_IT}")
-        return Each(self.name, match[1], match[2] or "data", errors == "none")
+        return Each(self.node, match[1], match[2] or "data", self.keys.each_errors == "none")
+
+
+def _map_table(table: Mapping[str, Mapping[str, Any]]) -> dict[str, Pairs]:
+    return {
+        node: tuple(
+            (source, target)
+            for source, to in sources.items()
+            for target in ([to] if isinstance(to, str) else to)
+        )
+        for node, sources in table.items()
+    }
 
 
 def _twice(names: list[str]) -> list[str]:
@@ -177,14 +131,23 @@ def read_links(
     name: str, table: Mapping[str, Written], shared: Mapping[str, Written], problems: Problems
 ) -> WrittenLinks:
     """Read the keys of one node that link it to others; what is wrong goes to ``problems``."""
-    reader = _Reader(name, table, shared, problems)
-    flag = reader.typed("or", reader.table.get("or", False), _FLAG, "true or false")
-    links = WrittenLinks(
-        name, reader.next(), reader.map(), bool(flag), reader.each(), places=reader.places
-    )
+    before = len(problems)
+    keys, _ = check_keys(LinkKeys, table, shared, name, problems)
+    incomplete = len(problems) > before
+    found = ((key, written_key(key, name, table, shared)) for key in LINK_KEYS)
+    places = {key: one.place() for key, one in found if one is not None}
+    reader = _Reader(name, keys, places, problems)
     if "each_errors" in table and "each" not in table:
         reader.wrong("each_errors", "the node has no 'each'")
-    return replace(links, incomplete=reader.incomplete)
+    return WrittenLinks(
+        name,
+        reader.next(),
+        reader.map(),
+        keys.otherwise,
+        reader.each(),
+        places=places,
+        incomplete=incomplete,
+    )
 
 
 def check_links(links: Mapping[str, WrittenLinks], problems: Problems) -> bool:

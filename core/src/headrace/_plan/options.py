@@ -231,8 +231,10 @@ def check_keys(
     """
     values: dict[str, Any] = {}
     places: dict[str, dict[str, Any]] = {}
-    origins = dict.fromkeys(model.model_fields, "default")
-    for key in model.model_fields:
+    origins = dict.fromkeys(
+        (field.alias or k for k, field in model.model_fields.items()), "default"
+    )
+    for key in origins:
         found = written_key(key, name, table, shared)
         if found is None:
             continue
