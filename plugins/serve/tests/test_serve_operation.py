@@ -201,7 +201,9 @@ def test_the_access_log_has_a_line_a_request_and_nothing_of_its_content(serving,
     assert len(lines) == 3
     first, second, third = lines
     assert first.startswith("POST /v2/models/{model}/infer model=m status=200 code=- id='id\\n7' ")
-    assert re.search(r"sent_bytes=[1-9]\d* receive_ms=\d\S+ pipeline_ms=\d\S+ send_ms=\d", first)
+    assert re.search(
+        r"sent_bytes=[1-9]\d* receive_ms=\d\S+ queue_ms=\d\S+ run_ms=\d\S+ send_ms=\d", first
+    )
     assert "status=400 code=input" in second
     assert third.startswith("ModelInfer model=m status=OK")
     assert not any(word in "".join(lines) for word in ("private", "7000000", "secret"))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from itertools import pairwise
+
+from headrace_serve.run_times import RunTimes
 
 __all__ = ["AccessLine", "logger"]
 
@@ -17,38 +18,60 @@ _LONGEST_ID = 64
 
 
 class AccessLine:
-    """What is logged of one request; ``mark`` ends a part of it.
+    """What is logged of one request.
 
     Attributes:
         route: Which route or call it is.
         model, identifier, status, code, received_bytes, sent_bytes: As far as they are known.
+        times: What takes the times that it has in the pipeline; None where nobody wants to know them.
     """
+
+    __slots__ = (
+        "_answered", "_began", "_received", "code", "identifier", "model", "received_bytes", "route",
+        "sent_bytes", "status", "times",
+    )  # fmt: skip
 
     def __init__(self, route: str) -> None:
         self.route = route
-        self._marks: list[tuple[str, float]] = [("", time.perf_counter())]
         self.model = self.identifier = self.status = self.code = ""
         self.received_bytes = self.sent_bytes = 0
+        self.times: RunTimes | None = None
+        self._began = time.monotonic()
+        self._received = self._answered = 0.0
 
-    def mark(self, part: str) -> None:
-        """Give a part the time since the one before."""
-        self._marks.append((part, time.perf_counter()))
+    def received(self, size: int) -> None:
+        """Note that the body has come."""
+        self.received_bytes = size
+        self._received = time.monotonic()
+
+    def answered(self, status: str) -> None:
+        """Note that there is an answer, which is sent from now on."""
+        self.status = status
+        self._answered = time.monotonic()
+
+    def timed(self) -> RunTimes:
+        """Give what takes the times that the request has in the pipeline."""
+        self.times = self.times or RunTimes()
+        return self.times
 
     def write(self) -> None:
         """Log it."""
-        identifier = self.identifier[:_LONGEST_ID]
-        spent_ms: dict[str, float] = {}
-        for (_, before), (part, after) in pairwise(self._marks):
-            spent_ms[part] = spent_ms.get(part, 0.0) + (after - before) * 1e3
+        ended = time.monotonic()
+        answered = self._answered or ended
+        received = self._received or answered
+        queue, run = 0.0, answered - received
+        if self.times is not None:
+            queue, run = self.times.queue_and_run_s() or (run, 0.0)
+        spent = (received - self._began, queue, run, ended - answered)
         logger.info(
             "%s model=%s status=%s code=%s id=%r received_bytes=%d sent_bytes=%d"
-            " receive_ms=%.3f pipeline_ms=%.3f send_ms=%.3f",
+            " receive_ms=%.3f queue_ms=%.3f run_ms=%.3f send_ms=%.3f",
             self.route,
             self.model or "-",
             self.status or "-",
             self.code or "-",
-            identifier,
+            self.identifier[:_LONGEST_ID],
             self.received_bytes,
             self.sent_bytes,
-            *(spent_ms.get(part, 0.0) for part in ("receive", "pipeline", "send")),
+            *(1e3 * seconds for seconds in spent),
         )

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace_serve.access_log import AccessLine
 
 __all__ = ["Counters"]
 
@@ -29,15 +33,14 @@ class Counters:
         """Note that a request has begun."""
         self.in_flight[protocol] += 1
 
-    def end(
-        self, protocol: str, route: str, model: str, status: str, received: int, sent: int
-    ) -> None:
-        """Note that a request has ended; ``status`` is ``""`` where the client went away."""
+    def end(self, protocol: str, line: AccessLine) -> None:
+        """Note that a request has ended; its status is ``""`` where the client went away."""
         self.in_flight[protocol] -= 1
-        key = (route, model, status or "disconnected")
+        route = line.route
+        key = (route, line.model, line.status or "disconnected")
         self.requests[key] = self.requests.get(key, 0) + 1
-        self.received_bytes[route] = self.received_bytes.get(route, 0) + received
-        self.sent_bytes[route] = self.sent_bytes.get(route, 0) + sent
+        self.received_bytes[route] = self.received_bytes.get(route, 0) + line.received_bytes
+        self.sent_bytes[route] = self.sent_bytes.get(route, 0) + line.sent_bytes
 
     def copy(self) -> Counters:
         """Give the numbers of now, for another thread."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AlreadyExistsError",
     "BodyTooLargeError",
+    "DisconnectedError",
     "ItemError",
     "NotAllowedError",
     "NotReceivedError",
@@ -65,6 +66,10 @@ class ServeError(HeadraceError):
     def __init__(self, what: str) -> None:
         self.what = what
         super().__init__(what)
+
+
+class DisconnectedError(Exception):
+    """The client went away; nobody takes an answer."""
 
 
 class UnknownModelError(ServeError):

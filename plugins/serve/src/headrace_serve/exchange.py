@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
 
 from headrace.errors import InputError
 from headrace_serve.access_log import AccessLine
 from headrace_serve.access_log import logger as access_logger
-from headrace_serve.errors import BodyTooLargeError, Refusal
+from headrace_serve.errors import BodyTooLargeError, DisconnectedError, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from headrace_serve.models import Model
     from headrace_serve.service import Service
 
-__all__ = ["CYCLE", "DisconnectedError", "Exchange", "Reply"]
+__all__ = ["CYCLE", "Exchange", "Reply"]
+
+T = TypeVar("T")
 
 CYCLE = "headrace_serve.cycle"
 """The key of a scope under which our own server puts a `headrace_serve.http_cycle.Cycle`."""
@@ -36,10 +38,6 @@ _LEAST_ROOM_BYTES = 64 << 10
 
 _WORTH_BYTES = 1024
 _WINDOWS = {"gzip": 31, "deflate": 15}
-
-
-class DisconnectedError(Exception):
-    """The client went away; nobody takes an answer."""
 
 
 class Reply:
@@ -95,7 +93,6 @@ class Exchange:
     Attributes:
         service: The service.
         scope: That of ASGI.
-        headers: The headers, names in lower case; of equal names the last.
         identifier: The id of the request, once it is known.
         model: The model that is asked, once it is known.
         line: What is logged of it.
@@ -109,7 +106,7 @@ class Exchange:
         service.counters.begin("http")
         self.scope = scope
         self._cycle: Cycle | None = scope.get(CYCLE)
-        self.headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self.identifier = ""
         self.model: Any = None
         self._receive = receive
@@ -123,6 +120,16 @@ class Exchange:
         """What the route found in the path."""
         found: dict[str, str] = self.scope.get("path_params", {})
         return found
+
+    def header(self, name: bytes, default: str = "") -> str:
+        """Give the value of a header, its name in lower case; of several of one name the last."""
+        found = self._headers.get(name)
+        return default if found is None else found.decode("latin-1")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """All headers, names in lower case."""
+        return {k.decode("latin-1"): v.decode("latin-1") for k, v in self._headers.items()}
 
     def admit(self, model: Model) -> None:
         """Take a place in the queue of a model, before the body is received.
@@ -156,16 +163,18 @@ class Exchange:
         if self.model is not None:
             limits = limits.narrowed(self.model.limits)
         limit = limits.max_body_bytes
-        told = self.headers.get("content-length", "0")
-        length = int(told) if told.isdecimal() else 0
+        told = self._headers.get(b"content-length", b"0")
+        length = int(told) if told.isdigit() else 0
         if length > limit:
             raise BodyTooLargeError(f"the body has {length} bytes, the limit is {limit}")
         self.hold(length)
+        cycle = self._cycle
+        receive_more = self._receive_more if cycle is None else cycle.receive_more
         parts: list[bytes] = []
         size = 0
         more = True
         while more:
-            pieces, more = await self._receive_more(self._held - size)
+            pieces, more = await receive_more(max(self._held - size, _LEAST_ROOM_BYTES))
             size += sum(map(len, pieces))
             if size > limit:
                 raise BodyTooLargeError(f"the body has more than {limit} bytes, the limit")
@@ -175,20 +184,13 @@ class Exchange:
         if self._admitted is not None:
             self._admitted.receiving -= 1
             self._received = True
-        self.line.received_bytes = size
-        self.line.mark("receive")
+        self.line.received(size)
         body = parts[0] if len(parts) == 1 else b"".join(parts)
-        encoding = self.headers.get("content-encoding", "identity").lower()
+        encoding = self.header(b"content-encoding", "identity").lower()
         return body if encoding == "identity" else await self._decompressed(body, encoding, limit)
 
     async def _receive_more(self, room: int) -> tuple[Sequence[bytes], bool]:
-        """Give further pieces of the body, and whether more follow; from our own server all that fit the room."""
-        cycle = self._cycle
-        if cycle is not None:
-            pieces, more = await cycle.receive_more(max(room, _LEAST_ROOM_BYTES))
-            if cycle.disconnected:
-                raise DisconnectedError
-            return pieces, more
+        """Do what `Cycle.receive_more` does with a server that is not ours, which gives what it likes."""
         message: Message = await self._receive()
         if message["type"] == "http.disconnect":
             raise DisconnectedError
@@ -209,25 +211,18 @@ class Exchange:
         self.hold(len(found))
         return found
 
-    async def while_connected(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine; if the client goes away it is cancelled at once.
+    def while_connected(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Give what runs a coroutine, and cancels it at once if the client goes away.
 
         Raises:
-            DisconnectedError: The client went away.
+            DisconnectedError: When it is awaited, and the client went away.
         """
-        try:
-            cycle = self._cycle
-            if cycle is None:
-                return await self._while_not_told(work)
-            found = await cycle.while_connected(work)
-            if cycle.is_lost:
-                raise DisconnectedError
-            return found
-        finally:
-            self.line.mark("pipeline")
+        if self._cycle is None:
+            return self._while_not_told(work)
+        return self._cycle.while_connected(work)
 
-    async def _while_not_told(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Do the same with a server that is not ours: it tells by a message of ASGI that the client went away."""
+    async def _while_not_told(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do so with a server that is not ours: it tells by a message of ASGI that the client went away."""
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         gone = False
 
@@ -252,38 +247,37 @@ class Exchange:
         """Send an answer, compressed where the client takes that and it is worth it."""
         parts = reply.parts
         length = sum(map(len, parts))
-        headers = {"content-type": reply.content_type, **reply.headers}
-        self.line.status = str(reply.status)
-        encoding = (
-            _encoding(self.headers.get("accept-encoding", ""))
-            if reply.compressible and length >= _WORTH_BYTES
-            else ""
-        )
-        if encoding:
-            whole = b"".join(parts)
-            if length < _IN_THREAD_BYTES:
-                parts = [_compress(whole, encoding)]
-            else:
-                parts = [await asyncio.to_thread(_compress, whole, encoding)]
-            length = len(parts[0])
-            headers["content-encoding"] = encoding
+        line, headers = self.line, reply.headers
+        line.answered(str(reply.status))
+        if reply.compressible and length >= _WORTH_BYTES:
+            encoding = _encoding(self.header(b"accept-encoding"))
+            if encoding:
+                parts = [await self._compressed(parts, length, encoding)]
+                length = len(parts[0])
+                headers["content-encoding"] = encoding
+        headers["content-type"] = reply.content_type
         headers["content-length"] = str(length)
-        self.line.sent_bytes = length
+        line.sent_bytes = length
         if self._cycle is not None and not self.service.cors_origins:  # which wrap `send`
-            await self._cycle.answer(reply.status, headers, parts)
+            await self._cycle.answer(reply.status, headers, parts, length)
             return
         raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
         await self._send({"type": "http.response.start", "status": reply.status, "headers": raw})
         await self._send({"type": "http.response.body", "body": b"".join(parts)})
 
+    @staticmethod
+    async def _compressed(parts: Sequence[bytes | memoryview], length: int, encoding: str) -> bytes:
+        whole = b"".join(parts)
+        if length < _IN_THREAD_BYTES:
+            return _compress(whole, encoding)
+        return await asyncio.to_thread(_compress, whole, encoding)
+
     def end(self) -> None:
         """Give back the room of the body, count the request and log it."""
         line = self.line
-        line.mark("send")
-        line.model = "" if self.model is None else self.model.name
-        self.service.counters.end(
-            "http", line.route, line.model, line.status, line.received_bytes, line.sent_bytes
-        )
+        if self.model is not None:
+            line.model = self.model.name
+        self.service.counters.end("http", line)
         if access_logger.isEnabledFor(logging.INFO):
             line.identifier = self.identifier
             line.write()

@@ -38,7 +38,7 @@ class Calls:
         self,
         name: str,
         read: Callable[[bytes], Any],
-        answer: Callable[[Any, Any], Awaitable[bytes]],
+        answer: Callable[[Any, Any, AccessLine], Awaitable[bytes]],
         right: Right | None = "describe",
     ) -> Any:
         """Give the handler of a call with one request and one response.
@@ -49,7 +49,8 @@ class Calls:
         Args:
             name: The name of the call.
             read: Gives the request for its bytes.
-            answer: Gives the bytes of the response.
+            answer: Gives the bytes of the response, for the request, the context of the call and its line
+                of the access log.
             right: What the key must be good for; None: no key is needed.
         """
 
@@ -60,11 +61,10 @@ class Calls:
             try:
                 self._authenticate(context, right)
                 data = await self._received(context)
-                line.received_bytes = len(data)
-                line.mark("receive")
+                line.received(len(data))
                 request = parsed(read, data)
                 self.check_key(context, right, request)
-                answered = await answer(request, context)
+                answered = await answer(request, context, line)
             except asyncio.CancelledError:
                 if not self._service.draining or context.cancelled():
                     line.status = "CANCELLED"
@@ -74,7 +74,7 @@ class Calls:
             except Exception as raised:  # noqa: BLE001 - every error is an answer
                 error = raised
             else:
-                line.status = "OK"
+                line.answered("OK")
                 line.sent_bytes = len(answered)
                 self.end(line, request)
                 return answered
@@ -154,17 +154,15 @@ class Calls:
         told = refusal(error, debug=self._service.debug_errors)
         if told.code == "backend" and told.node is None:
             logger.error("a call failed in the server", exc_info=error)
-        line.status, line.code = told.grpc, told.code
+        line.answered(told.grpc)
+        line.code = told.code
         return told
 
     def end(self, line: AccessLine, request: Any) -> None:
         """Count a call and log it."""
-        line.mark("pipeline")
         name = _model_of(request)
         line.model = name if self._service.models.has(name) else ""
-        self._service.counters.end(
-            "grpc", line.route, line.model, line.status, line.received_bytes, line.sent_bytes
-        )
+        self._service.counters.end("grpc", line)
         if access_logger.isEnabledFor(logging.INFO):
             line.identifier = getattr(request, "id", "")
             line.write()

@@ -28,7 +28,7 @@ def describing_methods(service: Service, calls: Calls) -> dict[str, Any]:
 def _method(name: str, service: Service, calls: Calls, answer: Any) -> Any:
     asked, answered = message(f"inference.{name}Request"), message(f"inference.{name}Response")
 
-    async def respond(request: Any, context: Any) -> bytes:
+    async def respond(request: Any, context: Any, line: Any) -> bytes:
         made: bytes = ParseDict(answer(service, request), answered()).SerializeToString()
         return made
 

@@ -27,7 +27,7 @@ def extension_methods(service: Service, calls: Calls) -> dict[str, Any]:
 def _method(name: str, service: Service, calls: Calls, answer: Any, right: Right) -> Any:
     asked, answered = message(f"inference.{name}Request"), message(f"inference.{name}Response")
 
-    async def respond(request: Any, context: Any) -> bytes:
+    async def respond(request: Any, context: Any, line: Any) -> bytes:
         made: bytes = answered(**await answer(service, request)).SerializeToString()
         return made
 

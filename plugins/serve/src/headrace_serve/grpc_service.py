@@ -74,7 +74,7 @@ def add_services(server: Any, service: Service) -> None:
 
 
 def _unsupported(name: str) -> Any:
-    async def refuse(request: bytes, context: Any) -> bytes:
+    async def refuse(request: bytes, context: Any, line: Any) -> bytes:
         raise UnsupportedError(f"{name} is not supported by this server")
 
     return refuse
@@ -87,11 +87,9 @@ class _Front:
         self._service = service
         self._calls = calls
 
-    async def infer(self, request: Received, context: Any) -> bytes:
-        """Answer ModelInfer."""
-        return await self._infer(request, context.time_remaining(), traceparent_of(context))
-
-    async def _infer(self, received: Received, timeout_s: float | None, traceparent: str) -> bytes:
+    async def infer(self, received: Received, context: Any, line: AccessLine) -> bytes:
+        """Answer ModelInfer, or one request of a stream."""
+        timeout_s, traceparent = context.time_remaining(), traceparent_of(context)
         service = self._service
         model = service.find(received.model_name, received.message.model_version)
         most = service.limits.narrowed(model.limits).max_body_bytes
@@ -111,7 +109,7 @@ class _Front:
             asked = read_request(received, timeout_s, access)
             if traceparent:
                 asked.parameters.setdefault("traceparent", traceparent)
-            answer = await service.infer(model, asked)
+            answer = await service.infer(model, asked, line)
             place_outputs(answer, asked.places, access)
             return write_response(answer)
         finally:
@@ -142,15 +140,15 @@ class _Front:
     async def _streamed(self, data: bytes, context: Any) -> bytes:
         """Answer one request of a stream; every error is an answer."""
         line = AccessLine("ModelStreamInfer")
-        line.received_bytes = len(data)
+        line.received(len(data))
         self._service.counters.begin("grpc")
         request: Any = None
         response = b""
         try:
             request = parsed(read_message, data)
             self._calls.check_key(context, "infer", request)
-            answer = await self._infer(request, context.time_remaining(), traceparent_of(context))
-            line.status = "OK"
+            answer = await self.infer(request, context, line)
+            line.answered("OK")
             response = as_streamed(answer)
         except Exception as error:  # noqa: BLE001 - every error is an answer
             told = self._calls.told(error, line)

@@ -1,13 +1,19 @@
-"""What this plugin brings: the command `headrace serve`."""
+"""What this plugin brings: the command `headrace serve`, and the probe of its access log."""
 
 from __future__ import annotations
 
 from headrace.hookspecs import hookimpl
 
-__all__ = ["headrace_commands"]
+__all__ = ["headrace_commands", "headrace_probes"]
 
 
 @hookimpl
 def headrace_commands() -> dict[str, str]:
     """Give the command."""
     return {"serve": "headrace_serve.cli:serve"}
+
+
+@hookimpl
+def headrace_probes() -> dict[str, str]:
+    """Give the probe that the server adds to a pipeline where requests are logged."""
+    return {"ServeTimes": "headrace_serve.run_times:ServeTimes"}

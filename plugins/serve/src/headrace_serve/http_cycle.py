@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from headrace_serve.errors import DisconnectedError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -18,8 +19,6 @@ T = TypeVar("T")
 
 _JOINED_BYTES = 16 << 10
 """Answers up to here are joined; the copy is cheaper than a write of several pieces."""
-
-_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class Cycle(RequestResponseCycle):
@@ -53,24 +52,27 @@ class Cycle(RequestResponseCycle):
             self._gone = True
             self.task.cancel()
 
-    async def while_connected(self, work: Coroutine[Any, Any, T]) -> T | None:
+    async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the task of the request; if the client goes away it is cancelled at once.
 
-        Returns:
-            What it returns; None where the client went away, as `is_lost` tells.
+        Raises:
+            DisconnectedError: The client went away.
         """
         if self.is_lost:
             work.close()
-            return None
+            raise DisconnectedError
         self._cancels = True
         try:
-            return await work
+            found = await work
         except asyncio.CancelledError:
             if self._gone:
-                return None
+                raise DisconnectedError from None
             raise
         finally:
             self._cancels = False
+        if self.is_lost:
+            raise DisconnectedError
+        return found
 
     def take(self, piece: bytes) -> None:
         """Take a piece of the body from the parser; beyond the room there is the client has to wait."""
@@ -84,8 +86,10 @@ class Cycle(RequestResponseCycle):
         """Give what has come of the body, once it is whole or is more than ``room`` further bytes.
 
         Returns:
-            The pieces since the last call, and whether more follows. Where the client went away, the body
-            has not ended and ``disconnected`` is true.
+            The pieces since the last call, and whether more follows.
+
+        Raises:
+            DisconnectedError: The client went away.
         """
         if self.waiting_for_100_continue and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -95,11 +99,17 @@ class Cycle(RequestResponseCycle):
         while self.more_body and self._unread <= room and not self.disconnected:
             self.message_event.clear()
             await self.message_event.wait()
+        if self.disconnected:
+            raise DisconnectedError
         pieces, self.pieces, self._unread = self.pieces, [], 0
         return pieces, self.more_body
 
     async def answer(
-        self, status: int, headers: Mapping[str, str], parts: Sequence[bytes | memoryview]
+        self,
+        status: int,
+        headers: Mapping[str, str],
+        parts: Sequence[bytes | memoryview],
+        length: int,
     ) -> None:
         """Send the answer, head and body in one write; nothing where the client went away.
 
@@ -109,21 +119,22 @@ class Cycle(RequestResponseCycle):
             status: The status of HTTP.
             headers: All headers of the answer, ``content-length`` among them; names in lower case.
             parts: The body; parts of a large one are not copied, and must not change any more.
+            length: The bytes of the body.
         """
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:
             return
-        if _CONTROL.search("".join(headers.values())):
-            raise RuntimeError("the value of a header holds a control character")
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
+            raise RuntimeError("the value of a header holds the end of a line")
         close = "\r\n" if self.keep_alive else "connection: close\r\n\r\n"
         head = STATUS_LINE[status] + (lines + close).encode("latin-1")
         self.waiting_for_100_continue = False
         self.response_started = self.response_complete = True
         if self.scope["method"] == "HEAD":
             self.transport.write(head)
-        elif int(headers["content-length"]) < _JOINED_BYTES:
+        elif length < _JOINED_BYTES:
             self.transport.write(b"".join([head, *parts]))
         else:
             self.transport.writelines([head, *parts])

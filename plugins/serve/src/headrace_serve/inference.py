@@ -11,6 +11,7 @@ from headrace.errors import InputError, RequestsFailed
 from headrace_serve.errors import ItemError, refusal, unknown_parameter
 from headrace_serve.messages import Answer
 from headrace_serve.results import tensors_of
+from headrace_serve.run_times import TimedContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +49,8 @@ async def infer(
     fixed: dict[str, Any] = dict(asked.keys)
     if "traceparent" in asked.parameters:
         fixed["context"] = {"traceparent": asked.parameters["traceparent"]}
+    if asked.times is not None:
+        fixed["context"] = TimedContext(fixed.get("context", {}), asked.times)
     partial = asked.parameters.get("partial", False)
     if not isinstance(partial, bool):
         raise InputError("parameter 'partial'", expected="true or false", got=repr(partial))

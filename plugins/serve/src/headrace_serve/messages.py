@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace_serve.models import Model
+    from headrace_serve.run_times import RunTimes
     from headrace_serve.shared_memory import Place
 
 __all__ = ["Answer", "Asked", "Tensor"]
@@ -45,6 +46,7 @@ class Asked:
         timeout_s: Seconds that its transport allows, or None.
         places: Where outputs are wanted in shared memory, by name.
         keys: Further keys for every request of the pipeline.
+        times: Takes the times that it has in the pipeline; None: nobody wants to know them.
     """
 
     inputs: list[Tensor]
@@ -54,6 +56,7 @@ class Asked:
     timeout_s: float | None = None
     places: dict[str, Place] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
+    times: RunTimes | None = None
 
 
 @dataclass

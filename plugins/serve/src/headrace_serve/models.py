@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from headrace_serve.access_log import logger as access_logger
 from headrace_serve.entries import read_entries
 from headrace_serve.errors import UnknownModelError
+from headrace_serve.run_times import is_timed, with_probe
 from headrace_serve.signature import read_signature
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ class Model:
         reason: Why it is unloaded, where it is.
         limits: Limits of its own by name; the smaller of these and the server's counts.
         queue_size: How many requests may wait; None: newcomers shed others, so none is refused early.
+        timed: Whether its pipeline tells how long each request waits and runs.
         inside: Requests that this server has admitted and not answered.
         receiving: Those of them whose bodies are being received.
     """
@@ -53,6 +57,7 @@ class Model:
         try:
             self.signature = read_signature(self.pipe.describe(), entry.inputs, entry.outputs)
             self.queue_size = _queue_size(self.pipe)
+            self.timed = is_timed(self.pipe)
         except BaseException:
             self.close(timeout=2.0)
             raise
@@ -198,7 +203,8 @@ def build_models(
         SetupError, PluginError: A pipeline could not be built.
     """
     entries = read_entries(models, only)
-    loaded = {place: _loaded(entry, allow_import) for place, entry in entries.items()}
+    timed = access_logger.isEnabledFor(logging.INFO)
+    loaded = {place: _loaded(entry, allow_import, timed=timed) for place, entry in entries.items()}
     built: list[Model] = []
     try:
         for (name, version), entry in loaded.items():
@@ -221,9 +227,11 @@ def check_models(models: Any, *, allow_import: bool = True) -> None:
         _loaded(entry, allow_import)
 
 
-def _loaded(entry: ModelEntry, allow_import: bool) -> ModelEntry:
+def _loaded(entry: ModelEntry, allow_import: bool, *, timed: bool = False) -> ModelEntry:
     """Check the configuration of an entry without building it."""
     if isinstance(entry.config, (headrace.Pipeline, headrace.PipelineConfig)):
         return entry
     config = headrace.PipelineConfig.load(entry.config, allow_import=allow_import)
+    if timed:
+        config = with_probe(entry.config, config)
     return entry.model_copy(update={"config": config})

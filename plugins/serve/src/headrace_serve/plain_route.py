@@ -66,16 +66,16 @@ async def run(exchange: Exchange) -> Reply:
     exchange.admit(model)
     body = await exchange.body()
     model = service.again(model.name)  # another pipeline may be in its place by now
-    kind = exchange.headers.get("content-type", "")
+    kind, line = exchange.header(b"content-type"), exchange.line
     if not kind.lower().startswith("multipart/"):
-        answer = await exchange.while_connected(service.infer(model, asked.of(body)))
-        return _reply(answer, exchange.headers.get("accept", "*/*"))
+        answer = await exchange.while_connected(service.infer(model, asked.of(body), line))
+        return _reply(answer, exchange.header(b"accept", "*/*"))
     files = read_files(body, kind, service.limits.max_items)
 
     async def outcome(file: File) -> bytes:
         told: dict[str, Any] = {"name": file.name}
         try:
-            answer = await service.infer(model, asked.of(file.content))
+            answer = await service.infer(model, asked.of(file.content), line)
             text = _document(answer)
         except HeadraceError as error:
             why = refusal(error, debug=service.debug_errors)
@@ -117,8 +117,8 @@ class _Asked:
                 )
             else:
                 self._more[name] = value
-        if "traceparent" in exchange.headers:
-            self._parameters["traceparent"] = exchange.headers["traceparent"]
+        if traceparent := exchange.header(b"traceparent"):
+            self._parameters["traceparent"] = traceparent
 
     def of(self, body: bytes) -> Asked:
         """Give what is asked for one file."""

@@ -14,8 +14,13 @@ from starlette.routing import Route
 
 from headrace.errors import HeadraceError, InputError
 from headrace_serve import described, openapi, rest_extensions
-from headrace_serve.errors import UnavailableError, UnsupportedError, refusal
-from headrace_serve.exchange import CYCLE, DisconnectedError, Exchange, Reply
+from headrace_serve.errors import (
+    DisconnectedError,
+    UnavailableError,
+    UnsupportedError,
+    refusal,
+)
+from headrace_serve.exchange import CYCLE, Exchange, Reply
 from headrace_serve.metrics import Snapshot, encoded
 from headrace_serve.models import build_models
 from headrace_serve.plain_route import run
@@ -36,6 +41,7 @@ __all__ = ["application", "asgi"]
 logger = logging.getLogger("headrace.serve")
 
 _CLOSE_S = 30.0
+_HEADER_LENGTH = HEADER_LENGTH.encode()
 
 
 def asgi(models: Any, **settings: Any) -> Starlette:
@@ -211,12 +217,13 @@ async def _infer(exchange: Exchange) -> Reply:
     body = await exchange.body()
     model = service.again(name, version)  # another pipeline may be in its place by now
     access = service.access(exchange.hold)
-    asked, wanted = read_body(body, exchange.headers.get(HEADER_LENGTH), model.name, access)
+    asked, wanted = read_body(body, exchange.header(_HEADER_LENGTH), model.name, access)
     exchange.identifier = asked.id
-    if "traceparent" in exchange.headers:
-        asked.parameters.setdefault("traceparent", exchange.headers["traceparent"])
-    answer = await exchange.while_connected(service.infer(model, asked))
-    place_outputs(answer, asked.places, access)
+    if traceparent := exchange.header(b"traceparent"):
+        asked.parameters.setdefault("traceparent", traceparent)
+    answer = await exchange.while_connected(service.infer(model, asked, exchange.line))
+    if asked.places:
+        place_outputs(answer, asked.places, access)
     parts, length = write_body(answer, wanted)
     if length is None:
         return Reply.of_inference(parts, "application/json")
@@ -239,7 +246,7 @@ async def _docs(exchange: Exchange) -> Reply:
 
 async def _metrics(exchange: Exchange) -> Reply:
     snapshot = Snapshot(exchange.service)
-    accepted = exchange.headers.get("accept", "")
+    accepted = exchange.header(b"accept")
     kind, text = await asyncio.to_thread(encoded, snapshot, accepted)
     return Reply(200, [text], kind)
 

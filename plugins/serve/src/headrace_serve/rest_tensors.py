@@ -68,13 +68,13 @@ class Wanted:
 
 
 def read_body(
-    body: bytes, header_length: str | None, model_name: str, access: Access
+    body: bytes, header_length: str, model_name: str, access: Access
 ) -> tuple[Asked, Wanted]:
     """Read the body of a request.
 
     Args:
         body: All of it, decompressed.
-        header_length: The value of `HEADER_LENGTH`, or None.
+        header_length: The value of `HEADER_LENGTH`, ``""`` without.
         model_name: The model that the path names; kserve's client says it in the body again.
         access: The shared memory.
 
@@ -82,7 +82,7 @@ def read_body(
         InputError: It is malformed, or asks for what is not there.
     """
     length = len(body)
-    if header_length is not None:
+    if header_length:
         if not header_length.isdecimal() or int(header_length) > len(body):
             raise InputError(
                 "the header Inference-Header-Content-Length",

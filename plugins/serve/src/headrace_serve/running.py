@@ -46,9 +46,9 @@ def run(
     Raises:
         ConfigError, SetupError, PluginError: As `Server` raises them.
     """
-    server = settings.server(worker)
     if settings.access_log:
         _print_access_log()
+    server = settings.server(worker)
     who = "" if worker is None else f"worker {worker}: "
     with signals() as came:
         server.start()

@@ -20,6 +20,7 @@ from headrace_serve.shared_memory import Access, Regions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from headrace_serve.access_log import AccessLine
     from headrace_serve.keys import Keys
     from headrace_serve.messages import Answer, Asked
     from headrace_serve.models import Catalogue, Model
@@ -193,8 +194,10 @@ class Service:
         """Give back what `hold` took."""
         self._inflight_bytes -= held
 
-    async def infer(self, model: Model, asked: Asked) -> Answer:
+    async def infer(self, model: Model, asked: Asked, line: AccessLine) -> Answer:
         """Run what a client asks for, and count it; raises as `headrace_serve.inference.infer`."""
+        if model.timed:
+            asked.times = line.timed()
         started = time.perf_counter_ns()
         try:
             answer = await infer(
