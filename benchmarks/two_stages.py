@@ -57,6 +57,7 @@ class TwoStages:
     ) -> None:
         self._files: SimpleQueue[_Slot | None] = SimpleQueue()
         self._pictures: SimpleQueue[_Slot | None] = SimpleQueue()
+        self._gathering = threading.Lock()
         self._own = threading.local()
         self._batch, self._timeout_s = batch, timeout_ms / 1e3
         self._failure: BaseException | None = None
@@ -96,8 +97,7 @@ class TwoStages:
 
     def _run(self, runner: Callable[[list[Any]], Sequence[Any]]) -> None:
         try:
-            while (first := self._pictures.get()) is not None:
-                slots = self._gathered(first)
+            while slots := self._gathered():
                 for slot, answer in zip(
                     slots, runner([slot.picture for slot in slots]), strict=True
                 ):
@@ -106,19 +106,25 @@ class TwoStages:
         except BaseException as error:  # noqa: BLE001 - the clients are told
             self._failure = error
 
-    def _gathered(self, first: _Slot) -> list[_Slot]:
-        """Give a batch: what is there at once, then what comes within the time."""
-        slots, until = [first], time.perf_counter() + self._timeout_s
-        while len(slots) < self._batch:
-            try:
-                left = until - time.perf_counter()
-                slot = self._pictures.get(timeout=left) if left > 0 else self._pictures.get_nowait()
-            except Empty:
-                break
-            if slot is None:
-                self._pictures.put(None)  # of another model thread, or ours at the next turn
-                break
-            slots.append(slot)
+    def _gathered(self) -> list[_Slot]:
+        """Give a batch: what is there at once, then what comes within the time; none at the end.
+
+        One thread gathers at a time. Where another one takes what has woken a waiting thread, CPython
+        (3.11) may go on to wait without end, although a timeout was given.
+        """
+        with self._gathering:
+            first = self._pictures.get()
+            slots, until = ([] if first is None else [first]), time.perf_counter() + self._timeout_s
+            while 0 < len(slots) < self._batch:
+                try:
+                    left = until - time.perf_counter()
+                    slot = self._pictures.get(timeout=max(left, 0))
+                except Empty:
+                    break
+                if slot is None:
+                    self._pictures.put(None)  # of another model thread, or ours at the next turn
+                    break
+                slots.append(slot)
         return slots
 
     def __enter__(self) -> Self:

@@ -323,6 +323,43 @@ def test_normalize_is_the_formula(bench):
     assert one.error(normalize, {"data": torch.zeros(1, 2, 2)}).key == "data"
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
+def test_normalize_in_one_kernel_is_the_same(bench, dtype):
+    one = bench()
+    word = one.start(NormalizeTensor, scale=1 / 255, mean=(0.4, 0.5, 0.6), std=0.25)
+    tensor = noise(9, 7)[1].to(getattr(torch, dtype))
+    (expected,) = one.run(word, {"data": tensor})
+    word._normalization._in_one = True  # as on a CUDA device
+    (result,) = one.run(word, {"data": tensor})
+    assert result.dtype == expected.dtype
+    assert torch.allclose(result, expected, rtol=1e-6, atol=1e-2 if dtype == "float16" else 1e-5)
+
+
+def test_what_was_found_out_of_one_batch_is_not_taken_for_another(bench):
+    one = bench()
+    crop = one.start(CropTensor, crop_h=4, crop_w=4)
+    rows = torch.stack([noise(12, 12, seed=i)[1] for i in range(2)])
+    for wide in (rows, rows[:, :, 2:10, 1:11], rows):  # the middle is another one
+        left, top = (wide.shape[3] - 4) // 2, (wide.shape[2] - 4) // 2
+        for request in ({"data": wide, "request_size": 2}, *({"data": row} for row in wide)):
+            (result,) = one.run(crop, request)
+            expected = request["data"][..., top : top + 4, left : left + 4]
+            assert torch.equal(result, expected)
+    for wrong in (rows.int(), rows[:, :2]):
+        assert one.error(crop, {"data": wrong, "request_size": 2}).key == "data"
+        found = one.outcomes(crop, {"data": wrong[0]}, {"data": rows[0]}, {"data": wrong[1]})
+        assert [type(error) for error in found] == [InputError, type(None), InputError]
+    # Equal boxes in two lists are one; the same list, changed in place, is another box.
+    by_key, box = one.start(CropTensor), [0, 0, 4, 4]
+    for shift in (0, 3):
+        box[:] = [shift, shift, shift + 4, shift + 4]
+        batch = [
+            {"data": row, "box": where} for row, where in zip(rows, (box, list(box)), strict=True)
+        ]
+        for row, result in zip(rows, one.run(by_key, *batch), strict=True):
+            assert torch.equal(result, row[:, shift : shift + 4, shift : shift + 4])
+
+
 def test_nothing_is_done_in_place(bench):
     one = bench()
     _, tensor = noise(16, 12)

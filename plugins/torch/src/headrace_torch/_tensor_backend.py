@@ -85,7 +85,7 @@ class TensorBackend(OnPlace, ABC):
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run a batch on the instance's device, without gradients."""
-        self._place.use()
+        self._place.used = True
         try:
             with self._mode:
                 return self.run(batch)
@@ -137,22 +137,28 @@ class PerTensor(TensorBackend):
 
     A subclass writes `compute`, and what it needs of `check` and `how`.
 
+    What a batch of the same shape and dtype as the one before needs has been checked and found out
+    then: `check`, and where no key is read `how`, are asked again when one of the two changes.
+
     Attributes:
         expected: What ``data`` must be, in words, for the errors.
-        alike: Whether `how` depends on the shape of the rows alone, not on the request.
+        told_by: The key of a request that `how` reads; None: it depends on shape and dtype alone.
         tells: Whether `done` writes something.
     """
 
     expected: ClassVar[str]
-    alike = True
+    told_by: str | None = None
     tells: ClassVar[bool] = False
+    _shape: Any = None
+    _dtype: Any = None
+    _how: Hashable = None
 
     @abstractmethod
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
         """Give the results of all rows of ``whole``, ``[N, ...]``, in new memory or as it is."""
 
     def check(self, rows: torch.Tensor) -> None:
-        """Refuse rows that `compute` cannot take. The default takes any.
+        """Refuse rows whose shape or dtype `compute` cannot take. The default takes any.
 
         Raises:
             InputError: They are not what ``expected`` says.
@@ -170,18 +176,31 @@ class PerTensor(TensorBackend):
         """Read what else `compute` needs to know of a request. The default reads nothing."""
         return None
 
-    def done(self, request: Request, how: Any) -> None:
-        """Write what else a request gets. The default writes nothing."""
+    def done(self, requests: Sequence[Request], how: Any) -> None:
+        """Write what else requests of one `how` get. The default writes nothing."""
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Import what reads tensors."""
+        from headrace_torch import items, tensors
+
+        self._items, self._tensors = items, tensors
+        super().init(options, context)
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Compute; a request that is wrong fails alone."""
-        if len(batch) == 1 and self._rows_at_once(batch[0]):
-            return None
         whole = self._place.carried(batch)
-        if whole is None and self._samples(batch):
-            whole = self._place.stacked(batch)
+        if whole is None:
+            if len(batch) == 1:
+                if self._rows_at_once(batch[0]):
+                    return None
+            elif self._samples(batch):
+                whole = self._place.stacked(batch)
         if whole is not None and self._at_once(batch, whole):
             return None
+        return self._one_by_one(batch)
+
+    def _one_by_one(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Read each request on its own, and compute those of one shape together."""
         outcomes: list[Exception | None] = [None] * len(batch)
         groups: dict[Hashable, list[int]] = {}
         given: dict[int, Given] = {}
@@ -203,13 +222,10 @@ class PerTensor(TensorBackend):
         Raises:
             InputError: It lacks a key, or holds something else.
         """
-        from headrace_torch.items import as_rows
-        from headrace_torch.tensors import input_tensor
-
         value = read_key(request, "data", self.expected)
-        own = input_tensor(value, self._place, "data", self.expected)
+        own = self._tensors.input_tensor(value, self._place, "data", self.expected)
         sample = self.is_sample(request, own)
-        rows = as_rows(own, request.get("request_size", 1), "data", sample=sample)
+        rows = self._items.as_rows(own, request.get("request_size", 1), "data", sample=sample)
         given = Given(rows, sample, None, own)
         try:
             self.check(rows)
@@ -220,10 +236,13 @@ class PerTensor(TensorBackend):
     def _at_once(self, batch: list[Request], whole: torch.Tensor) -> bool:
         """Compute samples that come as the rows of one tensor, if all want the same."""
         try:
-            self.check(whole)
-            how = self.how(batch[0], whole)
-            if not self.alike and any(self.how(request, whole) != how for request in batch[1:]):
-                return False
+            how = self._judged(batch[0], whole)
+            key = self.told_by
+            if key is not None:
+                said = batch[0].get(key)
+                for request in batch:
+                    if request.get(key) is not said and self.how(request, whole) != how:
+                        return False
             result = self.compute(whole, how)
         except InputError:
             return False  # one by one, so that each says what is wrong with it
@@ -233,9 +252,21 @@ class PerTensor(TensorBackend):
         else:
             self.give(batch, result)
         if self.tells:
-            for request in batch:
-                self.done(request, how)
+            self.done(batch, how)
         return True
+
+    def _judged(self, request: Request, whole: torch.Tensor) -> Any:
+        """Check rows, and give what else `compute` needs to know.
+
+        Raises:
+            InputError: `compute` cannot take them, or the request says something else.
+        """
+        if whole.shape != self._shape or whole.dtype is not self._dtype:
+            self.check(whole)
+            if self.told_by is None:
+                self._how = self.how(request, whole)
+            self._shape, self._dtype = whole.shape, whole.dtype
+        return self._how if self.told_by is None else self.how(request, whole)
 
     def _rows_at_once(self, request: Request) -> bool:
         """Compute the rows of one request, as ``CatSplit`` gathers them, if nothing is wrong."""
@@ -243,14 +274,14 @@ class PerTensor(TensorBackend):
         if rows is None or self.is_sample(request, rows):
             return False
         try:
-            self.check(rows)
-            how = self.how(request, rows)
+            how = self._judged(request, rows)
             result = self.compute(rows, how)
         except InputError:
             return False  # read on its own, so that it says what is wrong
         request["result"] = self.all_rows(result)
+        self._place.made = result
         if self.tells:
-            self.done(request, how)
+            self.done([request], how)
         return True
 
     def all_rows(self, result: Any) -> Any:
@@ -273,11 +304,9 @@ class PerTensor(TensorBackend):
         outcomes: list[Exception | None],
     ) -> None:
         """Compute requests of one shape together, and give each its own."""
-        from headrace_torch.items import joined
-
         how = given[0].how
         try:
-            whole = joined([one.tensor for one in given])
+            whole = self._items.joined([one.tensor for one in given])
             result = self.compute(whole, how)
         except Exception as error:  # the outcome of these items
             found = self.failure(error)
@@ -304,8 +333,8 @@ class PerTensor(TensorBackend):
         for request, one in zip(requests, given, strict=True):
             if not one.sample:
                 self._place.note_axis(request, request["result"])
-            if self.tells:
-                self.done(request, how)
+        if self.tells:
+            self.done(requests, how)
 
 
 class PerImage(PerTensor):

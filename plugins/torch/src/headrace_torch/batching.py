@@ -54,17 +54,21 @@ class CatTensor(TensorBackend):
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Gather the rows."""
-        from headrace_torch.items import Item, as_rows, joined, refuse_ragged
-        from headrace_torch.tensors import input_tensor
-
         whole = self._place.carried(batch)
         if whole is None:
             whole = self._place.stacked(batch)
-        if whole is not None:  # samples of one shape
-            for index, request in enumerate(batch):
-                request["result"] = whole
-                request["cat_rows"] = (index, index + 1, True)
-            return None
+        if whole is None:
+            return self._one_by_one(batch)
+        self._place.made = whole  # samples of one shape
+        for request, rows in zip(batch, self._place.one_each(len(batch)), strict=True):
+            request["result"] = whole
+            request["cat_rows"] = rows
+        return None
+
+    def _one_by_one(self, batch: list[Request]) -> list[Exception | None] | None:
+        from headrace_torch.items import Item, as_rows, joined, refuse_ragged
+        from headrace_torch.tensors import input_tensor
+
         outcomes: list[Exception | None] = [None] * len(batch)
         items: dict[int, Item] = {}
         first: Item | None = None
@@ -198,19 +202,18 @@ class SplitTensor(TensorBackend):
     def _samples_at_once(self, batch: list[Request]) -> bool:
         """Give each request its row, where `CatTensor` has noted that all brought one sample."""
         whole: Any = batch[0].get("data")
-        if type(whole) is not self._tensor or whole.device != self._place.device:
-            return False
-        if whole.layout is not self._dense or whole.ndim == 0 or whole.shape[0] != len(batch):
-            return False
-        for index, request in enumerate(batch):
-            if request.get("data") is not whole or request.get("cat_rows") != (
-                index,
-                index + 1,
-                True,
-            ):
+        if whole is None or whole is not self._place.made:
+            if type(whole) is not self._tensor or whole.device != self._place.device:
                 return False
-        if self._place.stream is not None:
-            self._place.take_in(whole)
+            if whole.layout is not self._dense or whole.ndim == 0:
+                return False
+            if self._place.stream is not None:
+                self._place.take_in(whole)
+        if whole.shape[0] != len(batch):
+            return False
+        for request, rows in zip(batch, self._place.one_each(len(batch)), strict=True):
+            if request.get("data") is not whole or request.get("cat_rows") != rows:
+                return False
         self._place.give(batch, whole)
         return True
 

@@ -12,7 +12,7 @@ from headrace_torch._fields import ColorName, PerChannel
 from headrace_torch._tensor_backend import PerImage, read_key
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Sequence
 
     import torch
     from typing_extensions import Self
@@ -63,7 +63,7 @@ class CvtColorTensor(PerImage):
     rerun = False
     reads = ("data", "color")
     writes = ("result", "color")
-    alike = False
+    told_by = "color"
     tells = True
 
     def build(self, options: Any, context: InitContext) -> None:
@@ -84,9 +84,10 @@ class CvtColorTensor(PerImage):
         """Convert."""
         return self._images.convert_color(whole, how, self._target)
 
-    def done(self, request: Request, how: Any) -> None:
-        """Say what the result is."""
-        request["color"] = self._target
+    def done(self, requests: Sequence[Request], how: Any) -> None:
+        """Say what the results are."""
+        for request in requests:
+            request["color"] = self._target
 
 
 class NormalizeTensor(PerImage):

@@ -130,7 +130,7 @@ class ResizeTensor(PerImage):
         from headrace_torch import images
 
         self._options, self._images = options, images
-        self.alike = options.size_key is None
+        self.told_by = options.size_key
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
         """Give the height and width of the result."""
@@ -219,8 +219,9 @@ class CropTensor(PerImage):
         from headrace_torch.images import crop_image
 
         self._options, self._crop = options, crop_image
-        self.alike = options.box is not None or options.crop_h is not None
-        if self.alike:
+        if options.box is None and options.crop_h is None:
+            self.told_by = options.key
+        else:
             self.reads = ("data",)
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
@@ -309,7 +310,7 @@ class PadTensor(PerImage):
         from headrace_torch.images import pad_image
 
         self._options, self._pad_image = options, pad_image
-        self.alike = options.size_key is None
+        self.told_by = options.size_key
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
         """Give the height and width of the result."""

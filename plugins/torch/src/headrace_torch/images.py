@@ -170,7 +170,7 @@ def crop_image(
             filled crop would have more than 100 million pixels or a side above `MAX_SIDE`.
     """
     height, width = images.shape[2:]
-    x1, y1, x2, y2 = edges = [_half_up(edge) for edge in box]
+    x1, y1, x2, y2 = edges = [int((edge + 0.5) // 1) for edge in box]  # halves up
     _check_box((height, width), edges, box, outside, key)
     left, top, right, bottom = max(x1, 0), max(y1, 0), min(x2, width), min(y2, height)
     inside = images[:, :, top:bottom, left:right]
@@ -200,10 +200,6 @@ def _check_box(
             expected=f"x1 < x2 and y1 < y2, in pixels of an image {width} wide and {height} high",
             got=", ".join(f"{edge:g}" for edge in box),
         )
-
-
-def _half_up(edge: float) -> int:
-    return int((edge + 0.5) // 1)
 
 
 def pad_image(

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from itertools import repeat
-from operator import contains, is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +20,6 @@ from headrace_torch.memory import (
     as_backend_error,
     give_back_memory,
     is_lost,
-    is_out_of_memory,
     unless_lost,
 )
 from headrace_torch.threads import limit_torch_threads
@@ -36,8 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OwnStream", "Passing", "Place", "place_of", "places_of"]
 
-_DATA = itemgetter("data")
-_SIZES = repeat("request_size")
 _DEFAULT = "headrace_torch.default_device"
 _PLACES = "headrace_torch.places"
 
@@ -91,19 +86,24 @@ class Place:
         device: Where the instance computes.
         stream: Its stream on a CUDA device, else None.
         waits: How often the thread has waited for the stream.
+        used: Whether work was started that the end of the batch has to wait for.
+        made: The tensor that an element of this instance gave last as the rows of one request: it is
+            dense, on this device, and ordered.
     """
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None) -> None:
         self.device = device
         self.stream = stream
         self.waits = 0
-        self._used = False
+        self.used = False
+        self.made: Any = None
         self._ordered = False
         self._kept: list[Any] = []
         self._with_axis: dict[int, Any] = {}
         self._others: dict[torch.device, Passing] = {}
         self._whole: torch.Tensor | None = None
         self._rows: Sequence[torch.Tensor] = ()
+        self._one_each: list[tuple[int, int, bool]] = []
         self._event = torch.cuda.Event(blocking=True) if stream is not None else None
         self._before: tuple[int, torch.cuda.Stream] | None = None
         if stream is not None:
@@ -116,24 +116,26 @@ class Place:
 
     def use(self) -> None:
         """Note that work is being started, which the end of the batch waits for."""
-        self._used = True
+        self.used = True
 
-    def take_in(self, *tensors: torch.Tensor) -> None:
-        """Order the current stream behind what made CUDA tensors that come from elsewhere.
+    def take_in(self, tensor: torch.Tensor) -> None:
+        """Order the current stream behind what made a CUDA tensor that comes from elsewhere.
 
-        Their memory is not used again before the current stream has passed this point. What the
+        Its memory is not used again before the current stream has passed this point. What the
         caller has started on the device's default stream comes first; what it has started on
         another stream, it must have waited for. A tensor that this instance made costs a call that
         does nothing.
         """
-        current = torch.cuda.current_stream(self.device)
+        self._order()
+        tensor.record_stream(torch.cuda.current_stream(self.device))
+
+    def _order(self) -> None:
+        """Order the current stream behind the device's default one, once in a batch."""
         if not self._ordered:
             self._ordered = True
             default = torch.cuda.default_stream(self.device)
             if not default.query():
-                current.wait_stream(default)
-        for tensor in tensors:
-            tensor.record_stream(current)
+                torch.cuda.current_stream(self.device).wait_stream(default)
 
     def on_stream(self) -> AbstractContextManager[Any]:
         """Give what makes the stream current: nothing is to be done in the instance's thread."""
@@ -158,7 +160,7 @@ class Place:
             InstanceLostError: The device can run nothing more.
             RuntimeError: Something that was started before has failed.
         """
-        if not self._used:
+        if not self.used:
             return
         try:
             if self._event is not None:
@@ -169,7 +171,7 @@ class Place:
         except RuntimeError as error:
             raise as_backend_error(error, self.device) from None
         finally:
-            self._used = False
+            self.used = False
             self.waits += 1
 
     def end(self) -> None:
@@ -182,7 +184,7 @@ class Place:
             self._kept.clear()
             self._with_axis.clear()
             self._ordered = False
-            self._whole, self._rows = None, ()
+            self._whole, self._rows, self.made = None, (), None
 
     def note_axis(self, request: Mapping[str, Any], result: Any) -> None:
         """Note that what a request is given has its batch axis, where no `request_size` says so."""
@@ -202,16 +204,21 @@ class Place:
             request["result"] = row
         self._whole, self._rows = whole, rows
 
+    def one_each(self, number: int) -> Sequence[tuple[int, int, bool]]:
+        """Give ``(begin, end, sample)`` for so many samples, one row each, in order."""
+        if len(self._one_each) != number:
+            self._one_each = [(k, k + 1, True) for k in range(number)]
+        return self._one_each
+
     def carried(self, batch: Sequence[Request]) -> torch.Tensor | None:
         """Give the tensor whose rows are the ``data`` of these samples in order, if there is one."""
         rows = self._rows
         if len(rows) != len(batch):
             return None
-        try:
-            same = all(map(is_, map(_DATA, batch), rows))
-        except KeyError:
-            return None
-        return self._whole if same and not any(map(contains, batch, _SIZES)) else None
+        for request, row in zip(batch, rows, strict=True):
+            if request.get("data") is not row or "request_size" in request:
+                return None
+        return self._whole
 
     def stacked(self, batch: Sequence[Request]) -> torch.Tensor | None:
         """Give samples that are tensors of one shape and dtype on this device as one new tensor.
@@ -220,30 +227,27 @@ class Place:
             ``[N, ...]``; None where there is one request, or one brings something else: read one by
             one, it says what is wrong.
         """
-        try:
-            tensors = list(map(_DATA, batch))
-        except KeyError:
-            return None
-        first = tensors[0]
+        first: Any = batch[0].get("data")
         if type(first) is not torch.Tensor or first.device != self.device or first.is_quantized:
             return None
-        shape, dtype, device, dense = first.shape, first.dtype, first.device, torch.strided
-        for one in tensors:
-            if type(one) is not torch.Tensor or one.layout is not dense or one.dtype != dtype:
+        shape, dtype, device, tensors = first.shape, first.dtype, first.device, []
+        for request in batch:
+            one: Any = request.get("data")
+            if type(one) is not torch.Tensor or one.shape != shape or one.dtype is not dtype:
                 return None
-            if one.shape != shape or one.device != device:
+            if one.device != device or "request_size" in request or id(one) in self._with_axis:
                 return None
-        noted = self._with_axis and any(id(one) in self._with_axis for one in tensors)
-        if len(tensors) == 1 or noted or any(map(contains, batch, _SIZES)):
+            tensors.append(one)
+        if len(tensors) == 1:
             return None
         if self.stream is not None:
-            self.take_in(*tensors)
+            self._order()
+            self._kept.append(tensors)  # to the end of the batch, which waits for the stream
         try:
-            return torch.stack(tensors)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            return None  # one by one there may be less to hold
+            whole = torch.stack(tensors)
+        except RuntimeError:
+            return None  # one by one: it says what is wrong, or there is less to hold
+        return whole if whole.layout is torch.strided else None
 
     def rows(self, request: Mapping[str, Any]) -> torch.Tensor | None:
         """Give the `request_size` rows of a request, if they are a dense tensor on this device.
@@ -252,6 +256,8 @@ class Place:
             ``[N, ...]``; None where it brings something else: read on its own, it says what is wrong.
         """
         tensor: Any = request.get("data")
+        if tensor is self.made and tensor is not None:
+            return tensor if tensor.shape[0] == request.get("request_size") else None
         if type(tensor) is not torch.Tensor or tensor.device != self.device:
             return None
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.ndim == 0:
@@ -269,7 +275,7 @@ class Place:
         for other in self._others.values():
             other.close()
         self._others.clear()
-        self._whole, self._rows = None, ()
+        self._whole, self._rows, self.made = None, (), None
         if self.stream is None:
             give_back_memory(self.device)
             return

@@ -250,7 +250,7 @@ class IndexSelectTensor(_AlongDim):
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the options; indices are put onto the device once."""
         super().build(options, context)
-        self.alike = options.key is None
+        self.told_by = options.key
         self._indices: dict[Hashable, torch.Tensor] = {}
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
@@ -278,10 +278,10 @@ class IndexSelectTensor(_AlongDim):
         """Take the values."""
         import torch
 
-        index = self._indices.get(how) if self.alike else None
+        index = self._indices.get(how) if self.told_by is None else None
         if index is None:
             index = torch.tensor(how, dtype=torch.int64, device=whole.device)
-            if self.alike:
+            if self.told_by is None:
                 self._indices[how] = index
         return whole.index_select(self._dim, index)
 
