@@ -18,8 +18,7 @@ from headrace._engine.blueprint import BuiltNode
 from headrace._explain import describe_element
 from headrace._plan.declared import narrowed
 from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
-from headrace._plan.graph import needed_keys
-from headrace._plan.word import word_of
+from headrace._plan.word import needed_keys, word_of
 from headrace._process import usable_cpus
 from headrace._scheduling.instance import Instance
 from headrace.errors import SetupError

@@ -17,8 +17,7 @@ from headrace._build.parts import At, Parts
 from headrace._build.standing import BatchEnd, Standing
 from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import NodePlan, PipelinePlan
-from headrace._plan.graph import needed_keys
-from headrace._plan.word import Word, give_threads
+from headrace._plan.word import Word, give_threads, needed_keys
 from headrace._portable import error_text
 from headrace._registry.imports import run_imports
 from headrace.errors import SetupError

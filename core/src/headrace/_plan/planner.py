@@ -14,8 +14,14 @@ from headrace._config.shape import Shape
 from headrace._expression.parser import read_expression
 from headrace._plan.declared import narrowed
 from headrace._plan.element import Element, Named, NodePlan, PipelinePlan, ProbePlan, roots_of
-from headrace._plan.graph import check_front, check_keys_read, check_reposts, with_calls
-from headrace._plan.links import check_links, read_links
+from headrace._plan.links import (
+    check_front,
+    check_keys_read,
+    check_links,
+    check_reposts,
+    read_links,
+    with_calls,
+)
 from headrace._plan.named import plan_policies, plan_probes
 from headrace._plan.options import check_keys
 from headrace._plan.parameters import (

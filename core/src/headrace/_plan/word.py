@@ -18,7 +18,7 @@ from headrace._registry.discovery import CORE_BACKENDS
 from headrace.keys import DATA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace._expression.tree import Call
     from headrace._plan.element import Element, Named
@@ -178,6 +178,30 @@ def core_word(name: str) -> type[Word]:
 @cache
 def _loaded(path: str) -> type[Word]:
     return word_of(load(path, "headrace"))
+
+
+def needed_keys(root: Element | None, built: Mapping[int, Backend]) -> tuple[str, ...]:
+    """Give the keys without which a request is refused on entry.
+
+    That is ``data`` wherever something reads it that is not known to be made inside. Else it is what
+    the first backend reads: a model with several inputs reads the keys that are called like them.
+
+    Args:
+        root: The expression of an instance; None when it is not known.
+        built: What was built from its elements, by their identity.
+    """
+    found = {DATA: ""} if root is None else needs_of(root, built)
+    return (DATA,) if DATA in found else tuple(sorted(found))
+
+
+def needs_of(element: Element, built: Mapping[int, Backend]) -> Needs:
+    """Give the keys that every request needs at an element, as far as they are known."""
+    if element.named is not None:
+        known = not element.named.registered and not element.children
+        inner = element.named.element if known else None
+        return {DATA: element.name} if inner is None else needs_of(inner, built)
+    word = word_of(element.cls)
+    return word._needs(element, lambda one: needs_of(one, built), built.get(id(element)))
 
 
 # What it is asked with.
