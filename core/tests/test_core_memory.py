@@ -322,7 +322,7 @@ def test_what_is_done_again_and_again_leaves_nothing(work):
     register_all()
     keeping = {"backend": "Context", "max": 4}
     config = {name: {**DIAMOND[name], **keeping} for name in DIAMOND}
-    times = 30
+    times = 15
     grown = []
     with headrace.pipe(config) as pipe:
         for _ in range(20):  # caches fill in the first; what grows for ever does so in each
