@@ -198,7 +198,7 @@ def test_a_source_without_a_target_is_refused(targets):
         "a": {"backend": "Inc", "next": "b"},
         "b": {"backend": "Inc", "map": {"a": {"data": "data", "result": targets}}},
     }
-    with pytest.raises(errors.ConfigError, match=r"b\.map: expected a table"):
+    with pytest.raises(errors.ConfigError, match=r"b\.map: .*expected a table"):
         headrace.PipelineConfig.load(config)
 
 
