@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
 import headrace
+from headrace._scheduling import calls, threads
 from headrace._scheduling.threads import waiting as threads_that_wait
 from headrace.errors import ContractError, RequestsFailed
 
@@ -152,3 +154,40 @@ def test_calls_without_a_cycle_are_never_refused(calling, monkeypatch, way, arou
         calling.places["b"] = (pipe, "b")
         every = [(pipe, "a"), (pipe, "b")] * 10
         assert go(*every) == [None] * len(every)
+
+
+@pytest.mark.parametrize(
+    ("waiters", "callers", "asked"),
+    [
+        ({}, {}, []),
+        ({3: ()}, {}, [3]),
+        ({3: (), 99: ()}, {99: 5}, [3, 5]),
+        ({99: ()}, {98: 97}, []),
+    ],
+    ids=["nobody", "one", "one and a call", "others"],
+)
+def test_only_holders_that_wait_are_asked_for_a_cycle(monkeypatch, waiters, callers, asked):
+    """Of sixteen: this is asked for each request that is queued."""
+    node = SimpleNamespace(every=[SimpleNamespace(ident=ident) for ident in range(1, 17)])
+    needs, found = threads._needs, []
+    monkeypatch.setattr(threads, "_needs", lambda ident: found.append(ident) or needs(ident))
+    awake = {ident: SimpleNamespace(places=lambda: ()) for ident in waiters}
+    monkeypatch.setattr(threads, "waiting", awake)
+    for module in (calls, threads):
+        monkeypatch.setattr(module, "callers", dict(callers))
+    assert threads.may_be_cycle(node) is False
+    assert found == asked
+
+
+@pytest.mark.parametrize("backend", ["Identity", "BackgroundThread[Identity]"])
+def test_who_gave_an_instance_back_holds_none(backend):
+    """Else a thread that ran a batch once, and waits now, were asked for each request."""
+    with headrace.pipe({"backend": backend, "instance_num": 2, "max": 4}) as pipe:
+        calls = [lambda: pipe({"data": 1}), lambda: pipe([{"data": k} for k in range(9)])]
+        calls += [lambda: pipe({"data": 1}, timeout=LONG_S), pipe.submit({"data": 1}).result]
+        with concurrent.futures.ThreadPoolExecutor(1) as other:
+            for call in calls:
+                call()
+                other.submit(call).result(LONG_S)
+        (scheduler,) = pipe._engine._schedulers
+        assert [one.ident for one in scheduler.idle_instances()] == [0, 0]

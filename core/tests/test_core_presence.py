@@ -59,7 +59,7 @@ def test_an_instance_lost_while_it_is_away_fails_what_only_it_could_serve(pipe):
         set_away(instance, True)
     future = pipe.submit({"data": 1})
     for instance in instances_of(pipe):
-        instance.lost.set()
+        instance.lost.gone = True
         instance.lost.changed()
     with pytest.raises(InstanceLostError):
         future.result()

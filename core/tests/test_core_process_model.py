@@ -490,7 +490,7 @@ class Model(RuleBasedStateMachine):
             supervisor, presence = process.supervisor, process._lost
             if not supervisor._closing:
                 assert (supervisor in presence.away) is (not supervisor.lives)
-                assert presence.is_set() is (supervisor._failure is not None)
+                assert presence.gone is (supervisor._failure is not None)
 
     @invariant()
     def who_is_free_and_there_leaves_nobody_waiting(self):
@@ -508,7 +508,7 @@ class Model(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         # What was cut before the loss and has not begun finds it out.
-        if all(i.lost.is_set() and i.holder is None for i in self.scheduler.instances):
+        if all(i.lost.gone and i.holder is None for i in self.scheduler.instances):
             assert not self._count(QUEUED)
 
     def teardown(self):

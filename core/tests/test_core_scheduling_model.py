@@ -75,7 +75,7 @@ class Told(Backend):
             raise InstanceLostError("told to")
 
     def forward(self, batch):
-        assert not self._lost.is_set()
+        assert not self._lost.gone
         self.seen.append(list(batch))
         plan = self.plan
         during, self.during = self.during, None
@@ -465,7 +465,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_once_all_are_lost(self):
-        if hasattr(self, "scheduler") and all(i.lost.is_set() for i in self.scheduler.instances):
+        if hasattr(self, "scheduler") and all(i.lost.gone for i in self.scheduler.instances):
             assert not self._count(QUEUED)
             assert not self._count(OUTSIDE)
             assert all(instance.holder is None for instance in self.scheduler.instances)

@@ -91,12 +91,12 @@ def clients():
 def signals(monkeypatch):
     """Let callers sleep on these, one after the other; then on their own again."""
     given = []
-    kept = sleeper_module.kept_signal
 
-    def kept_signal(ident):
-        return given.pop(0) if given else kept(ident)
+    class Kept(dict):
+        def pop(self, ident, default=None):
+            return given.pop(0) if given else super().pop(ident, default)
 
-    monkeypatch.setattr(sleeper_module, "kept_signal", kept_signal)
+    monkeypatch.setattr(sleeper_module, "kept_signals", Kept())
     return given
 
 
@@ -118,14 +118,14 @@ def refuses(pipe):
 def between(monkeypatch, pipe, node):
     """Stop the thread that moves a request on, just before it looks at the next node."""
     gate = Gate()
-    checked = Scheduler.checked
+    served = Scheduler.served_by_workers
 
-    def stops(self, *args):
+    def stops(self):
         if self.name == node and threading.current_thread().name.startswith("headrace"):
             gate()
-        return checked(self, *args)
+        return served.fget(self)
 
-    monkeypatch.setattr(Scheduler, "checked", stops)
+    monkeypatch.setattr(Scheduler, "served_by_workers", property(stops))
     return gate
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
@@ -30,10 +29,11 @@ if TYPE_CHECKING:
 Located = TypeVar("Located", RequestError, SetupError)
 
 
-class Presence(threading.Event):
-    """Whether an instance can serve: set once it is lost for ever; it may be away for a while, too.
+class Presence:
+    """Whether an instance can serve: it is gone once it is lost for ever, or away for a while.
 
     Attributes:
+        gone: Whether it is lost for ever.
         away: The parts of it that are started again just now. Who waits is served by other instances,
             or waits until it is back.
         changed: Called, without a lock, by a thread that has changed any of this while no batch runs.
@@ -42,7 +42,7 @@ class Presence(threading.Event):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        self.gone = False
         self.away: set[object] = set()
         self.changed: Callable[[], object] = bool
         self.ends: list[Callable[[], object]] = []
@@ -196,7 +196,7 @@ class Checked:
     def _lose(self, error: InstanceLostError) -> None:
         """Mark the instance as lost, unless the error comes from an instance of another node."""
         if error.node is None and self._lost is not None:
-            self._lost.set()
+            self._lost.gone = True
 
     def _last_label(self, request: Request) -> str:
         """Name what should have written ``result`` into a request: in a sequence its last element."""

@@ -77,7 +77,7 @@ class Guarded(Standing):
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the instance, alone."""
         with self._lock:
-            if self._lost is not None and self._lost.is_set():  # by whom no scheduler knows
+            if self._lost is not None and self._lost.gone:  # by whom no scheduler knows
                 raise InstanceLostError(f"{self._label()} was lost", node=self._node)
             return self.child(batch)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._scheduling.admission import enter, interrupted, refuse
 from headrace._scheduling.calls import call_run_here, errand, reentrant, reset
 from headrace._scheduling.driving import Driver
-from headrace._scheduling.entry import DONE, NEW, Entry, checked_weight
+from headrace._scheduling.entry import DATA_ALONE, DONE, NEW, Entry, checked_weight
 from headrace._scheduling.locks import main_thread
 from headrace._scheduling.node import Node
 from headrace._scheduling.process_threads import errands, shared_timer
@@ -59,7 +59,7 @@ class SchedulerBase:
     _runs_in_main = True  # the main thread runs batches of its own requests
     _node_type: type[Node] = Node
     _driver_type: type[Driver] = Driver
-    needs: Sequence[str] = ("data",)
+    needs: Sequence[str] = DATA_ALONE
     """The keys without which a request is refused."""
 
     def __init__(

@@ -31,38 +31,28 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_serving: dict[int, int] = {}
+callers: dict[int, int] = {}
 """Identifier of a thread to that of the thread which waits for its current call."""
 
 _calls: dict[int, Call] = {}
 """Identifier of a thread to the call that it runs."""
 
 
-def any_calls() -> bool:
-    """Tell whether any thread waits for the call that another runs."""
-    return bool(_serving)
-
-
-def serves(ident: int) -> bool:
-    """Tell whether another thread waits for what thread ``ident`` does now."""
-    return ident in _serving
-
-
 def served_by(ident: int) -> set[int]:
     """Give thread ``ident`` and all threads that wait for what it does now."""
     found = {ident}
-    waiting = _serving.get(ident)
+    waiting = callers.get(ident)
     while waiting is not None and waiting not in found:
         found.add(waiting)
-        waiting = _serving.get(waiting)
+        waiting = callers.get(waiting)
     return found
 
 
 def serving(ident: int) -> set[int]:
     """Give the threads for which thread ``ident`` waits now."""
     found: set[int] = set()
-    if _serving:
-        found = {one for one in list(_serving) if one != ident and ident in served_by(one)}
+    if callers:
+        found = {one for one in list(callers) if one != ident and ident in served_by(one)}
     return found
 
 
@@ -102,13 +92,13 @@ class Call:
         except IndexError:
             return
         me = get_ident()
-        outer_caller, outer_call = _serving.get(me), _calls.get(me)
-        _serving[me], _calls[me] = self._caller, self
+        outer_caller, outer_call = callers.get(me), _calls.get(me)
+        callers[me], _calls[me] = self._caller, self
         try:
             self._result = self._function(*self._args)  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
             self._error = error
-        reset(_serving, me, outer_caller)
+        reset(callers, me, outer_caller)
         reset(_calls, me, outer_call)
         self._function, self._args = None, ()
         self._over = True

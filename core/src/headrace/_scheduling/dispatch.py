@@ -132,9 +132,9 @@ class Dispatcher(Assignment):
             and instance.max == instance.min == 1
             and instance.entries is work.entries
             and instance.retired is None
-            and (instance.lost is None or instance.living)
+            and (instance.lost is None or not instance.lost.gone)
             and not node.limits.batch_sizes
-            and not node.has_idle
+            and not node.free
         ):
             now = node.clock()
             entries = queue.head(1)
@@ -317,19 +317,15 @@ class Dispatcher(Assignment):
         """Let entries be the batch of an instance, and count it."""
         instance.entries = entries
         instance.running_weight = weight
-        self._take_along(entries, now)
+        self._node.queue.remove(entries)
         instance.queued += 1
         instance.sizes[len(entries)] += 1
-        if not instance.queued & instance.mask:
-            for entry in entries:
-                instance.waited.add((now - entry.arrival) * 1000)
-
-    def _take_along(self, entries: Sequence[Entry], now: float) -> None:
-        """Take entries out of the queue, into a batch."""
-        self._node.queue.remove(entries)
+        timed = not instance.queued & instance.mask
         for entry in entries:
             entry.state = RUNNING
             entry.cut = now
+            if timed:
+                instance.waited.add((now - entry.arrival) * 1000)
 
     def begin(self, work: Work) -> None:
         """Let a thread that has woken up begin a batch; who came meanwhile joins it if it may."""
@@ -364,7 +360,10 @@ class Dispatcher(Assignment):
         entries += joining
         instance.sizes[len(entries)] += 1
         instance.running_weight = weight
-        self._take_along(joining, now)
+        node.queue.remove(joining)
+        for entry in joining:
+            entry.state = RUNNING
+            entry.cut = now
 
     # When to look again.
 

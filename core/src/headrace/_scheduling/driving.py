@@ -51,7 +51,10 @@ class Driver:
         """Run ``work`` and what follows for ``me``; raises the interrupt that hit a caller."""
         node = self._node
         while work is not None:
-            errors, interrupt = self._safely(work)
+            try:
+                errors, interrupt = self._run(work, node)
+            except BaseException as error:  # noqa: BLE001 - past all guards: the stack or memory ends
+                errors, interrupt = self._broken(work, error)
             if interrupt is not None and all(entry.owner is not me for entry in work.entries):
                 interrupt = None  # it costs others their batch, and this thread goes on
             with node.section, node.lock:
@@ -60,16 +63,12 @@ class Driver:
             if interrupt is not None:
                 raise interrupt
 
-    def _safely(self, work: Work) -> _batch.Outcome:
-        """Run a batch, and let none of its outcomes be lost, whatever is raised."""
-        try:
-            return self._run(work, self._node)
-        except BaseException as error:  # noqa: BLE001 - past all guards: the stack or memory ends
-            name, instance = self._node.name, work.instance
-            return (
-                [_batch.wrapped(name, instance, error) for _ in work.entries],
-                None if isinstance(error, Exception) else error,
-            )
+    def _broken(self, work: Work, error: BaseException) -> _batch.Outcome:
+        """Give the outcomes of a batch whose run was left by an error, so that none of them is lost."""
+        return (
+            [_batch.wrapped(self._node.name, work.instance, error) for _ in work.entries],
+            None if isinstance(error, Exception) else error,
+        )
 
     # Callers.
 
@@ -237,7 +236,7 @@ class Driver:
             node.collect()
             if instance not in node.instances or presence is None:
                 return
-            if presence.is_set():
+            if presence.gone:
                 if instance.holder is None:
                     node.lose(instance)
             elif presence.away:
@@ -271,7 +270,10 @@ class Driver:
 
     def run_and_finish(self, work: Work) -> None:
         """Run a batch of the main thread, which takes no lock; raises the interrupt that hit it."""
-        errors, interrupt = self._safely(work)
+        try:
+            errors, interrupt = self._run(work, self._node)
+        except BaseException as error:  # noqa: BLE001 - as in `drive`
+            errors, interrupt = self._broken(work, error)
         try:
             errand(self._finish, work, errors)
             if interrupt is not None:

@@ -27,6 +27,9 @@ DONE = "done"
 WAITING = (NEW, ENTERED, OUTSIDE, QUEUED)
 """The states in which no backend has begun, so that the request may be taken back."""
 
+DATA_ALONE = ("data",)
+"""The keys that a request needs at most nodes."""
+
 MISSING = object()
 """Stands for the ``data`` of a request that has none."""
 

@@ -195,7 +195,7 @@ class Instance(Counts):
         busy_s: How long it has run batches, in seconds; each that is timed stands for those that are not.
         since: When it was made, on the clock of `time.perf_counter`.
         limits: The keys under which its batches are cut and filled up; set by its node.
-        lost: Set when its backend has said that it can serve no more; None: it never says so.
+        lost: Says whether its backend can serve no more, or not now; None: it never says so.
         away: Whether it is kept from the free ones until it is back.
         retired: Wakes whoever closes it after its last batch; None while it is in service.
     """
@@ -260,7 +260,7 @@ class Instance(Counts):
     @property
     def living(self) -> bool:
         """Whether it can run a batch: it is not lost, and its own thread, if it has one, lives."""
-        if self.lost is not None and self.lost.is_set():
+        if self.lost is not None and self.lost.gone:
             return False
         return self.thread is None or self.thread.alive
 

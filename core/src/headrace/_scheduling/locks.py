@@ -96,7 +96,7 @@ def near_stack_end() -> bool:
     """Tell whether the calling thread may not have room on its stack for what is done under a lock."""
     limit = sys.getrecursionlimit()
     try:
-        sys._getframe(limit - min(_ROOM, limit // 2))
+        sys._getframe(limit - _ROOM if limit > 2 * _ROOM else limit - limit // 2)
     except ValueError:  # there are not so many frames
         return False
     return True

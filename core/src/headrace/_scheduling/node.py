@@ -167,7 +167,8 @@ class Node(FreeInstances):
     @property
     def full(self) -> bool:
         """Whether as many requests that entered here wait, here or elsewhere, as may."""
-        return self.bounded >= self.limits.queue_size
+        queue = self.queue
+        return queue.count - queue.guests + self.quota.count >= self.limits.queue_size
 
     def let_in(self) -> None:
         """Let in who waits for room, first come first served."""
@@ -311,7 +312,7 @@ class Node(FreeInstances):
 
     def give_back(self, instance: Instance) -> None:
         """Take an instance back from its holder."""
-        if instance.retired is None and instance.lost is not None and instance.lost.is_set():
+        if instance.retired is None and instance.lost is not None and instance.lost.gone:
             self.lose(instance)
             return
         instance.ident = 0

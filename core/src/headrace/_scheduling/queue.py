@@ -104,7 +104,12 @@ class RequestQueue(ByPriority["Entry"]):
 
     def push(self, entry: Entry) -> None:
         """Put ``entry`` behind all of its priority."""
-        self.add(entry, entry.priority)
+        level = self._levels.get(entry.priority)
+        if level is None:
+            self.add(entry, entry.priority)
+        else:  # as `add`, without a call: most requests have the priority of others
+            level[entry] = None
+            self.count += 1
         self._arrived[entry] = None
         entry.state = QUEUED
         self.weight += entry.weight
@@ -114,10 +119,17 @@ class RequestQueue(ByPriority["Entry"]):
 
     def remove(self, entries: Iterable[Entry]) -> None:
         """Take ``entries`` out, wherever they stand; those that are not there are passed by."""
+        arrived, levels = self._arrived, self._levels
         for entry in entries:
-            if not self.discard(entry, entry.priority):
+            if entry not in arrived:
                 continue
-            del self._arrived[entry]
+            del arrived[entry]
+            level = levels[entry.priority]
+            if len(level) > 1:  # as `discard`, without a call
+                del level[entry]
+                self.count -= 1
+            else:
+                self.discard(entry, entry.priority)
             self.weight -= entry.weight
             if entry.waits is not None:
                 self.guests -= 1

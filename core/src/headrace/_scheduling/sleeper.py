@@ -18,11 +18,20 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import enter, held_here, interrupted, refuse
 from headrace._scheduling.calls import reset
-from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
+from headrace._scheduling.entry import (
+    DATA_ALONE,
+    DONE,
+    NEW,
+    NOBODY,
+    OUTSIDE,
+    QUEUED,
+    RUNNING,
+    Entry,
+)
+from headrace._scheduling.locks import Signal
 from headrace._scheduling.threads import (
     Blocked,
     cycle_of,
-    kept_signal,
     kept_signals,
     may_be_cycle,
     waiting,
@@ -66,7 +75,7 @@ class Sleeper(Blocked):
         self.over = False
         self.withdrawn = False
         self._home = home
-        self._signal = kept_signal(ident)
+        self._signal = kept_signals.pop(ident, None) or Signal()
         entry.owner = self
 
     def places(self) -> tuple[Place, ...]:
@@ -140,7 +149,8 @@ class Sleeper(Blocked):
             if "result" in request:  # else this thread was hit after it had handed it over
                 request["data"] = request["result"]
                 del request["result"]
-            weight = scheduler.checked(request)
+            plain = scheduler.needs is DATA_ALONE and "request_size" not in request
+            weight = 1 if plain else scheduler.checked(request)
         except Exception as error:  # noqa: BLE001 - anybody's dict, or one that the node refuses
             entry.error = error
             return False

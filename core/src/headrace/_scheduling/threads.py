@@ -19,7 +19,7 @@ from operator import attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace._scheduling.calls import any_calls, reset, served_by, serves, serving
+from headrace._scheduling.calls import callers, reset, served_by, serving
 from headrace._scheduling.locks import Signal
 
 if TYPE_CHECKING:
@@ -59,16 +59,11 @@ class Work(NamedTuple):
     entries: list[Entry]
 
 
-kept_signals: dict[int, Signal] = {}
-"""Per thread a signal to sleep on, which it takes out while it waits and keeps for the next time."""
+kept_signals: dict[int, Signal | None] = {}
+"""Per thread a signal to sleep on, which it takes out while it waits and keeps for the next time.
 
-
-def kept_signal(ident: int) -> Signal:
-    """Take out the signal of a thread; it has another one for a wait inside the wait."""
-    try:
-        return kept_signals.pop(ident)
-    except KeyError:
-        return Signal()
+It has another one for a wait inside the wait.
+"""
 
 
 class Blocked:
@@ -129,7 +124,7 @@ class Caller(Blocked):
     groups: dict[Entry, list[Entry]] | None = None
 
     def __post_init__(self) -> None:
-        self.signal = kept_signal(self.ident)
+        self.signal = kept_signals.pop(self.ident, None) or Signal()
 
     def places(self) -> tuple[Place, ...]:
         """Give where it sleeps; see `headrace._scheduling.threads`."""
@@ -285,7 +280,7 @@ def entries_running_here() -> list[Entry]:
 
 def waited_for(ident: int) -> bool:
     """Tell whether other threads may wait for what thread ``ident`` does now."""
-    return bool(batches_run.get(ident)) or serves(ident)
+    return bool(batches_run.get(ident)) or ident in callers
 
 
 def served_here(ident: int) -> set[int]:
@@ -328,11 +323,14 @@ def noted(waiter: Waiter) -> Iterator[None]:
 def may_be_cycle(node: NodeView) -> bool:
     """Tell whether a thread that holds an instance of a node sleeps until another thread acts.
 
-    A caller that runs a batch while it waits is awake.
+    A caller that runs a batch while it waits is awake. This is asked for every request that is queued:
+    only threads that are noted as waiting, themselves or for a call, are looked at one by one.
     """
-    if not any_calls() and waiting.keys().isdisjoint(map(_ident, node.every)):
-        return False
-    return any(_needs(one.ident) for one in node.every)
+    asked = list(filter(waiting.__contains__, map(_ident, node.every)))
+    if callers:
+        waits_for_call = set(callers.copy().values())
+        asked += [one.ident for one in node.every if one.ident in waits_for_call]
+    return bool(asked) and any(map(_needs, asked))
 
 
 def cycle_of(waiter: Waiter, ident: int | None = None) -> str | None:

@@ -353,7 +353,7 @@ class Supervisor:
             # Before the batch that ran there ends, so that its instance is not given another one.
             self._presence.away.add(self)
             if pause_s is None:
-                self._presence.set()
+                self._presence.gone = True
             self._presence.changed()
             self._told()
             _log.warning(
