@@ -17,6 +17,8 @@ import types
 import pytest
 
 import headrace
+from headrace._build.channel import pickled
+from headrace._build.parcels import parcels, unpack
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -439,6 +441,41 @@ def test_large_values_come_back_as_they_were_and_may_be_changed_there(file):
             assert result["array"].tobytes() == content + b"\x01"
             assert bytes(result["view"]) == content
             assert parts["bytearray"] == content
+
+
+def test_arrays_arrive_as_they_were():
+    numpy = pytest.importorskip("numpy")
+    read_only = numpy.arange(5000.0)
+    read_only.flags.writeable = False
+    values = {
+        "large": numpy.arange(60000, dtype="u1"),
+        "small": numpy.arange(12, dtype=">f4").reshape(3, 4),
+        "read_only": read_only,
+        "no_axis": numpy.array(7),
+        "empty": numpy.zeros((0, 3)),
+        "by_columns": numpy.asfortranarray(numpy.eye(3)),
+        "every_second": numpy.arange(10)[::2],
+        "objects": numpy.array([1, None], dtype=object),
+        "dates": numpy.array(["2020-01-01"], dtype="M8[D]"),
+        "fields": numpy.zeros(3, dtype=[("a", "i4"), ("b", "f8")]),
+        "noted": numpy.zeros(3, dtype=numpy.dtype("u1", metadata={"unit": "m"})),
+        "masked": numpy.ma.masked_array([1, 2], mask=[True, False]),
+    }
+    for _ in range(2):  # the second time each dtype is known
+        content, buffers = pickled(parcels([values]))
+        (parcel,) = pickle.loads(
+            content, buffers=[(bytes if one.readonly else bytearray)(one) for one in buffers]
+        )
+        found = unpack(parcel)
+        assert {*found} == {*values}
+        for key, one in values.items():
+            assert type(found[key]) is type(one), key
+            assert found[key].dtype == one.dtype, key
+            assert found[key].dtype.metadata == one.dtype.metadata, key
+            assert found[key].flags.writeable == one.flags.writeable, key
+            numpy.testing.assert_array_equal(found[key], one)
+    content, buffers = pickled(parcels([{"a": values["large"]}, {"a": values["large"]}]))
+    assert len(buffers) == 1
 
 
 def test_bytes_go_there_and_back(file):

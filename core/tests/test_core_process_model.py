@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 from scheduling_by_hand import Hand, HandTimer, Owner, Still
 
 from headrace._backend import Backend, InitContext
+from headrace._build.parcels import unpack
 from headrace._checked import Presence
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.instance import Limits
@@ -74,7 +75,8 @@ class HandChannel:
     def send(self, content, *, awaits=False):
         if self.child.dead:
             raise EOFError
-        self.kind, self.batch = pickle.loads(content[0], buffers=content[1])
+        self.kind, batch = pickle.loads(content[0], buffers=content[1])
+        self.batch = [unpack(one) for one in batch]
         self.awaits = awaits
 
     def receive(self, timeout_s=None):
@@ -103,7 +105,9 @@ class HandChannel:
                 model.died(numbers)
                 raise EOFError
         self.awaits = False
-        return "answers", 0, _run(model.far, self.batch)
+        answers = _run(model.far, self.batch)
+        told = [((same, (new, {}), gone), outcome) for (same, new, gone), outcome in answers]
+        return "answers", 0, told
 
     def overdue(self, timeout_s, numbers):
         self.model.let_pass(timeout_s)

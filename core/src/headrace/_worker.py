@@ -18,15 +18,19 @@ from logging.handlers import QueueHandler
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.channel import Channel, UnreadableError, pickled
-from headrace._build.parcels import Changes, apart, changes, together, without_copies
+from headrace._build.parcels import apart, changes, parcels, together, unpack
 from headrace._build.spawn import end_with_parent
 from headrace._portable import error_text, portable
 from headrace.errors import ContractError, HeadraceError, InputError, SetupError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
+    from headrace._build.channel import Content
     from headrace._build.elsewhere import BuiltElsewhere
     from headrace.keys import Request
+
+    Answer = tuple[tuple[dict[str, str], Request, list[str]], Exception | None]
+    """What has become of a request, see `changes`, and its outcome."""
 
 _LENGTH = struct.Struct("<Q")
 
@@ -114,7 +118,7 @@ def _serve(channel: Channel, teller: _Teller, closing: ExitStack) -> None:
     answers: list[Any] = []
     while True:
         try:
-            kind, parcels = channel.receive()
+            kind, batch = channel.receive()
         except UnreadableError:
             channel.send(pickled(("unread", teller.count, None)))
             continue
@@ -122,17 +126,12 @@ def _serve(channel: Channel, teller: _Teller, closing: ExitStack) -> None:
             channel.send(_apart(answers, teller.count))
             continue
         answers = []  # before the next are made
-        answers = _run(backend, parcels) if kind == "batch" else _run_apart(backend, parcels)
-        parcels = None
-        try:
-            made = [
-                ((same, without_copies(new, new), gone), outcome)
-                for (same, new, gone), outcome in answers
-            ]
-            content = pickled(("answers", teller.count, made))
-        except Exception:  # noqa: BLE001 - whatever its values raise; which of them, is told
-            content = _apart(answers, teller.count)
-        channel.send(content)
+        if kind == "batch":
+            answers = _run(backend, [unpack(one) for one in batch])
+        else:
+            answers = _run_apart(backend, batch)
+        batch = None
+        channel.send(_answered(answers, teller.count))
 
 
 def _telling(error: Exception) -> Any:
@@ -154,7 +153,7 @@ def _about(built: BuiltElsewhere) -> dict[str, Any]:
     }
 
 
-def _run(backend: Backend, batch: list[Request]) -> list[tuple[Changes, Exception | None]]:
+def _run(backend: Backend, batch: list[Request]) -> list[Answer]:
     """Run a batch; give per request what has become of it, and its outcome."""
     before = [dict(request) for request in batch]
     outcomes: Any = (backend(batch) if batch else None) or [None] * len(batch)
@@ -164,16 +163,14 @@ def _run(backend: Backend, batch: list[Request]) -> list[tuple[Changes, Exceptio
     ]
 
 
-def _run_apart(
-    backend: Backend, parcels: list[dict[str, bytes]]
-) -> list[tuple[Changes, Exception | None]]:
+def _run_apart(backend: Backend, batch: list[dict[str, bytes]]) -> list[Answer]:
     """Run a batch of which each value was sent by itself: what is unknown here fails its request."""
-    remade = [together(parcel) for parcel in parcels]
+    remade = [together(parcel) for parcel in batch]
     answers = iter(_run(backend, [good for good, bad in remade if not bad]))
     return [next(answers) if not bad else (_NOTHING, _unknown(bad)) for _, bad in remade]
 
 
-_NOTHING: Changes = ({}, {}, [])
+_NOTHING: tuple[dict[str, str], Request, list[str]] = ({}, {}, [])
 
 
 def _unknown(bad: dict[str, Exception]) -> InputError:
@@ -185,9 +182,19 @@ def _unknown(bad: dict[str, Exception]) -> InputError:
     )
 
 
-def _apart(answers: list[tuple[Changes, Exception | None]], count: int) -> Any:
+def _answered(answers: list[Answer], count: int) -> Content:
+    """Pickle answers, the values of each in a parcel."""
+    try:
+        new = iter(parcels([made[1] for made, _ in answers]))
+        told = [((same, next(new), gone), error) for (same, _, gone), error in answers]
+        return pickled(("answers", count, told))
+    except Exception:  # noqa: BLE001 - whatever its values raise; which of them, is told
+        return _apart(answers, count)
+
+
+def _apart(answers: list[Answer], count: int) -> Content:
     """Pickle answers with each value by itself: what cannot be sent fails its request."""
-    parcels = []
+    each = []
     for (same, new, gone), outcome in answers:
         good, bad = apart(new)
         for key, error in bad.items():
@@ -195,5 +202,5 @@ def _apart(answers: list[tuple[Changes, Exception | None]], count: int) -> Any:
                 f"what it wrote to {key!r} cannot be sent back from its process: {error_text(error)}",
                 hint="Write what pickle takes: arrays, numbers, texts, lists, dicts.",
             )
-        parcels.append((same, {} if bad else good, [] if bad else gone, pickle.dumps(outcome, 5)))
-    return pickled(("apart", count, parcels))
+        each.append((same, {} if bad else good, [] if bad else gone, pickle.dumps(outcome, 5)))
+    return pickled(("apart", count, each))

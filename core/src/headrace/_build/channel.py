@@ -41,8 +41,10 @@ _MOST_AT_ONCE_BYTES = 1 << 30
 _MOST_PARTS = 1024
 """What one call of the system takes."""
 
-_HEAD = struct.Struct("<QII")
-_SIZE = struct.Struct("<Q")
+_HEAD = "<QII%dQ"
+"""The length of the pickle, the count of the buffers, whether the pickle follows; the size of each buffer,
+twice, and one more for one that cannot be changed. `struct` keeps what it has made of such a text."""
+_HEAD_BYTES = struct.calcsize(_HEAD % 0)
 
 
 class UnreadableError(Exception):
@@ -102,13 +104,11 @@ class Channel:
         parts = buffers if inline else [*buffers, memoryview(pickle_bytes)]
         if parts:
             self._write(parts)
-        head = [_HEAD.pack(len(pickle_bytes), len(buffers), inline)]
-        head += [_SIZE.pack(one.nbytes << 1 | one.readonly) for one in buffers]
-        if inline:
-            head.append(pickle_bytes)
+        sizes = [one.nbytes << 1 | one.readonly for one in buffers]
+        head = struct.pack(_HEAD % len(sizes), len(pickle_bytes), len(sizes), inline, *sizes)
         self.awaits = awaits
         try:
-            self._socket.sendall(b"".join(head))
+            self._socket.sendall(head + pickle_bytes if inline else head)
         except OSError as error:
             raise EOFError from error
 
@@ -122,16 +122,17 @@ class Channel:
         """
         if timeout_s is not None:
             self._socket.settimeout(timeout_s)
-        got = self._more(b"", _HEAD.size)
+        got = self._more(b"", _HEAD_BYTES)
         if timeout_s is not None:
             self._socket.settimeout(None)
-        length, count, inline = _HEAD.unpack_from(got)
-        start = _HEAD.size + count * _SIZE.size
-        got = self._more(got, start + length * inline)
+        length, count, inline = struct.unpack_from(_HEAD % 0, got)
+        start = _HEAD_BYTES + 8 * count
+        if len(got) < start + length * inline:
+            got = self._more(got, start + length * inline)
         self.awaits = False
-        sizes = [size for (size,) in _SIZE.iter_unpack(memoryview(got)[_HEAD.size : start])]
-        total = sum([size >> 1 for size in sizes]) + (0 if inline else length)
+        sizes = struct.unpack_from(_HEAD % count, got)[3:]
         at, buffers = 0, []
+        total = sum([size >> 1 for size in sizes]) + (0 if inline else length)
         for size in sizes:
             buffers.append(self._read(size >> 1, at, total, bytes if size & 1 else bytearray))
             at += size >> 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from headrace._function import FunctionBackend, of_function
 from headrace._registry.backends import as_backend, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterable
 
     from headrace.keys import Request
 
@@ -62,15 +63,76 @@ def unpacked(content: bytes) -> Any:
 # Requests.
 
 
-def without_copies(values: Request, keys: Container[str]) -> Request:
-    """Give some values as they are pickled: large ``bytes`` as buffers, which the pickle does not copy."""
-    return {
-        key: pickle.PickleBuffer(value)
-        if type(value) is bytes and len(value) >= LARGE_BYTES
-        else value
-        for key, value in values.items()
-        if key in keys
-    }
+Parcel = tuple["Request", "dict[str, tuple[bytes, Any, Any]]"]
+"""The values of a request, and beside them its arrays: how each is made, its shape, and its buffer."""
+
+
+def parcels(requests: Iterable[Request], keys: Container[str] | None = None) -> list[Parcel]:
+    """Give requests as they are pickled: large ``bytes`` and arrays as buffers, which no pickle copies.
+
+    An array of numpy is not left to pickle, which takes longer for its type than for all the rest of a
+    small request. One that stands there several times is sent once.
+
+    Args:
+        requests: The requests, or other values by their keys.
+        keys: Those that go along; None for all.
+    """
+    kind = getattr(sys.modules.get("numpy"), "ndarray", None)
+    found = []
+    known: dict[int, tuple[bytes, Any, Any]] = {}
+    for request in requests:
+        values, arrays = {}, {}
+        for key, value in request.items():
+            if keys is not None and key not in keys:
+                continue
+            cls = type(value)
+            if cls is kind and (maker := _maker(value)) is not None:
+                one = known.get(id(value))
+                if one is None:
+                    one = known[id(value)] = maker, value.shape, pickle.PickleBuffer(value)
+                arrays[key] = one
+            elif cls is bytes and len(value) >= LARGE_BYTES:
+                values[key] = pickle.PickleBuffer(value)
+            else:
+                values[key] = value
+        found.append((values, arrays))
+    return found
+
+
+def unpack(parcel: Parcel) -> Request:
+    """Give the values of a parcel again."""
+    values, arrays = parcel
+    for key, (maker, shape, buffer) in arrays.items():
+        made = _made.get(maker)
+        if made is None:
+            made = _made[maker] = pickle.loads(maker)  # noqa: S301 - from the other of our two processes
+        values[key] = made[0](buffer, made[1], shape, "C")
+    return values
+
+
+_makers: dict[int, tuple[Any, bytes | None]] = {}
+"""By the identity of a dtype, which is kept here: the bytes that stand for it."""
+
+_made: dict[bytes, tuple[Any, Any]] = {}
+"""By such bytes: the function that makes an array of a buffer, and the dtype."""
+
+_MOST_KEPT = 256
+
+
+def _maker(array: Any) -> bytes | None:
+    """Give bytes of which the other process learns how to make an array; None leaves that to pickle."""
+    if not array.flags.c_contiguous:
+        return None
+    dtype = array.dtype
+    known = _makers.get(id(dtype))
+    if known is None:
+        function, args = array.__reduce_ex__(5)[:2]
+        by_buffer = len(args) == 4 and isinstance(args[0], pickle.PickleBuffer)
+        if len(_makers) >= _MOST_KEPT:
+            _makers.clear()
+        maker = pickle.dumps((function, dtype), 5) if by_buffer and args[3] == "C" else None
+        known = _makers[id(dtype)] = dtype, maker
+    return known[1]
 
 
 def apart(values: dict[str, Any]) -> tuple[dict[str, bytes], dict[str, Exception]]:
@@ -97,13 +159,13 @@ def together(parts: dict[str, bytes]) -> tuple[dict[str, Any], dict[str, Excepti
     return good, bad
 
 
-Changes = tuple[dict[str, str], dict[str, Any], list[str]]
+Changes = tuple[dict[str, str], Parcel, list[str]]
 """What a backend has made of a request: keys that hold what another key held before and nobody can have
 changed, and which that is; keys with other values; keys that were taken out."""
 
 
-def changes(before: Request, after: Request) -> Changes:
-    """Tell what has become of a request."""
+def changes(before: Request, after: Request) -> tuple[dict[str, str], Request, list[str]]:
+    """Tell what has become of a request, as `Changes` do before the values are put into a parcel."""
     same, new = {}, {}
     for key, value in after.items():
         if key in before and before[key] is value:
@@ -123,8 +185,8 @@ _UNCHANGING = frozenset({bytes, str, int, float, complex, bool, type(None)})
 def apply(found: Changes, request: Request) -> None:
     """Do to a request what has become of its copy."""
     same, new, gone = found
-    kept = {key: request[source] for key, source in same.items()}
+    kept = {key: request[source] for key, source in same.items()} if same else same
     for key in gone:
         request.pop(key, None)
     request.update(kept)
-    request.update(new)
+    request.update(unpack(new))

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from headrace._build.channel import UnreadableError, pickled
-from headrace._build.parcels import Changes, apart, apply, together, without_copies
+from headrace._build.parcels import Changes, apart, apply, parcels, together
 from headrace._portable import error_text
 from headrace._scheduling.entry import claimed
 from headrace.errors import BackendError, ContractError, InputError
@@ -54,7 +54,7 @@ class Exchange:
             EOFError: The process has died.
             TimeoutError: It is to be killed, since it still runs after the last deadline.
         """
-        here = [taken_back(entries.get(id(one))) for one in batch] if entries else [True]
+        here = [taken_back(entries.get(id(one))) for one in batch] if entries else ()
         if all(here):
             return self._run(child, batch, entries)
         left = [one for one, is_here in zip(batch, here, strict=True) if is_here]
@@ -65,26 +65,22 @@ class Exchange:
     def _run(
         self, child: Child, batch: list[Request], entries: Entries
     ) -> list[Exception | None] | None:
-        keys = self._keys
         errors: list[Exception | None] = [None] * len(batch)
-        answers: Iterable[Answer] | None = None
         try:
-            content = pickled(("batch", [without_copies(one, keys) for one in batch]))
+            content = pickled(("batch", parcels(batch, self._keys)))
         except Exception:  # noqa: BLE001 - whatever the values raise; which of them, is found out below
-            content = None
-        if content is not None:
+            answers = None
+        else:
             answers = self._answers(child, content, batch, entries)
+        alive: Iterable[int] = range(len(batch))
         if answers is None:
-            parcels = [self._parcel(one, place, errors) for place, one in enumerate(batch)]
-            alive = [parcel for parcel in parcels if parcel is not None]
-            content = pickled(("apart", alive))
+            each = [self._parcel(one, place, errors) for place, one in enumerate(batch)]
+            content = pickled(("apart", [one for one in each if one is not None]))
+            alive = [place for place in alive if each[place] is not None]
             answers = self._answers(child, content, batch, entries) if alive else ()
-        given = iter(answers or ())
-        for place, request in enumerate(batch):
-            if errors[place] is None:
-                found, errors[place] = next(given)
-                if taken_back(entries.get(id(request))):
-                    apply(found, request)
+        for place, (found, errors[place]) in zip(alive, answers or (), strict=True):
+            if not entries or taken_back(entries.get(id(batch[place]))):
+                apply(found, batch[place])
         return errors if any(errors) else None
 
     def _answers(
@@ -96,7 +92,7 @@ class Exchange:
         if entries:  # their owners may go away with them from now on: there are copies
             lend(entry for one in batch if (entry := entries.get(id(one))) is not None)
         try:
-            kind, heard, answers = channel.receive(self._patience_s(entries))
+            kind, heard, answers = channel.receive(self._patience_s(entries) if entries else None)
         except UnreadableError:
             channel.send(pickled(("again", None)), awaits=True)
             kind, heard, answers = channel.receive()
@@ -159,8 +155,8 @@ def _remade(answer: tuple[dict[str, str], dict[str, bytes], list[str], bytes]) -
             f"what it wrote to {key!r} is unknown outside of its process: {error_text(error)}",
             hint=_EVERYWHERE,
         )
-        return ({}, {}, []), failure
+        return ({}, ({}, {}), []), failure
     found, unknown = together({"outcome": outcome})
     for error in unknown.values():
         found["outcome"] = BackendError(f"its error is unknown here: {error_text(error)}")
-    return (same, good, gone), found["outcome"]
+    return (same, (good, {}), gone), found["outcome"]

@@ -246,6 +246,9 @@ class Supervisor:
         Raises:
             InstanceLostError: None is started any more.
         """
+        child = self._child
+        if child is not None and child is self._given:
+            return child  # without the lock: see `_left`
         with self._changed:
             while self._child is None:
                 if self._failure is not None or self._closing:

@@ -145,13 +145,15 @@ class Process(Word):
             InstanceLostError: The process has died.
             ContractError: This thread waits for the process already, and was interrupted there.
         """
-        if self._borrower == threading.get_ident():
+        if self._borrower is not None and self._borrower == threading.get_ident():
             raise ContractError(
                 "a signal handler called the pipeline in a thread that waits for this process",
                 hint="Let the handler use Pipeline.submit, or a thread of its own.",
             )
         entries = self._entries()
-        if self.min == 1:  # one that has gone away while a process is started again may be left out
+        if (
+            entries and self.min == 1
+        ):  # one that has gone away while a process is started again may be left out
             lend(entries.values())
         try:
             with self.exchanging:
@@ -206,7 +208,8 @@ class Process(Word):
         """Give the entries whose requests nobody touches but this, by the identity of the request."""
         if not self._whole or self._lost is None:
             return {}
-        return {id(entry.request): entry for entry in self._lost.entries()}
+        entries = self._lost.entries()
+        return {id(entry.request): entry for entry in entries} if entries else {}
 
     def run(self, batch: list[Request], entries: Entries) -> Outcomes:
         """Run a batch there.
@@ -226,7 +229,7 @@ class Process(Word):
             if child.channel.awaits:  # Ctrl-C: nobody will read the answer
                 child.kill()
             raise
-        for outcome in outcomes or ():
+        for outcome in () if outcomes is None else outcomes:
             if isinstance(outcome, InstanceLostError):
                 outcome.node = None  # raised anew here, so that the instance is known to be lost
         return outcomes
