@@ -42,10 +42,15 @@ async def infer(
         RequestError, ClosedError: As ``pipe.call_async`` raises them.
         asyncio.CancelledError: The client went away; what waits in a queue has left it.
     """
-    _check_parameters(asked.parameters)
+    outline = asked.outline
+    if outline is None or not outline.checked:
+        _check_parameters(asked.parameters)
+        _check_inputs(model, asked.inputs)
+        _check_outputs(model, asked.outputs)
+        if outline is not None:
+            outline.checked = True
     call = _call_arguments(asked, limits, priority_default)
-    values = _values(model, asked.inputs)
-    _check_outputs(model, asked.outputs)
+    values = {tensor.name: tensor.array for tensor in asked.inputs}
     fixed: dict[str, Any] = dict(asked.keys)
     if "traceparent" in asked.parameters:
         fixed["context"] = {"traceparent": asked.parameters["traceparent"]}
@@ -132,10 +137,10 @@ def _whole(name: str, value: Any) -> int:
     return value
 
 
-def _values(model: Model, inputs: list[Tensor]) -> dict[str, NDArray[Any]]:
-    """Check the tensors against the signature; give their arrays by the name of the input."""
+def _check_inputs(model: Model, inputs: list[Tensor]) -> None:
+    """Check the tensors against the signature."""
     ports = model.signature.inputs
-    found: dict[str, NDArray[Any]] = {}
+    found = set()
     for tensor in inputs:
         port = ports.get(tensor.name)
         if port is None:
@@ -146,11 +151,10 @@ def _values(model: Model, inputs: list[Tensor]) -> dict[str, NDArray[Any]]:
         if tensor.name in found:
             raise InputError(f"input {tensor.name!r} is there twice")
         _check(port, tensor)
-        found[tensor.name] = tensor.array
+        found.add(tensor.name)
     for name in ports:
         if name not in found:
             raise InputError(f"input {name!r} of model {model.name!r} is missing")
-    return found
 
 
 def _check(port: Port, tensor: Tensor) -> None:

@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace_serve.models import Model
+    from headrace_serve.outlines import Outline
     from headrace_serve.run_times import RunTimes
     from headrace_serve.shared_memory import Place
 
 __all__ = ["Answer", "Asked", "Tensor"]
 
 
-@dataclass
+@dataclass(slots=True)
 class Tensor:
     """A tensor of a request or an answer.
 
@@ -34,7 +35,7 @@ class Tensor:
     placed: Place | None = None
 
 
-@dataclass
+@dataclass(slots=True)
 class Asked:
     """What a client asks for, whichever protocol it came by.
 
@@ -47,6 +48,7 @@ class Asked:
         places: Where outputs are wanted in shared memory, by name.
         keys: Further keys for every request of the pipeline.
         times: Takes the times that it has in the pipeline; None: nobody wants to know them.
+        outline: What it was read from, where the same was read before.
     """
 
     inputs: list[Tensor]
@@ -57,9 +59,10 @@ class Asked:
     places: dict[str, Place] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     times: RunTimes | None = None
+    outline: Outline | None = None
 
 
-@dataclass
+@dataclass(slots=True)
 class Answer:
     """What a client gets."""
 

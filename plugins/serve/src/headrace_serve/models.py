@@ -11,6 +11,7 @@ import headrace
 from headrace_serve.access_log import logger as access_logger
 from headrace_serve.entries import read_entries
 from headrace_serve.errors import UnknownModelError
+from headrace_serve.outlines import Outlines
 from headrace_serve.run_times import is_timed, with_probe
 from headrace_serve.signature import read_signature
 
@@ -38,6 +39,7 @@ class Model:
         limits: Limits of its own by name; the smaller of these and the server's counts.
         queue_size: How many requests may wait; None: newcomers shed others, so none is refused early.
         timed: Whether its pipeline tells how long each request waits and runs.
+        outlines: What requests over REST have said before.
         inside: Requests that this server has admitted and not answered.
         receiving: Those of them whose bodies are being received.
     """
@@ -62,6 +64,7 @@ class Model:
             self.close(timeout=2.0)
             raise
         self.limits = entry.limits
+        self.outlines = Outlines()
         self.counts = counts or Counts()
 
     def waiting(self) -> int:

@@ -217,7 +217,7 @@ async def _infer(exchange: Exchange) -> Reply:
     body = await exchange.body()
     model = service.again(name, version)  # another pipeline may be in its place by now
     access = service.access(exchange.hold)
-    asked, wanted = read_body(body, exchange.header(_HEADER_LENGTH), model.name, access)
+    asked, wanted = read_body(body, exchange.header(_HEADER_LENGTH), model, access)
     exchange.identifier = asked.id
     if traceparent := exchange.header(b"traceparent"):
         asked.parameters.setdefault("traceparent", traceparent)

@@ -1,0 +1,116 @@
+"""Requests that say in JSON what one before has said: each has its own bytes, and its own faults."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import numpy as np
+import pytest
+
+import headrace
+from headrace_serve.outlines import Outline, Outlines
+
+SERVED = {
+    "rows": {
+        "config": {"backend": "Identity", "max": 8},
+        "inputs": {"x": {"datatype": "FP32", "shape": [-1, 2], "batched": True}},
+        "outputs": {"y": {"datatype": "FP32", "shape": [-1, 2]}},
+    },
+    "other": {
+        "config": {"backend": "Identity"},
+        "inputs": {"x": {"datatype": "FP32", "shape": [2], "each": False}},
+        "outputs": {"y": {"datatype": "FP32", "shape": [2]}},
+    },
+    "texts": {"backend": "ServePicky", "max": 4},
+}
+
+
+def send(server, model, tensors, **more):
+    """Send a request; give its status, and its JSON with the tensors behind it."""
+    inputs = [
+        {"name": name, "datatype": datatype, "shape": shape,
+         "parameters": {"binary_data_size": size}}
+        for name, datatype, shape, size, _ in tensors
+    ]  # fmt: skip
+    head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}, **more})
+    answer = httpx.post(
+        f"{server.url}/v2/models/{model}/infer",
+        content=head.encode() + b"".join(data for *_, data in tensors),
+        headers={"inference-header-content-length": str(len(head))},
+    )
+    length = answer.headers.get("inference-header-content-length")
+    split = len(answer.content) if length is None else int(length)
+    return answer.status_code, json.loads(answer.content[:split]), answer.content[split:]
+
+
+def row(*values):
+    data = np.array(values, "<f4").tobytes()
+    return [("x", "FP32", [len(values) // 2, 2], len(data), data)]
+
+
+def test_each_has_its_own_tensors_and_checks(serving):
+    server = serving(SERVED)
+    for values in ((1, 2), (3, 4), (5, 6, 7, 8), (9, 8)):
+        status, _, raw = send(server, "rows", row(*values))
+        assert (status, np.frombuffer(raw, "<f4").tolist()) == (200, list(values))
+    ((name, datatype, shape, size, data),) = row(1, 2)
+    for wrong in (data[:-1], data + b"x", b""):
+        status, told, _ = send(server, "rows", [(name, datatype, shape, size, wrong)])
+        assert (status, told["code"]) == (400, "input")
+    status, told, _ = send(server, "other", row(1, 2))  # the same JSON does not fit another model
+    assert (status, told["code"]) == (400, "input")
+    for _ in range(2):  # nor does it ever become right
+        status, told, _ = send(server, "rows", [("z", datatype, shape, size, data)])
+        assert status == 400
+        assert "'z'" in told["error"]
+    assert send(server, "rows", row(1, 2))[0] == 200
+
+
+def test_elements_of_bytes_are_read_anew(serving):
+    server = serving(SERVED)
+
+    def element(text):
+        return len(text).to_bytes(4, "little") + text
+
+    for two in ((b"ab", b"cd"), (b"a", b"bcd"), (b"bad", b"x")):
+        raw = b"".join(map(element, two))
+        status, told, _ = send(server, "texts", [("data", "BYTES", [2], len(raw), raw)])
+        assert status == (400 if b"bad" in two else 200), told
+    raw = (9).to_bytes(4, "little") + bytes(8)
+    status, told, _ = send(server, "texts", [("data", "BYTES", [2], len(raw), raw)])
+    assert (status, told["code"]) == (400, "input")
+
+
+def test_what_comes_beside_the_json_is_not_kept(serving):
+    seen = []
+    headrace.register(
+        "ServeContexts",
+        type("C", (), {"forward": lambda self, batch: [
+            (seen.append(one.get("context")), one.update(result=one["data"]))[1] for one in batch
+        ]}),
+        replace=True,
+    )  # fmt: skip
+    server = serving({"m": {**SERVED["other"], "config": {"backend": "ServeContexts"}}})
+    raw = bytes(8)
+    head = json.dumps(
+        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2],
+                     "parameters": {"binary_data_size": 8}}]}
+    )  # fmt: skip
+    for trace in ("00-a-b-01", None, "00-c-d-01"):
+        headers = {"inference-header-content-length": str(len(head))}
+        if trace is not None:
+            headers["traceparent"] = trace
+        url = f"{server.url}/v2/models/m/infer"
+        assert httpx.post(url, content=head.encode() + raw, headers=headers).status_code == 200
+    assert seen == [{"traceparent": "00-a-b-01"}, None, {"traceparent": "00-c-d-01"}]
+
+
+@pytest.mark.parametrize(("count", "kept"), [(256, 256), (257, 1)])
+def test_they_are_not_kept_for_ever(count, kept):
+    outlines = Outlines()
+    for number in range(count):
+        outlines.keep(b"%d" % number, Outline([], None, {}, None))
+    assert sum(outlines.get(b"%d" % number) is not None for number in range(count)) == kept
+    outlines.keep(bytes(5000), Outline([], None, {}, None))
+    assert outlines.get(bytes(5000)) is None
