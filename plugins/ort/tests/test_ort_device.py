@@ -2,7 +2,11 @@
 where `scripts/check gpu` finds one."""
 
 import ctypes
+import gc
+import sys
 import threading
+import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
@@ -69,7 +73,8 @@ def device(monkeypatch):
     monkeypatch.setattr(cuda, "copy_to_host", to_host)
     monkeypatch.setattr(cuda, "copy_within_device", within)
     monkeypatch.setattr(cuda, "order_behind", lambda *streams: calls.append(("behind", *streams)))
-    monkeypatch.setattr(cuda, "wait_for", lambda stream: calls.append("wait"))
+    monkeypatch.setattr(cuda, "make_event", lambda ordinal: None)
+    monkeypatch.setattr(cuda, "wait_for", lambda stream, event: calls.append("wait"))
     monkeypatch.setattr(cuda, "check_ordinal", lambda ordinal: None)
     monkeypatch.setattr(cuda, "PinnedBuffer", Pinned)
     monkeypatch.setattr(cuda, "CudaStream", Stream)
@@ -131,6 +136,91 @@ def test_rows_from_the_cpu_and_the_device_share_a_batch(device, start, one_to_on
     assert np.array_equal(results[1], -ROWS[1])
     assert np.array_equal(results[2], -ROWS[2:])
     assert batch[1]["data"].asked == [77]  # it was ordered before the stream that reads it
+
+
+def test_a_closed_instance_holds_no_session(device, start, one_to_one):
+    backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
+    batch = [{"data": OnDevice(ROWS), "request_size": 4}, {"data": ROWS[0]}]
+    assert backend(batch) is None
+    backend._runner.end()
+    end, session = backend._runner.end, weakref.ref(backend._session)
+    gc.disable()  # nothing but the last reference frees it
+    try:
+        backend._stop()
+        assert session() is None
+    finally:
+        gc.enable()
+    end()  # the end of the batch may be called once more
+
+
+class Torch:
+    """The library, as far as it is asked about its tensors."""
+
+    strided, cuda = (
+        object(),
+        SimpleNamespace(current_stream=lambda ordinal: SimpleNamespace(cuda_stream=5)),
+    )
+
+    class Tensor:
+        is_cuda, requires_grad, dtype = True, False, "torch.float32"
+
+        def __init__(self, values, **about):
+            self.values, self.shape, self.layout = values, values.shape, Torch.strided
+            self.steps = True
+            self.__dict__.update(about)
+
+        def get_device(self):
+            return 0
+
+        def data_ptr(self):
+            return self.values.ctypes.data
+
+        def is_contiguous(self):
+            return self.steps
+
+        def is_conj(self):
+            return False
+
+        is_neg = is_conj
+
+        def __dlpack_device__(self):
+            return 2, 0
+
+        def __dlpack__(self, *, stream=None):
+            raise BufferError("not as it is")
+
+
+def test_tensors_of_torch_are_read_without_a_capsule(device, start, one_to_one, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", Torch)
+    backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
+    device.clear()
+    for shift in (0.0, 1.0):  # the second time the input is bound there already
+        values = ROWS + shift
+        batch = [{"data": Torch.Tensor(row)} for row in values]
+        assert backend(batch) is None
+        backend._runner.end()
+        for row, request in zip(values, batch, strict=True):
+            assert np.array_equal(back(request["result"]), -row)
+    assert device.count(("behind", 77, 5)) == 8  # torch's current stream comes first
+    assert "to device" not in device
+    for wrong in ({"requires_grad": True}, {"steps": False}, {"dtype": "torch.bfloat16"}):
+        (error,) = backend([{"data": Torch.Tensor(ROWS[0], **wrong)}])
+        assert isinstance(error, InputError)
+
+
+def test_one_binding_serves_batches_of_any_size(device, start, one_to_one):
+    backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
+    kept = []
+    for rows in (4, 2, 4, 4, 1):
+        whole = {"data": OnDevice(ROWS[:rows]), "request_size": rows}
+        mixed = [{"data": ROWS[0]}, {"data": OnDevice(ROWS[2])}]
+        assert backend([whole]) is None
+        assert backend(mixed) is None
+        backend._runner.end()
+        kept += [(whole["result"], ROWS[:rows])]
+        kept += [(one["result"], ROWS[k]) for one, k in zip(mixed, (0, 2), strict=True)]
+    for result, rows in kept:  # all have memory of their own
+        assert np.array_equal(back(result), -rows)
 
 
 def test_what_lies_on_the_device_is_bound_where_it_is(device, start, one_to_one):

@@ -207,9 +207,9 @@ def test_one_wait_per_batch(torch, matmul, monkeypatch):
     path, _ = matmul
     waits, wait = [], cuda.wait_for
 
-    def counted(stream):
+    def counted(stream, event):
         waits.append(stream)
-        wait(stream)
+        wait(stream, event)
 
     for to in ("cpu", "device"):
         config = {"backend": "OnnxTensor", "model": str(path), "device": "cuda", "max": 4}

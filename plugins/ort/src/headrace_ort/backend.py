@@ -66,8 +66,9 @@ class OnnxTensor(headrace.Backend):
         from headrace_ort import builds
 
         onnxruntime = builds.import_runtime()
-        from headrace_ort import collate, providers, session, signature
+        from headrace_ort import collate, items, providers, session, signature
 
+        self._collate, self._read = collate, items.read_item
         chosen = self._choose(options, context)
         on_cpu = [name for name, _ in chosen] == [providers.CPU]
         threads = options.intra_op_threads or context.threads
@@ -241,22 +242,21 @@ class OnnxTensor(headrace.Backend):
         """Run the model on all requests that are right."""
         if len(batch) == 1 and self._runner is None and self._forward_one(batch[0]):
             return None
-        from headrace_ort.collate import group_items
-        from headrace_ort.items import read_item
-
         look = None if self._place is None else self._place.look
         outcomes: list[Exception | None] = [None] * len(batch)
         items: list[Item] = []
         places: list[int] = []
         for place, request in enumerate(batch):
             try:
-                items.append(read_item(request, self._signature, self._keys, look))
+                items.append(self._read(request, self._signature, self._keys, look))
             except InputError as error:
                 outcomes[place] = error
             else:
                 places.append(place)
         ragged = self._options.ragged
-        for group in group_items(items, self._signature.inputs, by_shape=ragged == "group"):
+        for group in self._collate.group_items(
+            items, self._signature.inputs, by_shape=ragged == "group"
+        ):
             members = group if ragged != "refuse" else self._alike(group, items, places, outcomes)
             results = self._run([items[i] for i in members])
             for i, result in zip(members, results, strict=True):
@@ -271,14 +271,12 @@ class OnnxTensor(headrace.Backend):
         outcomes: list[Exception | None],
     ) -> list[int]:
         """Give the members of a group that have the shape of its first; the others fail."""
-        from headrace_ort.collate import refuse_ragged
-
         if len(group) == 1:
             return list(group)
         keys = {port.name: self._keys[port.name] for port in self._signature.inputs if port.batched}
         members = []
         for i in group:
-            error = refuse_ragged(items[group[0]], items[i], keys)
+            error = self._collate.refuse_ragged(items[group[0]], items[i], keys)
             if error is None:
                 members.append(i)
             else:
@@ -287,9 +285,6 @@ class OnnxTensor(headrace.Backend):
 
     def _run(self, items: Sequence[Item]) -> list[Any]:
         """Run items that fit together and give the result of each."""
-        from headrace_ort.collate import concatenate, split_outputs
-        from headrace_ort.session import run_session
-
         signature, options = self._signature, self._options
         pad_value = options.pad_value if options.ragged == "pad" else None
         if self._runner is not None:
@@ -297,11 +292,13 @@ class OnnxTensor(headrace.Backend):
                 items, pad_value=pad_value, pad_multiple=options.pad_multiple
             )
             return results
+        from headrace_ort.session import run_session
+
         feeds = {}
         for port in signature.inputs:
             arrays = [item.arrays[port.name] for item in items]
             feeds[port.name] = (
-                concatenate(
+                self._collate.concatenate(
                     arrays,
                     port,
                     rows=signature.rows,
@@ -313,7 +310,7 @@ class OnnxTensor(headrace.Backend):
             )
         names = [port.name for port in signature.outputs]
         outputs = run_session(self._session, names, feeds, self._run_options)
-        rows = split_outputs(outputs, items, signature)
+        rows = self._collate.split_outputs(outputs, items, signature)
         if len(names) == 1:
             return [row[0] for row in rows]
         return [dict(zip(names, row, strict=True)) for row in rows]

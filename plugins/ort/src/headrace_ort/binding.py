@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime as ort
 
 from headrace.errors import BackendError, SetupError
 from headrace_ort import cuda
 from headrace_ort.collate import pad_items, split_outputs
-from headrace_ort.device_arrays import DeviceArray, DeviceView
+from headrace_ort.device_arrays import DeviceArray
+from headrace_ort.device_memory import DeviceMemory, in_place
 from headrace_ort.items import Item, numpy_dtype
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceRunner"]
 
-_NO_CAPTURE = "-1"
+_GRAPH, _NO_CAPTURE = "gpu_graph_id", "-1"
 _UNFINISHED = "disable_synchronize_execution_providers"
 
 
@@ -60,11 +61,17 @@ class DeviceRunner:
         self._sizes = () if signature.one_at_a_time else sorted(sizes)
         self._make_options = run_options
         self._options = run_options()
+        # Where it is not said, ONNX Runtime looks for it by an exception at every run; -1: no graph.
+        self._options.add_run_config_entry(_GRAPH, _NO_CAPTURE)
         if not to_cpu and not shared:
             self._options.add_run_config_entry(_UNFINISHED, "1")
-        ports = (*signature.inputs, *signature.outputs)
-        self._pinned = {id(port): cuda.PinnedBuffer(ordinal) for port in ports}
+        self._names = [port.name for port in signature.outputs]
         self._kept: list[Any] = []
+        self._memory = DeviceMemory(signature, ordinal, stream, self._kept, kind)
+        self._done = cuda.make_event(ordinal)
+        self._pending = False  # is there work to wait for at the end of the batch
+        self._binding: Any = None
+        self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._given: list[DeviceArray] = []
         self._graphs: dict[int, _Graph] = {}
         self._thread: ThreadPoolExecutor | None = None
@@ -101,97 +108,54 @@ class DeviceRunner:
         if graph is not None:
             for port in self._signature.inputs:
                 arrays = [item.arrays[port.name] for item in items]
-                self._fill(graph.inputs[port.name], arrays, port, graph.rows)
+                self._memory.fill(graph.inputs[port.name], arrays, port, graph.rows)
             self._replay(graph)
+            self._pending = True
             outputs = graph.outputs
         else:
             rows = self._signature.rows or next((n for n in self._sizes if n >= rows), rows)
             outputs = self._run_bound(items, rows)
         results = self._results(outputs, items, rows, copied=graph is not None)
-        names = [port.name for port in self._signature.outputs]
-        if len(names) == 1:
+        if len(self._names) == 1:
             return [result[0] for result in results]
-        return [dict(zip(names, result, strict=True)) for result in results]
+        return [dict(zip(self._names, result, strict=True)) for result in results]
 
     def _run_bound(self, items: Sequence[Item], rows: int) -> list[Any]:
-        binding = self._session.io_binding()
+        binding = self._binding
+        if binding is None:
+            binding = self._binding = self._session.io_binding()
         for port in self._signature.inputs:
             arrays = [item.arrays[port.name] for item in items]
             if not port.batched:
                 binding.bind_cpu_input(port.name, np.ascontiguousarray(arrays[0]))
                 continue
-            there = self._in_place(arrays, rows)
+            there = in_place(arrays, rows)
             if there is not None:
-                dtype = numpy_dtype(port)
-                binding.bind_input(
-                    port.name, self._kind, self._ordinal, dtype, there.shape, there.pointer
-                )
+                self._bind(binding, port, there.pointer, there.shape)
                 self._kept.append(there.owner)
             else:
-                value = self._empty((rows, *arrays[0].shape[1:]), numpy_dtype(port))
-                self._fill(value, arrays, port, rows)
-                binding.bind_ortvalue_input(port.name, value)
-                self._kept.append(value)
+                value = self._memory.staged(port, (rows, *arrays[0].shape[1:]))
+                self._memory.fill(value, arrays, port, rows)
+                self._bind(binding, port, value.data_ptr(), (rows, *arrays[0].shape[1:]))
+        where = ("cpu", 0) if self._to_cpu else (self._kind, self._ordinal)
         for port in self._signature.outputs:
-            here = (port.name, self._kind, self._ordinal)
-            binding.bind_output(*(port.name, "cpu") if self._to_cpu else here)
+            binding.bind_output(port.name, *where)  # new memory at every run
         if self._shared:
-            cuda.wait_for(self._stream)
+            cuda.wait_for(self._stream, self._done)
         self._session.run_with_iobinding(binding, self._options)
-        self._kept.append(binding)
-        if self._to_cpu:
-            found: list[Any] = binding.copy_outputs_to_cpu()
-            return found
-        return list(binding.get_outputs())
-
-    def _empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        return ort.OrtValue.ortvalue_from_shape_and_type(
-            list(shape), dtype, self._kind, self._ordinal
+        self._pending = True
+        found: list[Any] = (
+            binding.copy_outputs_to_cpu() if self._to_cpu else list(binding.get_outputs())
         )
+        binding.clear_binding_outputs()  # they are the requests' now
+        return found
 
-    def _in_place(self, arrays: Sequence[Any], rows: int) -> DeviceView | None:
-        """Give the arrays as one where they lie one behind the other on the device, as they are."""
-        first = arrays[0]
-        if not all(isinstance(one, DeviceView) for one in arrays):
-            return None
-        end = first.pointer
-        for one in arrays:
-            if one.pointer != end or one.shape[1:] != first.shape[1:]:
-                return None
-            end += one.nbytes
-        if sum(map(len, arrays)) != rows:
-            return None
-        owners = [one.owner for one in arrays]
-        return DeviceView(first.pointer, (rows, *first.shape[1:]), first.dtype, owners)
-
-    def _fill(self, value: Any, arrays: Sequence[Any], port: Port, rows: int) -> None:
-        """Copy rows into memory on the device; what is missing is filled with the last one."""
-        target = value.data_ptr()
-        dtype = numpy_dtype(port)
-        on_cpu = [one for one in arrays if not isinstance(one, DeviceView)]
-        sample = int(np.prod(arrays[0].shape[1:], dtype=np.int64)) * dtype.itemsize
-        staged = self._pinned[id(port)]
-        if on_cpu:
-            host = staged.view((sum(map(len, on_cpu)), *arrays[0].shape[1:]), dtype)
-        start, at = 0, 0
-        for one in arrays:
-            place = target + start * sample
-            if isinstance(one, DeviceView):
-                cuda.copy_within_device(place, one.pointer, one.nbytes, self._stream)
-                self._kept.append(one.owner)
-            else:
-                part = host[at : at + len(one)]
-                part[...] = one
-                at += len(one)
-                if len(on_cpu) < len(arrays):
-                    cuda.copy_to_device(place, part, self._stream)
-            start += len(one)
-        if on_cpu and len(on_cpu) == len(arrays):
-            cuda.copy_to_device(target, host, self._stream)
-        staged.sent(self._stream)
-        for missing in range(start, rows):
-            last = target + (start - 1) * sample
-            cuda.copy_within_device(target + missing * sample, last, sample, self._stream)
+    def _bind(self, binding: Any, port: Port, pointer: int, shape: tuple[int, ...]) -> None:
+        """Bind an input to memory on the device, unless it is bound there since the run before."""
+        if self._bound.get(port.name) != (pointer, shape):
+            dtype = numpy_dtype(port)
+            binding.bind_input(port.name, self._kind, self._ordinal, dtype, shape, pointer)
+            self._bound[port.name] = pointer, shape
 
     # Results.
 
@@ -213,7 +177,7 @@ class DeviceRunner:
         """Give the first rows of values on the device as arrays, with one wait for all of them."""
         staged = []
         for port, output in zip(self._signature.outputs, outputs, strict=True):
-            buffer = self._pinned[id(port)]
+            buffer = self._memory.pinned[port.name]
             host = buffer.view((rows, *output.shape()[1:]), numpy_dtype(port))
             cuda.copy_to_host(host, output.data_ptr(), self._stream)
             buffer.sent(self._stream)
@@ -245,10 +209,10 @@ class DeviceRunner:
         if len(items) == 1 and not items[0].sample and shape[0] == total and not copied:
             results[0].append(self._given_as(output, shape, dtype))
             return
-        start, row = output.data_ptr(), int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+        start, row = output.data_ptr(), math.prod(shape[1:]) * dtype.itemsize
         for item, result in zip(items, results, strict=True):
             own = shape[1:] if item.sample else (item.rows, *shape[1:])
-            value = self._empty(own, dtype)
+            value = self._memory.empty(own, dtype)
             cuda.copy_within_device(value.data_ptr(), start, row * item.rows, self._stream)
             start += row * item.rows
             result.append(self._given_as(value, own, dtype))
@@ -261,7 +225,7 @@ class DeviceRunner:
 
     def end(self) -> None:
         """End the batch: results on the device are finished, and nothing is kept for it any more."""
-        if not self._kept and not self._given:
+        if not self._pending and not self._kept and not self._given:
             return
         try:
             self._wait()
@@ -273,9 +237,9 @@ class DeviceRunner:
 
     def _wait(self) -> None:
         """Wait for the stream; what was kept for it, and pinned memory, is free then."""
-        cuda.wait_for(self._stream)
-        for buffer in self._pinned.values():
-            buffer.passed()
+        self._pending = False
+        cuda.wait_for(self._stream, self._done)
+        self._memory.passed()
         self._kept.clear()
 
     # Graphs.
@@ -297,24 +261,24 @@ class DeviceRunner:
 
     def _captured(self, rows: int, number: int) -> _Graph:
         graph = _Graph(rows, self._session.io_binding(), self._make_options(), {}, [])
-        graph.options.add_run_config_entry("gpu_graph_id", str(number))
+        graph.options.add_run_config_entry(_GRAPH, str(number))
         if not self._to_cpu:
             graph.options.add_run_config_entry(_UNFINISHED, "1")
         for port in self._signature.inputs:
             shape = (rows, *(n or 1 for n in port.shape[1:]))
-            value = self._empty(shape, numpy_dtype(port))
-            self._fill(value, [np.zeros(shape, numpy_dtype(port))], port, rows)
-            cuda.wait_for(self._stream)
+            value = self._memory.empty(shape, numpy_dtype(port))
+            self._memory.fill(value, [np.zeros(shape, numpy_dtype(port))], port, rows)
+            cuda.wait_for(self._stream, self._done)
             graph.inputs[port.name] = value
             graph.binding.bind_ortvalue_input(port.name, value)
         for port in self._signature.outputs:
-            value = self._empty((rows, *(n or 1 for n in port.shape[1:])), numpy_dtype(port))
+            value = self._memory.empty((rows, *(n or 1 for n in port.shape[1:])), numpy_dtype(port))
             graph.outputs.append(value)
             graph.binding.bind_ortvalue_output(port.name, value)
         try:
             for _ in range(2):  # the first run of a size captures, later ones replay
                 self._replay(graph)
-            cuda.wait_for(self._stream)
+            cuda.wait_for(self._stream, self._done)
         except Exception as error:
             raise SetupError(
                 f"the model cannot be captured in a CUDA graph (batch of {rows}): "
@@ -348,8 +312,6 @@ class DeviceRunner:
         Returns:
             The numbers of rows that were captured.
         """
-        if sizes:  # a session with graphs would capture every run
-            self._options.add_run_config_entry("gpu_graph_id", _NO_CAPTURE)
         if feeds is not None:
             rows = max(len(array) for array in feeds.values())
             self.run([Item(feeds, rows, sample=False)])
@@ -375,8 +337,10 @@ class DeviceRunner:
         self._graphs.clear()
         self._kept.clear()
         self._given.clear()
-        for buffer in self._pinned.values():
-            buffer.close()
+        self._memory.close()
+        cuda.close_event(self._done)
+        # Whoever still holds the runner, as the end of the batch does, holds no session with it.
+        self._session = self._binding = self._done = None
 
 
 class _Graph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ __all__ = [
     "CudaStream",
     "PinnedBuffer",
     "check_ordinal",
+    "close_event",
     "copy_to_device",
     "copy_to_host",
     "copy_within_device",
     "lost_device",
+    "make_event",
     "order_behind",
     "wait_for",
 ]
@@ -39,6 +42,7 @@ _SAID = ("illegal memory access", "device-side assert", "unspecified launch fail
 """The same in the words of ONNX Runtime's errors."""
 
 
+@functools.cache
 def runtime() -> Any:
     """Give ``cuda.bindings.runtime``.
 
@@ -119,6 +123,7 @@ class PinnedBuffer:
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
         self._pointer: Any = None
+        self._event: Any = None
         self._bytes = 0
         self._stream: int | None = None  # has it been given a copy since the last wait
 
@@ -134,7 +139,7 @@ class PinnedBuffer:
         """Wait until the copies from and to this memory have passed their stream."""
         if self._stream is not None:
             stream, self._stream = self._stream, None
-            wait_for(stream)
+            wait_for(stream, self._event)
 
     def view(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """Give an array on the first bytes of the buffer, which grows as needed.
@@ -145,6 +150,7 @@ class PinnedBuffer:
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if size > self._bytes:
             self.close()
+            self._event = make_event(self._ordinal)
             with _On(self._ordinal):
                 self._pointer = call("cudaMallocHost", size)
             self._bytes = size
@@ -155,6 +161,8 @@ class PinnedBuffer:
 
     def close(self) -> None:
         """Give the memory back."""
+        event, self._event = self._event, None
+        close_event(event)
         if self._pointer is not None:
             pointer, self._pointer, self._bytes = self._pointer, None, 0
             runtime().cudaFreeHost(pointer)
@@ -182,6 +190,10 @@ def order_behind(stream: int, first: int) -> None:
     """Let what is started on ``stream`` from now on wait for what was started on ``first``."""
     if stream == first:
         return
+    cudart = runtime()
+    if int(cudart.cudaStreamQuery(first)[0]) == 0:
+        return  # there is nothing to wait for
+    cudart.cudaGetLastError()  # that it is not ready is no error that somebody else should find
     event = call("cudaEventCreateWithFlags", runtime().cudaEventDisableTiming)
     try:
         call("cudaEventRecord", event, first)
@@ -190,16 +202,30 @@ def order_behind(stream: int, first: int) -> None:
         call("cudaEventDestroy", event)
 
 
-def wait_for(stream: int) -> None:
-    """Wait for all that was started on a stream; the thread sleeps meanwhile."""
+def make_event(ordinal: int) -> Any:
+    """Make an event on which a thread sleeps while it waits; `wait_for` uses it again and again."""
     cudart = runtime()
-    flags = cudart.cudaEventDisableTiming | cudart.cudaEventBlockingSync
-    event = call("cudaEventCreateWithFlags", flags)
-    try:
-        call("cudaEventRecord", event, stream)
-        call("cudaEventSynchronize", event)
-    finally:
-        cudart.cudaEventDestroy(event)
+    with _On(ordinal):
+        return call(
+            "cudaEventCreateWithFlags", cudart.cudaEventDisableTiming | cudart.cudaEventBlockingSync
+        )
+
+
+def close_event(event: Any) -> None:
+    """Give an event back; None is none."""
+    if event is not None:
+        runtime().cudaEventDestroy(event)  # of a device that is lost it may fail
+
+
+def wait_for(stream: int, event: Any) -> None:
+    """Wait for all that was started on a stream; the thread sleeps meanwhile.
+
+    Args:
+        stream: The stream.
+        event: One of `make_event`, on the device of the stream.
+    """
+    call("cudaEventRecord", event, stream)
+    call("cudaEventSynchronize", event)
 
 
 def check_ordinal(ordinal: int) -> None:

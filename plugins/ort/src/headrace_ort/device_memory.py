@@ -1,0 +1,117 @@
+"""Memory on the device: rows of requests put below each other in it, or used where they lie."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime as ort
+
+from headrace_ort import cuda
+from headrace_ort.device_arrays import DeviceView
+from headrace_ort.items import numpy_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from headrace_ort.signature import Port, Signature
+
+__all__ = ["DeviceMemory", "in_place"]
+
+
+class DeviceMemory:
+    """What one instance keeps on a device for its inputs, and pinned memory for the way there and back.
+
+    Args:
+        signature: What the session takes and gives.
+        ordinal: The device.
+        stream: The stream on which copies are started.
+        kept: Takes what must live until the stream has passed.
+        kind: What ONNX Runtime calls the device.
+
+    Attributes:
+        pinned: A buffer per input and output, by name.
+    """
+
+    def __init__(
+        self, signature: Signature, ordinal: int, stream: int, kept: list[Any], kind: str
+    ) -> None:
+        self._ordinal, self._stream, self._kind, self._kept = ordinal, stream, kind, kept
+        ports = (*signature.inputs, *signature.outputs)
+        self.pinned = {port.name: cuda.PinnedBuffer(ordinal) for port in ports}
+        self._staged: dict[str, tuple[tuple[int, ...], Any]] = {}
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Give new memory as an ``OrtValue``."""
+        return ort.OrtValue.ortvalue_from_shape_and_type(
+            list(shape), dtype, self._kind, self._ordinal
+        )
+
+    def staged(self, port: Port, shape: tuple[int, ...]) -> Any:
+        """Give memory for an input: that of the batch before where it has the same shape."""
+        found = self._staged.get(port.name)
+        if found is None or found[0] != shape:
+            if found is not None:
+                self._kept.append(found[1])  # another run of this batch may still read it
+            found = self._staged[port.name] = shape, self.empty(shape, numpy_dtype(port))
+        return found[1]
+
+    def fill(self, value: Any, arrays: Sequence[Any], port: Port, rows: int) -> None:
+        """Copy rows into memory on the device; what is missing is filled with the last one."""
+        target = value.data_ptr()
+        dtype = numpy_dtype(port)
+        on_cpu = [one for one in arrays if not isinstance(one, DeviceView)]
+        sample = math.prod(arrays[0].shape[1:]) * dtype.itemsize
+        staged = self.pinned[port.name]
+        if on_cpu:
+            host = staged.view((sum(map(len, on_cpu)), *arrays[0].shape[1:]), dtype)
+        start, at = 0, 0
+        for one in arrays:
+            place = target + start * sample
+            if isinstance(one, DeviceView):
+                cuda.copy_within_device(place, one.pointer, one.nbytes, self._stream)
+                self._kept.append(one.owner)
+            else:
+                part = host[at : at + len(one)]
+                part[...] = one
+                at += len(one)
+                if len(on_cpu) < len(arrays):
+                    cuda.copy_to_device(place, part, self._stream)
+            start += len(one)
+        if on_cpu and len(on_cpu) == len(arrays):
+            cuda.copy_to_device(target, host, self._stream)
+        staged.sent(self._stream)
+        for missing in range(start, rows):
+            last = target + (start - 1) * sample
+            cuda.copy_within_device(target + missing * sample, last, sample, self._stream)
+
+    def passed(self) -> None:
+        """Note that somebody has waited for the stream."""
+        for buffer in self.pinned.values():
+            buffer.passed()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._staged.clear()
+        for buffer in self.pinned.values():
+            buffer.close()
+
+
+def in_place(arrays: Sequence[Any], rows: int) -> DeviceView | None:
+    """Give the arrays as one where they lie one behind the other on the device, as they are."""
+    first = arrays[0]
+    if type(first) is DeviceView and len(arrays) == 1:
+        return first if len(first) == rows else None
+    if not all(type(one) is DeviceView for one in arrays):
+        return None
+    end = first.pointer
+    for one in arrays:
+        if one.pointer != end or one.shape[1:] != first.shape[1:]:
+            return None
+        end += one.nbytes
+    if sum(map(len, arrays)) != rows:
+        return None
+    owners = [one.owner for one in arrays]
+    return DeviceView(first.pointer, (rows, *first.shape[1:]), first.dtype, owners)
