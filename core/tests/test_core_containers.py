@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from pydantic import Field
 
@@ -605,3 +607,30 @@ def test_items_are_run_again_one_by_one_where_rerun_is_said():
     assert outcomes("S[Identity,Whole]", ["a", "bad"]) == [BackendError, BackendError]
     registry.local["Again"] = type("Again", (Whole,), {"rerun": True})
     assert outcomes("S[Identity,Again]", ["a", "bad"]) == ["a", BackendError]
+
+
+@pytest.mark.parametrize("backend", ["DI[w,Identity]", "S[Identity,DI[w,w,Identity]]"])
+def test_an_instance_that_owns_its_thread_is_run_there_with_its_dependency(backend):
+    seen = set()
+
+    @headrace.register("Around", replace=True)
+    class Around(headrace.Backend):
+        owns_thread = True
+
+        def init(self, options, context):
+            seen.add(threading.get_ident())
+
+        def forward_with_dep(self, batch, dependency):
+            seen.add(threading.get_ident())
+            return dependency(batch)
+
+        def close(self):
+            seen.add(threading.get_ident())
+
+    instances = "InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]]"
+    config = {"backend": backend, "init": f"List[Register(w)[Around],{instances}]"}
+    with headrace.pipe(config) as pipe:
+        for _ in range(2):
+            assert pipe({"data": 5})["result"] == 5
+    assert len(seen) == 1
+    assert threading.get_ident() not in seen

@@ -10,7 +10,7 @@ before it as well. Where nobody registers anything, nothing is put around a back
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,6 @@ from headrace.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     from headrace._checked import Outcomes
     from headrace._plan.element import Element
@@ -72,14 +71,20 @@ class Guarded(Standing):
 
     def __init__(self, child: Backend) -> None:
         super().__init__(child)
-        self._lock = threading.RLock()  # an instance may stand inside itself: DI[A,A,X]
+        # An instance may stand inside itself: DI[A,A,X]. A thread of its own runs one call at a time.
+        alone = nullcontext() if isinstance(child, InThread) else threading.RLock()
+        self._lock: AbstractContextManager[Any] = alone
 
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Run the instance, alone."""
+    def run(self, forward: Forward, *args: Any) -> Outcomes:
+        """Run something of the instance, alone."""
         with self._lock:
             if self._lost is not None and self._lost.gone:  # by whom no scheduler knows
                 raise InstanceLostError(f"{self._label()} was lost", node=self._node)
-            return self.child(batch)
+            return forward(*args)
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Run the instance, alone."""
+        return self.run(self.child, batch)
 
 
 class InThread(Backend):
@@ -95,47 +100,39 @@ class InThread(Backend):
         self.min, self.max = self.child.min, self.child.max
         self.rerun = self.child.rerun  # type: ignore[misc]
 
+    def run(self, forward: Forward, *args: Any) -> Outcomes:
+        """Run something of the backend in its thread."""
+        return self.thread.call(forward, *args)
+
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run it on the batch in its thread."""
-        return self.thread.call(self.child, batch)
+        return self.run(self.child, batch)
 
     def _last_label(self, request: Request) -> str:
         return self.child._last_label(request)
 
 
 class Bound(Standing):
-    """An instance with what it depends on, which is given to it at each call."""
+    """An instance with what it depends on, which is given to it at each call.
+
+    Attributes:
+        leaves: Whether it hands its batch to another thread, or to an instance that others call.
+    """
 
     def __init__(self, instance: Backend, dependency: Backend) -> None:
-        self._guard: AbstractContextManager[bool] | None = None
-        self._thread: OwnThread | None = None
-        run: Forward | None = None
-        inner = instance
-        while isinstance(inner, (Guarded, InThread, Ended)):
-            if isinstance(inner, Guarded):
-                self._guard = inner._lock
-            elif isinstance(inner, InThread):
-                self._thread = inner.thread
-            else:
-                run = inner.run
-            inner = inner.child
-        forward: Callable[[list[Request], Backend], Outcomes] = inner.forward_with_dep  # type: ignore[attr-defined]
-        self._forward = forward if run is None else partial(run, forward)
+        around: list[Guarded | InThread | Ended] = []
+        while isinstance(instance, (Guarded, InThread, Ended)):
+            around.append(instance)
+            instance = instance.child
+        super().__init__(instance)
         self._given = dependency
-        super().__init__(inner)
-
-    @property
-    def leaves(self) -> bool:
-        """Whether it hands its batch to another thread, or to an instance that others call."""
-        return self._guard is not None or self._thread is not None
+        self._forward: Forward = instance.forward_with_dep  # type: ignore[attr-defined]
+        for outer in reversed(around):
+            self._forward = partial(outer.run, self._forward)
+        self.leaves = any(not isinstance(outer, Ended) for outer in around)
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the instance with its dependency."""
-        if self._guard is not None:
-            with self._guard:
-                return self._forward(batch, self._given)
-        if self._thread is not None:
-            return self._thread.call(self._forward, batch, self._given)
         return self._forward(batch, self._given)
 
 
