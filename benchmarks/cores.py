@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of all sides, in turn")
     parser.add_argument("--networks", nargs="+", choices=WIDTHS, default=list(WIDTHS))
     chosen = parser.parse_args()
-    rounds, seconds = (1, 0.2) if chosen.quick else (chosen.rounds, 2.0)
+    rounds, seconds = (1, 0.05) if chosen.quick else (chosen.rounds, 2.0)
     about = environment(["headrace", "headrace-cv", "headrace-ort", "onnxruntime", "litserve"])
     print_environment(about)
     figures: dict[str, Any] = {}
@@ -271,7 +271,7 @@ def main() -> None:
             print(f"JPEG to class, {macs:.0f} MMACs, {CPUS} cores, {chosen.clients} clients")
             show(figures[network], "independent processes")
             figures["recorded"] = lock_per_request(
-                {"backend": WORK, **keys}, pictures[0], 200 if chosen.quick else 5000
+                {"backend": WORK, **keys}, pictures[0], 50 if chosen.quick else 5000
             )
     busy = "Process[Call(benchmarks.cores:python_for_2_ms)]"
     sides = {

@@ -106,7 +106,7 @@ def main() -> None:
         "--sizes", nargs="+", choices=SIZES, default=list(SIZES), help="of the model"
     )
     chosen = parser.parse_args()
-    rounds, seconds = (1, 0.1) if chosen.quick else (chosen.rounds, 1.0)
+    rounds, seconds = (1, 0.05) if chosen.quick else (chosen.rounds, 1.0)
     about = environment(["headrace", "headrace-ort", "onnxruntime"])
     print_environment(about)
     figures: dict[str, Any] = {}

@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="length of one window")
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
-    seconds, rounds = (0.1, 1) if asked.quick else (asked.seconds, asked.rounds)
+    seconds, rounds = (0.05, 1) if asked.quick else (asked.seconds, asked.rounds)
     count = 1 if asked.quick else None
     cv2.setNumThreads(1)
     about = environment(

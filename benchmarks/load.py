@@ -85,7 +85,7 @@ def drive(
         call: Sends request number ``i`` and checks the answer.
         clients: How many threads.
         seconds: Length of the window; it is longer where no request is answered in that time.
-        warm_up: Seconds of load before it.
+        warm_up: Seconds of load before it, at most as many as the window has.
         others: Gives the seconds of processor time of the other processes that serve these
             requests; there are none unless it is given.
 
@@ -116,7 +116,7 @@ def drive(
     for thread in threads:
         thread.start()
     start.wait()
-    time.sleep(warm_up)
+    time.sleep(min(warm_up, seconds))
     began, cpu, served = time.perf_counter(), time.process_time(), others()
     first = [len(noted) for noted in latencies]
     time.sleep(seconds)

@@ -165,7 +165,7 @@ def test_serve_mutated_answers_every_body(tmp_path):
     pytest.importorskip("headrace_serve")
     _, figures = run("benchmarks.serve.mutated", tmp_path)
     for protocol in ("rest", "grpc"):
-        assert sum(figures[protocol]["statuses"].values()) == 2000
+        assert sum(figures[protocol]["statuses"].values()) == 500
 
 
 def test_waiting_has_the_requests_waiting_that_it_names(tmp_path):

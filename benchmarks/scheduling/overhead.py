@@ -450,7 +450,7 @@ def sleep(table: Table, *, quick: bool) -> None:
 
 
 def fair(table: Table, *, quick: bool) -> None:
-    seconds = 0.5 if quick else 2.0
+    seconds = 0.1 if quick else 2.0
     for most in (1, 8):
         call, pipe = ours("Sleep200us", instance_num=2, max=most)
         plain = Plain(Sleep200us(), 2, most)
@@ -497,7 +497,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="length of one window")
     parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args()
-    seconds, rounds = (0.2, 1) if chosen.quick else (chosen.seconds, chosen.rounds)
+    seconds, rounds = (0.05, 1) if chosen.quick else (chosen.seconds, chosen.rounds)
     about = environment(["headrace", "omniback"])
     print_environment(about)
     register()

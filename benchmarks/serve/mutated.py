@@ -112,7 +112,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--protocol", nargs="*", choices=("rest", "grpc"), default=["rest", "grpc"])
     options = parser.parse_args()
-    count = min(options.count, 2000) if options.quick else options.count
+    count = min(options.count, 500) if options.quick else options.count
     about = environment(["headrace-serve", "uvicorn", "grpcio", "protobuf", "orjson"])
     print_environment(about)
     command = [sys.executable, "-c", SERVER, str(TESTS / "mutations.py")]

@@ -229,7 +229,7 @@ def main() -> None:
     )
     parser.add_argument("--client-cores", type=read_cores, metavar="2-15", help="of the clients")
     options = parser.parse_args()
-    seconds, rounds = (0.2, 1) if options.quick else (options.seconds, options.rounds)
+    seconds, rounds = (0.05, 1) if options.quick else (options.seconds, options.rounds)
     count = 1 if options.quick else None
     cv2.setNumThreads(1)
     about = environment(["headrace-serve", "uvicorn", "onnxruntime", "opencv-python-headless", "psutil"])  # fmt: skip
