@@ -323,14 +323,13 @@ DEEP = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", DEEP)
 def test_any_depth(kind):
-    tree = parse(DEEP[kind])
+    tree, again = parse(DEEP[kind]), read_expression(DEEP[kind], node_name="n", environ={})
     assert str(tree) == DEEP[kind]
-    assert tree == parse(DEEP[kind])
-    assert hash(tree) == hash(parse(DEEP[kind]))
+    assert tree == again
+    assert hash(tree) == hash(again)
     assert len(repr(tree)) > N
     assert pickle.loads(pickle.dumps(tree)) == tree
     assert copy.deepcopy(tree) == copy.copy(tree) == tree
-    assert read_expression(str(tree), node_name="n", environ={}) == tree
 
 
 @pytest.mark.parametrize("opener", ["A[", "A(", "A(k=[", "("])

@@ -53,9 +53,10 @@ OLDEST = ("tritonclient[all]==2.3.0", "numpy<1.24", "protobuf<3.21", "setuptools
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="its numpy has no wheel there")
 def test_the_oldest_tritonclient(addresses, tmp_path):
-    venv.create(tmp_path, with_pip=True)
+    venv.create(tmp_path)
     python = tmp_path / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", *OLDEST], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", python]
+    subprocess.run([*pip, "install", "-q", "--no-compile", *OLDEST], check=True)
     done = subprocess.run(
         [python, HERE / "triton_calls.py", *addresses], capture_output=True, text=True, check=False
     )
