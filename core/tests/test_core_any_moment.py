@@ -287,8 +287,8 @@ def test_what_a_destructor_asks_for_inside_of_the_lock_is_done_afterwards(gate, 
         seen["stats"] = pipe.stats()["nodes"]["main"]
         seen["future"] = pipe.submit({"data": "from inside"})
         gone = pipe.submit({"data": "gone"})
+        gone.add_done_callback(lambda future: (seen.update(done=future.done()), called.set()))
         seen["cancelled"] = gone.cancel()
-        gone.add_done_callback(lambda _: called.set())
         try:
             pipe({"data": 1}, timeout=1)
         except ContractError as error:
@@ -303,6 +303,7 @@ def test_what_a_destructor_asks_for_inside_of_the_lock_is_done_afterwards(gate, 
         assert done.wait(LATE_S)
         assert seen["future"].result(LATE_S)["result"] == "from inside"
         assert called.wait(LATE_S)
+        assert seen["done"]
         assert set(seen["stats"]) == set(pipe.stats()["nodes"]["main"])
         assert "submit" in str(seen["error"])
 

@@ -104,6 +104,17 @@ def test_a_missing_source_after_branches_counts_there_too(send):
     assert send.stats["c"] == (0, 0, {})
 
 
+def test_an_element_without_result_counts_where_an_or_allows_that_of_a_request(send):
+    config = {
+        "a": {"backend": "Even", "each": "data", "next": "b"},
+        "b": {"backend": "Inc", "or": True},
+    }
+    with pytest.raises(errors.NoResultError) as caught:
+        send(config, [1, 2])
+    assert caught.value.node == "a"
+    assert send.stats == {"a": (2, 1, {"no_result": 1}), "b": (0, 0, {})}
+
+
 def test_no_result_between_two_doors_to_one_node_counts_where_it_was_needed(send):
     config = {
         "x": {"backend": "Nothing", "next": "y"},
@@ -478,6 +489,8 @@ def test_a_request_between_nodes_can_be_taken_back_only_while_it_waits(gate, unt
         second = pipe.submit(request)
         until(lambda: pipe.stats()["nodes"]["b"]["waiting"] == 1)
         assert not first.cancel()
+        with second.pending._turn:  # another thread starts what comes next
+            assert not second.cancel()
         assert second.cancel()
         assert request == {"data": 5}
         gate.open()

@@ -132,7 +132,7 @@ def control():
 
 def run_out(pipe, *keys):
     """Let the time of the reload of these keys be over."""
-    for job in list(pipe._reloader._jobs):
+    for job in list(pipe._reloader._jobs.values()):
         if tuple(job.changes) == keys:
             job.until = 0
             job._signal.wake()
@@ -180,6 +180,7 @@ def test_new_values_are_seen_everywhere_and_the_old_instances_are_closed(control
 def test_without_changes_the_node_is_built_again(control):
     with headrace.pipe({"backend": "Versioned"}) as pipe:
         pipe.reload("main", {})
+        assert not pipe._engine.busy()
         assert control.built == [(1, 0), (1, 0)]
         assert control.closed == [(1, 0)]
 

@@ -158,11 +158,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
             self._call_all()
         return self.cancelled()
 
-    def _take_back_later(self) -> bool:
-        errands.run(self.cancel)
-        return False
-
-    @reentrant(later=_take_back_later)
+    @reentrant(later=lambda future: errands.run(future.cancel))
     def _take_back(self) -> bool:
         return self.pending is not None and self.pending.cancel() and self._decide(_CANCELLED)
 

@@ -55,7 +55,6 @@ class _Job:
     Attributes:
         node, changes: What to do.
         until: When its time is over, in seconds of `time.monotonic`.
-        ident: Identifier of the worker; 0 until it runs.
         state: It waits for the reloads before it, builds, is in place (or on its way there), is over
             (all old instances are closed), or has failed.
     """
@@ -64,7 +63,6 @@ class _Job:
         self.node = node
         self.changes = changes
         self.until = time.monotonic() + timeout_s
-        self.ident = 0
         self.state = _WAITS
         self._timeout_s = timeout_s
         self._error: BaseException | None = None
@@ -137,7 +135,7 @@ class Reloader:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._turn = threading.Lock()
-        self._jobs: set[_Job] = set()
+        self._jobs: dict[int, _Job] = {}  # by the identifier of their workers
         engine.closes.append(self._closed)
 
     @reentrant()
@@ -177,17 +175,16 @@ class Reloader:
 
     def _builds_here(self) -> bool:
         """Give whether the calling thread builds what a reload waits for."""
-        waiting = served_here(threading.get_ident())
-        return any(job.ident in waiting for job in self._jobs.copy())
+        return not served_here(threading.get_ident()).isdisjoint(self._jobs.copy())
 
     def _closed(self) -> None:
         """Give up what is not in place when the pipeline begins to close."""
-        for job in self._jobs.copy():
+        for job in self._jobs.copy().values():
             job.fail(ClosedError("the pipeline was closed before the new instances were in place"))
 
     def _work(self, job: _Job) -> None:
-        job.ident = threading.get_ident()
-        self._jobs.add(job)
+        me = threading.get_ident()
+        self._jobs[me] = job
         retirement: Retirement | None = None
         try:
             if not self._turn.acquire(timeout=job.left_s):
@@ -202,7 +199,7 @@ class Reloader:
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked
             job.fail(error)
         finally:
-            self._jobs.discard(job)
+            del self._jobs[me]
         # The thread that asked has gone if the time is over; what is left is closed all the same.
         while retirement is not None and not retirement.close_ended():
             retirement.signal.sleep()

@@ -150,7 +150,7 @@ class Route:
             for following in links[name].next if name in before else ():
                 before[following].append(name)
         order = _in_order(links, entry, before)
-        mapped = {source for name in order[1:] for source in (links[name].map or ())}
+        mapped = {source for name in order for source in (links[name].map or ())}
         index = {name: i for i, name in enumerate(links)}
         made: dict[str, Step] = {}
         for name in reversed(order):
