@@ -108,6 +108,34 @@ def test_several_files_have_an_outcome_each(serving):
     assert sum(Upper.sizes) == 4
 
 
+RESULTS = {
+    "texts": (["a", b"\xc3\xbc"], 200, ["a", "ü"]),
+    "bytes": ([b"\xff"], 400, "Accept"),
+    "nan": (np.array([np.nan], np.float32), 500, "NaN"),
+    "deep": ({"score": float("inf")}, 500, "NaN"),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_are_json_or_an_error_that_says_why(serving, name):
+    result, status, told = RESULTS[name]
+    headrace.register("ServeResult", lambda data: result, replace=True)
+    server = serving({"m": {"backend": "ServeResult"}})
+    answer = httpx.post(f"{server.url}/run/m", content=b"x")
+    assert answer.status_code == status
+    if status == 200:
+        assert answer.json() == {"result": told}
+    else:
+        assert told in answer.json()["error"]
+
+
+def test_the_error_of_the_one_file_names_no_item(serving):
+    server = serving({"m": {"backend": "ServeUpper"}})
+    answer = httpx.post(f"{server.url}/run/m", content=b"bad")
+    assert answer.json()["error"].startswith("this is bad")
+    assert answer.status_code == 400
+
+
 @pytest.mark.parametrize(
     ("kind", "body"),
     [

@@ -187,6 +187,30 @@ def test_what_is_no_tensor_is_json_text(serving):
     }
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"inputs": []}, {"inputs": 5}, {"inputs": [{"name": "x"}]}, {"other": 1}]
+)
+def test_an_error_has_the_id_of_its_request_whatever_is_wrong(serving, wrong):
+    server = serving({"m": FP32})
+    answer = httpx.post(f"{server.url}/v2/models/m/infer", json={"id": "r7", **wrong})
+    assert (answer.status_code, answer.json()["id"]) == (400, "r7")
+
+
+def test_the_id_of_a_request_reaches_the_pipeline(serving):
+    seen = []
+    told = type(
+        "T", (), {"forward": lambda self, batch: [one.update(result=b"") for one in batch] and
+                  seen.extend(one.get("request_id") for one in batch)}
+    )  # fmt: skip
+    headrace.register("ServeIds", told, replace=True)
+    server = serving({"m": {"backend": "ServeIds"}})
+    one = {"inputs": [{"name": "data", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}
+    for more in ({"id": "r7"}, {}):
+        answer = httpx.post(f"{server.url}/v2/models/m/infer", json={**one, **more})
+        assert answer.status_code == 200
+    assert seen == ["r7", None]
+
+
 def test_nan_as_json_is_an_error_that_says_so(client):
     c = client({"m": anything("FP32")})
     x = [tensor("x", np.array([np.nan], np.float32), "FP32")]

@@ -42,6 +42,7 @@ __all__ = [
     "DisconnectedError",
     "ItemError",
     "NotAllowedError",
+    "NotJsonError",
     "NotReceivedError",
     "Refusal",
     "ServeError",
@@ -133,6 +134,12 @@ class UnsupportedError(ServeError):
     """A part of the protocol that this server does not have."""
 
     code = "unsupported"
+
+
+class NotJsonError(ServeError):
+    """A result is to be JSON, and holds what JSON has no form for."""
+
+    code = "contract"
 
 
 class ItemError(HeadraceError):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headrace import keys
 from headrace.errors import InputError, RequestsFailed
 from headrace_serve.errors import ItemError, refusal, unknown_parameter
 from headrace_serve.messages import Answer
@@ -52,6 +53,8 @@ async def infer(
     call = _call_arguments(asked, limits, priority_default)
     values = {tensor.name: tensor.array for tensor in asked.inputs}
     fixed: dict[str, Any] = dict(asked.keys)
+    if asked.id:
+        fixed[keys.REQUEST_ID] = asked.id
     if "traceparent" in asked.parameters:
         fixed["context"] = {"traceparent": asked.parameters["traceparent"]}
     if asked.times is not None:

@@ -13,7 +13,7 @@ import orjson
 from headrace import keys
 from headrace.errors import HeadraceError, InputError
 from headrace_serve.datatypes import from_text
-from headrace_serve.errors import refusal
+from headrace_serve.errors import ItemError, refusal
 from headrace_serve.exchange import Reply
 from headrace_serve.messages import Asked, Tensor
 from headrace_serve.multipart import read_files
@@ -67,15 +67,22 @@ async def run(exchange: Exchange) -> Reply:
     body = await exchange.body()
     model = service.again(model.name)  # another pipeline may be in its place by now
     kind, line = exchange.header(b"content-type"), exchange.line
+
+    async def answered(content: bytes) -> Answer:
+        try:
+            return await service.infer(model, asked.of(content), line)
+        except ItemError as error:  # there is one item
+            raise error.error from None
+
     if not kind.lower().startswith("multipart/"):
-        answer = await exchange.while_connected(service.infer(model, asked.of(body), line))
+        answer = await exchange.while_connected(answered(body))
         return _reply(answer, exchange.header(b"accept", "*/*"))
     files = read_files(body, kind, service.limits.max_items)
 
     async def outcome(file: File) -> bytes:
         told: dict[str, Any] = {"name": file.name}
         try:
-            answer = await service.infer(model, asked.of(file.content), line)
+            answer = await answered(file.content)
             text = _document(answer)
         except HeadraceError as error:
             why = refusal(error, debug=service.debug_errors)
@@ -186,11 +193,14 @@ class _Written:
 def _json_value(name: str, value: Any) -> bytes:
     if isinstance(value, _Written):
         return value.text
-    if isinstance(value, bytes):
-        try:
+    try:
+        if isinstance(value, bytes):
             value = value.decode("utf-8")
-        except UnicodeDecodeError:
-            raise InputError(
-                f"output {name!r} is no text", hint="Ask for its type with Accept, as image/jpeg."
-            ) from None
+        elif isinstance(value, np.ndarray) and value.dtype == object:
+            texts = [one.decode("utf-8") if isinstance(one, bytes) else one for one in value.flat]
+            value = np.array(texts, object).reshape(value.shape)
+    except UnicodeDecodeError:
+        raise InputError(
+            f"output {name!r} is no text", hint="Ask for its type with Accept, as image/jpeg."
+        ) from None
     return as_json_text(value).encode()

@@ -24,7 +24,13 @@ from headrace_serve.exchange import CYCLE, Exchange, Reply
 from headrace_serve.metrics import Snapshot, encoded
 from headrace_serve.models import build_models
 from headrace_serve.plain_route import run
-from headrace_serve.rest_tensors import HEADER_LENGTH, place_outputs, read_body, write_body
+from headrace_serve.rest_tensors import (
+    HEADER_LENGTH,
+    identifier_of,
+    place_outputs,
+    read_body,
+    write_body,
+)
 from headrace_serve.service import Service
 
 if TYPE_CHECKING:
@@ -217,7 +223,12 @@ async def _infer(exchange: Exchange) -> Reply:
     body = await exchange.body()
     model = service.again(name, version)  # another pipeline may be in its place by now
     access = service.access(exchange.hold)
-    asked, wanted = read_body(body, exchange.header(_HEADER_LENGTH), model, access)
+    header_length = exchange.header(_HEADER_LENGTH)
+    try:
+        asked, wanted = read_body(body, header_length, model, access)
+    except HeadraceError:
+        exchange.identifier = identifier_of(body, header_length)
+        raise
     exchange.identifier = asked.id
     if traceparent := exchange.header(b"traceparent"):
         asked.parameters.setdefault("traceparent", traceparent)

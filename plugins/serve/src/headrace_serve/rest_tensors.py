@@ -32,6 +32,7 @@ __all__ = [
     "HEADER_LENGTH",
     "UNSUPPORTED_PARAMETERS",
     "Wanted",
+    "identifier_of",
     "place_outputs",
     "placed_input",
     "read_body",
@@ -123,6 +124,16 @@ def read_body(
         ]
         model.outlines.keep(head, Outline(said, outputs, dict(parameters), wanted))
     return asked, wanted
+
+
+def identifier_of(body: bytes, header_length: str) -> str:
+    """Give the id in the body of a request that cannot be read otherwise, ``""`` without."""
+    try:
+        found = orjson.loads(body[: int(header_length)] if header_length else body)
+    except ValueError:
+        return ""
+    identifier = found.get("id") if isinstance(found, dict) else None
+    return identifier if isinstance(identifier, str) else ""
 
 
 def _filled(outline: Outline, binary: memoryview) -> Asked:

@@ -9,6 +9,7 @@ import numpy as np
 
 from headrace.errors import ContractError
 from headrace_serve.datatypes import DATATYPES, as_bf16_bits, datatype_of
+from headrace_serve.errors import NotJsonError
 from headrace_serve.messages import Tensor
 
 if TYPE_CHECKING:
@@ -131,11 +132,15 @@ def as_json_text(value: Any) -> str:
     """Give a result that is no tensor as JSON text; arrays inside of it become lists.
 
     Raises:
-        ContractError: It holds something that JSON has no form for, NaN included.
+        NotJsonError: It holds NaN or infinity.
+        ContractError: It holds something else that JSON has no form for.
     """
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_as_json_value)
     except (TypeError, ValueError, RecursionError) as error:
+        if str(error).startswith("Out of range float"):
+            text = "the result holds NaN or infinity, which JSON does not have"
+            raise NotJsonError(text) from error
         raise ContractError(f"the result cannot be written as JSON: {error}") from error
 
 
