@@ -442,7 +442,9 @@ def test_a_map_that_cannot_be_read_is_marked_where_it_is_wrong(text, marked):
 )
 def test_a_link_that_cannot_be_read_is_told_at_its_key(keys, code, said):
     config = {"a": {"backend": "Inc", "next": "b", **keys}, "b": {"backend": "Inc"}}
-    found = problems(config)[0]
+    if code == "key":  # what follows from the other links is not known then
+        config["c"] = {"backend": "Inc", "or": True}
+    (found,) = problems(config)
     assert (found.code, found.message) == (code, said)
     assert found.path == f"a.{list(keys)[-1]}"
 

@@ -565,6 +565,33 @@ def test_beside_an_unknown_name_keys_are_judged_as_far_as_what_was_meant_is_know
     ]
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"backend": "A[" * 101 + "X" + "]" * 101},
+        {"backend": "Zzzz"},
+        {"backend": "S["},
+        {"backend": "X", "define": {"Z": "Z"}, "init": "Z"},
+        {"backend": "X", "batch_policy": "Nope"},
+        {"backend": "X", "global": {"probes": ["Nope"]}},
+    ],
+)
+def test_beside_what_cannot_be_looked_into_a_key_may_be_known_there(config):
+    shared = {**config.pop("global", {}), "somebodys": 1}
+    (found,) = problems({**config, "global": shared})
+    assert "somebodys" not in found.message
+
+
+def test_a_node_that_names_no_node_behind_it_is_no_door():
+    found = problem("Forward[node.nope]", max=4)
+    assert found.code == "unknown_instance"
+
+
+def test_an_unknown_option_is_told_with_those_there_are():
+    assert problem("X(no=1)").hint == "It has a, b."
+    assert problem("Identity(no=1)").hint == "It has none."
+
+
 def test_nodes_are_built_after_those_they_name_else_in_file_order():
     source = {
         "one": {"backend": "A[Forward[node.three]]"},

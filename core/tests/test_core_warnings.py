@@ -103,6 +103,31 @@ def test_a_reload_of_an_option_without_effect_warns_and_one_with_does_not():
         assert codes(pipe.config) == ["unused_option"]
 
 
+# Batches that nothing fills.
+
+
+@pytest.mark.parametrize(
+    ("keys", "warned"),
+    [
+        ({"backend": "Pairs"}, True),
+        ({"backend": "Identity", "min": 2, "max": 4}, True),
+        ({"node_entrypoint": "Register[Batching[Pairs]]"}, True),
+        ({"backend": "Pairs", "batching_timeout": 5}, False),
+        ({"backend": "Pairs", "pad": True}, False),
+        ({"backend": "Identity", "max": 4}, False),
+    ],
+)
+def test_a_least_batch_that_nothing_waits_for_or_fills_up(keys, warned):
+    @headrace.register("Pairs", replace=True)
+    class Pairs(headrace.Backend):
+        min, max = 2, 4
+
+        def forward(self, batch):
+            """Do nothing."""
+
+    assert ("min_without_wait" in codes({"n": keys})) is warned
+
+
 # Maps.
 
 

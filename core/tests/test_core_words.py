@@ -203,6 +203,10 @@ TWO_BATCHINGS = (
             "a branch of ModelLoader begins with suffixes: (.onnx)Identity",
         ),
         (
+            {"backend": "ModelLoader(model=x.onnx)[('')Identity]"},
+            "a branch of ModelLoader begins with suffixes: (.onnx)Identity",
+        ),
+        (
             {"backend": "ModelLoader(model=x.onnx)[(.trt)Identity]"},
             "ModelLoader has no branch for the model 'x.onnx': it has .trt",
         ),

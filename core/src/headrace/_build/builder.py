@@ -223,8 +223,8 @@ class Builder:
         parts = self._all.nested()
         builder = self._elements(None, Shared())
         front = builder.element(root, At.begin(parts))
-        if isinstance(front, FrontCall) and front.call.is_plain:
-            scheduler = front.call.scheduler
+        if isinstance(front, FrontCall) and front.child.is_plain:
+            scheduler = front.child.scheduler
         else:
             # It calls nodes and does not batch: any number of requests are inside at a time.
             scheduler = schedule([Instance(i, front, least=1, most=1) for i in range(FRONT_WIDTH)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._backend import Backend
+from headrace._build.standing import Standing
 from headrace._graph.entries import Elements, entry_at
 from headrace._scheduling.queue import HANDED
 from headrace._scheduling.threads import entries_running_here
@@ -116,17 +117,14 @@ class NodeCall(Backend):
         return entry.take_error()
 
 
-class FrontCall(Backend):
+class FrontCall(Standing):
     """A node, called from the front of the pipeline: requests enter there, so its bound holds."""
 
-    def __init__(self, call: NodeCall) -> None:
-        self.call = call
-        self._name = call._name
-        self._state = "ready"
+    child: NodeCall
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Hand the items to the node."""
-        return self.call.run(batch, enters=True)
+        return self.child.run(batch, enters=True)
 
 
 def _shown(error: BaseException) -> Exception:

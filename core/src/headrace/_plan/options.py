@@ -137,7 +137,7 @@ class OptionsReader:
             options: Options = self.options.model_validate(values, context=context)
         except ValidationError as error:
             try:
-                for detail in error.errors(include_url=False):
+                for detail in error.errors():
                     self._report(detail)
             except Exception as broken:  # noqa: BLE001 - the text of what a validator raised
                 self._add_raised(broken)
@@ -262,7 +262,7 @@ def _checked(
         return model.model_validate(values)
     except ValidationError as error:
         wrong: set[str] = set()
-        for detail in error.errors(include_url=False):
+        for detail in error.errors():
             message = detail["msg"].removeprefix("Value error, ")
             if not detail["loc"]:
                 among = [key for key in places if f"{key} = " in message or key == "batch_sizes"]

@@ -174,10 +174,8 @@ class Resolver(Planning):
                 return None
             element.phases = [[child]]
             element.range = depending_range(target.cls, child.range)
-        if len(self.problems) > before:
-            return None
-        use = Use(self, element, bracket, scope)
-        return element if word_of(target.cls)._check(use) else None
+        word_of(target.cls)._check(Use(self, element, bracket, scope))
+        return element if len(self.problems) == before else None
 
     # A definition.
 
@@ -273,7 +271,9 @@ class Resolver(Planning):
         except ValueError as error:
             self.add("range", f"{element.name}: {error}", element.call, scope)
             return None
-        return element if word._check(use) else None
+        before = len(self.problems)
+        word._check(use)
+        return element if len(self.problems) == before else None
 
     # The class behind a name.
 

@@ -100,9 +100,10 @@ class Word(Backend):
         return None
 
     @classmethod
-    def _check(cls, use: Use) -> bool:
+    def _check(cls, use: Use) -> None:
         """Check where an element stands, or a name for one, once it is planned; report it if wrong."""
-        return not use.element.cls.builds_elsewhere or _stands_alone(use)
+        if use.element.cls.builds_elsewhere:
+            _check_stands_alone(use)
 
     @classmethod
     def _check_unused(cls, use: Use, name: str) -> None:
@@ -278,8 +279,8 @@ def check_used(planning: Planning, names: Iterable[Named], scope: Scope) -> None
         word_of(element.cls)._check_unused(use, named.name)
 
 
-def _stands_alone(use: Use) -> bool:
-    """Check that all is there that stands in a container which builds elsewhere; report what is not."""
+def _check_stands_alone(use: Use) -> None:
+    """Report what stands in a container that builds elsewhere, and is not there."""
     inside = [one for child in use.element.children for one in child.walk()]
     own = {id(one) for one in inside}
     for one in inside:
@@ -294,8 +295,6 @@ def _stands_alone(use: Use) -> bool:
             continue
         message = f"{one.name} cannot stand in {use.element.name}: {why}"
         use.planning.add("elsewhere", message, one.call, use.scope, hint=hint)
-        return False
-    return True
 
 
 def called(element: Element) -> Element:

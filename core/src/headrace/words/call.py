@@ -95,23 +95,22 @@ class Call(FunctionBackend, Word):
                 raise ValueError(f"this is no JSON object: {error}") from None
 
     @classmethod
-    def _check(cls, use: Use) -> bool:
+    def _check(cls, use: Use) -> None:
         """Check that the function can be imported, and may be; report it if not."""
         options: Any = use.element.options
         name = use.element.name
-        if options is None:  # missing, where an expression is looked at by itself
-            return True
+        if options is None:
+            return  # missing, where an expression is looked at by itself
         if not use.planning.allow_import:
             message = f"{name} imports {options.function!r}, and running its code is not allowed"
             hint = "Allow it with allow_import=True, without --no-import and HEADRACE_IMPORT=0."
             use.add("import_refused", message, hint=hint)
-            return False
+            return
         missing = _missing_module(options.function.partition(":")[0])
         if missing is not None:
             message = f"{name} needs the module {missing!r}, which cannot be found"
             fix = None if "." in missing else f"Install what brings {missing!r}."
             use.add("missing_dependency", message, hint=fix)
-        return missing is None
 
     def init(self, options: Any, context: InitContext) -> None:
         """Import the function."""

@@ -236,25 +236,23 @@ def _plan_apart(use: Use, child: Call, *, other: tuple[str, ...] = ()) -> Elemen
     return None if found else planned
 
 
+def _suffixes(child: Call) -> list[str]:
+    return [] if child.prefix is None else [str(one) for one in child.prefix.positional]
+
+
 def _have_suffixes(use: Use) -> bool:
-    good = True
-    for child in use.bracket.children:
-        flags = child.prefix.positional if child.prefix is not None else ()
-        if not flags or not all(isinstance(flag, str) and flag for flag in flags):
-            message = f"a branch of {use.element.name} begins with suffixes: (.onnx){child.name}"
-            use.add("prefix", message, child)
-            good = False
-    return good
+    bare = [child for child in use.bracket.children if not all(_suffixes(child) or [""])]
+    for child in bare:
+        message = f"a branch of {use.element.name} begins with suffixes: (.onnx){child.name}"
+        use.add("prefix", message, child)
+    return not bare
 
 
 def _by_suffix(use: Use, model: str) -> Call | None:
     """Give the first branch with a suffix that ends the model's name."""
-    suffixes: list[str] = []
     for child in use.bracket.children:
-        own = [str(one) for one in child.prefix.positional] if child.prefix is not None else []
-        if model.lower().endswith(tuple(suffix.lower() for suffix in own)):
+        if model.lower().endswith(tuple(suffix.lower() for suffix in _suffixes(child))):
             return child
-        suffixes += own
-    known = ", ".join(suffixes)
+    known = ", ".join(suffix for child in use.bracket.children for suffix in _suffixes(child))
     use.add("suffix", f"{use.element.name} has no branch for the model {model!r}: it has {known}")
     return None

@@ -229,9 +229,8 @@ class CatSplit(Word):
         return children[1].range
 
     @classmethod
-    def _check(cls, use: Use) -> bool:
+    def _check(cls, use: Use) -> None:
         """Refuse a Repost of the one item that stands for many."""
-        good = True
         for one in elements_run(use.planning.nodes, use.element.children[1:2]):
             if one.target is not None and not use.scope.lenient:
                 message = (
@@ -239,8 +238,6 @@ class CatSplit(Word):
                     "there is no request, but many gathered into one"
                 )
                 use.planning.problems.add("graph", message, **one.target[1])
-                good = False
-        return good
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the three parts."""

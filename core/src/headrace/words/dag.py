@@ -63,15 +63,13 @@ class DagDispatcher(Word):
     pass_on: Callable[[Request], None] | None = None
 
     @classmethod
-    def _check(cls, use: Use) -> bool:
+    def _check(cls, use: Use) -> None:
         """Check that no node walks through the graph that it stands in."""
         node = use.planning.known_node
-        if node is None or use.scope.lenient:
-            return True
-        message = f"DagDispatcher walks through all nodes, so node {node!r} would call itself"
-        hint = "Write it in entrypoint; from inside a node, Forward[node.x] calls another one."
-        use.add("circle", message, hint=hint)
-        return False
+        if node is not None and not use.scope.lenient:
+            message = f"DagDispatcher walks through all nodes, so node {node!r} would call itself"
+            hint = "Write it in entrypoint; from inside a node, Forward[node.x] calls another one."
+            use.add("circle", message, hint=hint)
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
         """Ask for the graph, which is there once all nodes are built."""

@@ -240,20 +240,18 @@ class Batching(_Scheduling):
     _reaches_out = True
 
     @classmethod
-    def _check(cls, use: Use) -> bool:
+    def _check(cls, use: Use) -> None:
         """Check that it stands where a scheduler can, over something to schedule."""
         element = use.element
         if use.scope.lenient or (element.named is not None and not element.children):
-            return True
+            return
         if not _may_stand(use, "scheduling"):
-            return False
+            return
         instances = f"{use.planning.node}.0" in use.planning.registered
         for child in element.children:
             if child.cls is InstanceDispatcher and not instances:
                 message = f"{child.name} finds no instances: InstancesRegister[...] comes before it"
                 use.planning.add("scheduling", message, child.call, use.scope)
-                return False
-        return True
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
@@ -295,13 +293,11 @@ class InstanceDispatcher(_Scheduling):
     """
 
     @classmethod
-    def _check(cls, use: Use) -> bool:
+    def _check(cls, use: Use) -> None:
         """Check that it stands in ``Batching[...]``."""
         parent = use.scope.parent
-        if use.scope.named or (parent is not None and issubclass(parent, Batching)):
-            return True
-        use.add("scheduling", "InstanceDispatcher stands in Batching[InstanceDispatcher] only")
-        return False
+        if not (use.scope.named or (parent is not None and issubclass(parent, Batching))):
+            use.add("scheduling", "InstanceDispatcher stands in Batching[InstanceDispatcher] only")
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
