@@ -30,18 +30,6 @@ if TYPE_CHECKING:
     from headrace.keys import Request
     from headrace.policies import BatchPolicy, DispatchPolicy
 
-__all__ = [
-    "Blueprint",
-    "BuiltNode",
-    "Change",
-    "Dispatcher",
-    "NodeBlueprint",
-    "Parts",
-    "Started",
-    "build_node",
-    "start",
-]
-
 _log = logging.getLogger("headrace.build")
 
 _LOOK_S = 0.25

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.scheduler import Scheduler
 
-__all__ = ["Engine"]
-
 
 class Engine:
     """The schedulers of a pipeline, and the state of the whole.

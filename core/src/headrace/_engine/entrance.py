@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     Admitted = tuple[Entry, Route | None]
     """A request on entry, and its way through the graph; None without one, or where it is done."""
 
-__all__ = ["Entrance", "raise_failed"]
-
 
 class Entrance:
     """Where requests enter a pipeline.
@@ -83,9 +81,7 @@ class Entrance:
                 route = self._route_of(entry)
                 if route is None:
                     return None
-                made = {each.target for each in route.entry.levels}  # which look for their list
-                needs = [key for key in route.first.needs if key not in made]
-                entry.weight = route.first.checked(request, needs)
+                entry.weight = route.first.checked(request, route.needs)
             request.pop("result", None)
         except InputError as error:
             entry.refuse(error)

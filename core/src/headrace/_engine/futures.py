@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["AsyncOwner", "NodeRequest", "RequestFuture", "give_up_all"]
-
 _log = logging.getLogger("headrace.callbacks")
 
 _PENDING, _CANCELLED, _FINISHED = "PENDING", "CANCELLED_AND_NOTIFIED", "FINISHED"

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from headrace._engine.engine import Engine
     from headrace._engine.teardown import Retirement
 
-__all__ = ["Reloader"]
-
 _log = logging.getLogger("headrace.reload")
 
 

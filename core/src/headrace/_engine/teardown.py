@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     Closing: TypeAlias = "tuple[str, Callable[[], object]]"
     """What is closed, for the log, and the function that closes it."""
 
-__all__ = ["Closing", "Retirement", "Teardown"]
-
 _log = logging.getLogger("headrace.close")
 
 _AT_LEAST_S = 0.2

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.node import Node
     from headrace.keys import Request
 
-__all__ = ["CHEAP_S", "is_cheap", "may_wait", "run_and_wait", "run_from_front", "run_in_caller"]
-
 CHEAP_S = 200e-6
 """Branches run one after the other in the caller's thread while their mean forward is below this."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["Elements", "count", "entry_at"]
-
 
 _DATA = ("data",)
 """What a request must have where the backends of a node say nothing else."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
-__all__ = ["Graph"]
-
 
 class Graph:
     """All nodes of a pipeline and how they are linked.

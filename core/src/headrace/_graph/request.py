@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.node import Node
     from headrace._scheduling.scheduler import Scheduler
 
-__all__ = ["GraphRequest"]
-
 
 class GraphRequest:
     """A request on its way through the graph, for which no thread waits at a node.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import InputError, NoResultError
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.scheduler import Scheduler
     from headrace._scheduling.sleeper import Rest
     from headrace.keys import Request
-
-__all__ = ["KEPT", "Each", "Ends", "Links", "Pairs", "Route", "Step", "is_graph", "roots"]
 
 KEPT = ("context", "request_id")
 """The keys that a ``map`` brings along unasked."""
@@ -182,6 +181,12 @@ class Route:
         self.chain: Rest | None = None
         for step in reversed(self.steps[1:]) if self.is_chain else ():
             self.chain = (step.scheduler, self.chain)
+
+    @cached_property
+    def needs(self) -> tuple[str, ...]:
+        """The keys without which a request may not enter; elements of a list have some of them made."""
+        made = {each.target for each in self.entry.levels}
+        return tuple(key for key in self.first.needs if key not in made)
 
 
 # What goes from node to node: the same dict, a shallow copy, or what a map makes.

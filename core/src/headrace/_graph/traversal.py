@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from headrace._graph.route import Ends, Route, Step
     from headrace.keys import Request
 
-__all__ = ["MOST_REPOSTS", "Failure", "Leg", "Traversal", "Visit", "finish", "unable"]
-
 MOST_REPOSTS = 100
 """How often one request may go on at another node."""
 
