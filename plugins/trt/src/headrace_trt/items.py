@@ -84,17 +84,20 @@ class Reader:
         """
         if self._alone is None:
             return None
-        key, shape, dtype, _ = self._alone
+        key, shape, dtype, name = self._alone
         values: list[Any] = []
         if type(batch[0].get(key)) is DeviceArray:
             kind: ArrayKind | None = None
+            ordinal, streams = self._ordinal, (0, self._stream())
             for request in batch:
                 value: Any = request.get(key)
                 if type(value) is not DeviceArray or "request_size" in request:
                     return None
                 if value._kind is not kind:
                     kind = value._kind
-                    if not self._is_sample(kind):
+                    if kind.shape != shape or kind.dtype != name:
+                        return None
+                    if kind.ordinal != ordinal or kind.stream.handle not in streams:
                         return None
                 values.append(value)
             return values
@@ -109,18 +112,6 @@ class Reader:
                 return None
             values.append(value)
         return values
-
-    def _is_sample(self, kind: ArrayKind) -> bool:
-        """Tell whether arrays of a kind are samples of the only input, here and on this stream."""
-        if self._alone is None:
-            return False
-        _, shape, _, dtype = self._alone
-        return (
-            kind.shape == shape
-            and kind.dtype == dtype
-            and kind.ordinal == self._ordinal
-            and kind.stream.handle in (0, self._stream())
-        )
 
     def _tensor(self, value: Any, port: Port, key: str) -> Tensor:
         if type(value) is not np.ndarray:
