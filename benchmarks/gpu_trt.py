@@ -194,7 +194,7 @@ class Bench:
         engine = self.built(tiny(self.folder), min=1, max=32, optimization_level=0)
         signature = read_signature(engine)
         stream = Stream(self.cuda)
-        settings = RunSettings(output_device="cuda")
+        settings = RunSettings(output_device="device")
         runner = Runner(
             engine, self.cuda, stream.handle, profile=0, signature=signature, keys={"x": "data"},
             settings=settings,
@@ -342,7 +342,7 @@ class Bench:
         rows: dict[str, dict[str, float]] = {}
         config = self.common(
             model, backend=ALONE, precision="fp16", profiles=list(profiles), max=32,
-            instance_num=2, output_device="cuda",
+            instance_num=2, output_device="device",
         )  # fmt: skip
         with headrace.pipe(config) as pipe:
             for batch in (1, 8, 32):

@@ -42,7 +42,7 @@ class OnThisMachine(conformance.TensorrtInferTensorConformance):
         (conformance.TensorrtCatConformance, {}),
         (conformance.TensorrtSplitConformance, {}),
         (conformance.TensorrtInferTensorConformance, {}),
-        (conformance.TensorrtTensorConformance, {"output_device": "cuda"}),
+        (conformance.TensorrtTensorConformance, {"output_device": "device"}),
         (conformance.TensorrtTensorConformance, {"cuda_graph": True}),
         (conformance.TensorrtInferTensorConformance, {"context_memory": "shared"}),
     ],

@@ -101,7 +101,7 @@ def test_outputs_whose_size_the_data_decide(pipe, save):
     model = save(
         [("NonZero", ["x"], ["z"], {})], [("x", T.FLOAT, ["n", 4])], [("z", T.INT64, [2, "k"])]
     )
-    for where in ("cpu", "cuda"):
+    for where in ("cpu", "device"):
         p = pipe(backend=ALONE, model=str(model), max=1, output_device=where, **QUICK)
         for row in ([0, 1, 0, 2], [1, 2, 3, 4], [0, 0, 0, 5]):
             x = np.float32(row)
@@ -159,7 +159,7 @@ def test_torch_takes_and_gives_without_a_copy(pipe, small_net, backend):
 
     p = pipe(
         backend=f"S[{backend},TrtGpuPointers]", model=str(small_net), profiles=[PROFILE], max=4,
-        output_device="cuda", **QUICK,
+        output_device="device", **QUICK,
     )  # fmt: skip
     x = torch.from_numpy(images(4)).cuda()
     (expected,) = expected_of(small_net, x=x.cpu().numpy())
@@ -198,7 +198,7 @@ def test_cupy_takes_and_gives(pipe, small_net):
         model=str(small_net),
         profiles=[PROFILE],
         max=4,
-        output_device="cuda",
+        output_device="device",
         **QUICK,
     )
     x = images(4)

@@ -102,7 +102,7 @@ def model(save):
     ],
 )
 def test_rows_that_lie_together_are_one_copy_or_none(model, order, copied, gathered):
-    machine = Machine(model, output_device="cuda")
+    machine = Machine(model, output_device="device")
     whole = machine.put(ROWS)
     found, sizes = machine.run([whole[i] for i in order], gathered=gathered)
     assert sizes == copied
@@ -111,7 +111,7 @@ def test_rows_that_lie_together_are_one_copy_or_none(model, order, copied, gathe
 
 @pytest.mark.parametrize("gathered", [False, True])
 def test_neighbours_of_different_allocations_are_copied_apart(model, gathered):
-    machine = Machine(model, output_device="cuda")
+    machine = Machine(model, output_device="device")
     whole = machine.put(ROWS[:2])
     second = whole[1]
     second._owner = object()  # what happens to lie behind it
@@ -133,7 +133,7 @@ def test_samples_of_the_host_are_one_copy_in_and_one_out(model, gathered, graph)
 
 @pytest.mark.parametrize("gathered", [False, True])
 def test_what_is_kept_of_one_batch_is_not_changed_by_the_next(model, gathered):
-    machine = Machine(model, output_device="cuda")
+    machine = Machine(model, output_device="device")
     batch = [{"data": machine.put(row)} for row in ROWS]
     results = [machine.run([r["data"] for r in batch], gathered=gathered)[0] for _ in range(3)]
     for found in results:
@@ -141,7 +141,7 @@ def test_what_is_kept_of_one_batch_is_not_changed_by_the_next(model, gathered):
 
 
 def test_a_graph_reads_its_own_buffer(model):
-    machine = Machine(model, output_device="cuda", cuda_graph=True)
+    machine = Machine(model, output_device="device", cuda_graph=True)
     whole = machine.put(ROWS)
     for order in ([0, 1], [2, 3]):
         found, sizes = machine.run([whole[i] for i in order], gathered=False)
@@ -189,7 +189,7 @@ def test_several_pieces_are_one_call_of_the_driver(monkeypatch, error):
 
 
 @pytest.mark.parametrize("gathered", [False, True])
-@pytest.mark.parametrize("settings", [{}, {"output_device": "cuda"}, {"cuda_graph": True}])
+@pytest.mark.parametrize("settings", [{}, {"output_device": "device"}, {"cuda_graph": True}])
 def test_a_run_reports_its_three_parts_once(model, gathered, settings):
     told = []
     machine = Machine(model, told, **settings)

@@ -287,7 +287,7 @@ def test_arrays_on_the_device_are_taken_where_they_are(device, plan, pipe, linea
 
     model, expected = linear
     made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})
-    p = pipe(backend=backend, model=str(made), max=8, output_device="cuda")
+    p = pipe(backend=backend, model=str(made), max=8, output_device="device")
     one, two = samples(2)
     (context,) = device.engines[0].contexts
     foreign = OnDevice(device, np.stack([one, two]))
@@ -311,7 +311,7 @@ def test_results_on_the_device_outlive_later_batches_and_the_pipeline(
 ):
     model, expected = linear
     made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})
-    p = pipe(backend=backend, model=str(made), max=8, output_device="cuda")
+    p = pipe(backend=backend, model=str(made), max=8, output_device="device")
     inputs = samples(6)
     kept = [p({"data": sample})["result"] for sample in inputs]
     assert len({array.pointer for array in kept}) == 6

@@ -83,7 +83,7 @@ def test_a_lost_device_takes_the_instance_out_of_service(device, plan, pipe, lin
     with pytest.raises(headrace.errors.InstanceLostError, match="CUDA context"):
         p({"data": samples(1)[0]})
     assert not p.ready
-    p.reload("main", {"output_device": "cuda"})
+    p.reload("main", {"output_device": "device"})
     assert p.ready
     assert p({"data": samples(1)[0]})["result"].shape == (2,)
 

@@ -107,8 +107,9 @@ def load_model(path: Path, device: torch.device, *, runners: int = 1) -> Model:
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
     hints = {
-        "state dict": "It holds weights without a model: name the model's code in `module`"
-        " = 'package.mod:factory', and this file in `weights`.",
+        "state dict": "It holds weights without a model, or a whole module, which is not loaded as that"
+        " runs code: name the model's code in `module` = 'package.mod:factory', and its state dict in"
+        " `weights`.",
         "safetensors": "It holds weights without a model: name the model's code in `module`"
         " = 'package.mod:factory', and this file in `weights`.",
         "ONNX": "It is an ONNX model: OnnxTensor of headrace-ort runs it.",

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import threading
 from pathlib import Path
@@ -154,8 +155,12 @@ def load_weights(path: Path) -> Mapping[str, torch.Tensor]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
+        other = re.search(r"GLOBAL (\S+)", str(error))
+        why = (
+            f"it holds a {other[1]}" if other else first_line(error)
+        )  # torch's advice is for others
         raise SetupError(
-            f"{str(path)!r} ({kind}) is no state dict that can be loaded safely: {first_line(error)}",
+            f"{str(path)!r} ({kind}) is no state dict that can be loaded safely: {why}",
             hint="Save model.state_dict() with torch.save, or as safetensors.",
         ) from error
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):

@@ -48,7 +48,7 @@ class TensorrtInferTensor(headrace.Backend):
     Writes:
         result: The array of the only output, or a dict of arrays by output name; without batch
             axis where the request brought one sample. A numpy array, or with
-            ``output_device = "cuda"`` a `DeviceArray`; in memory of its own.
+            ``output_device = "device"`` a `DeviceArray`; in memory of its own.
     Batch:
         The batch range of its profile; one at a time where an input or output has no batch axis.
 

@@ -313,7 +313,7 @@ class InferOptions(headrace.Options):
         description="With ragged = pad: lengths of dynamic axes are rounded up to a multiple of "
         "this number of elements.",
     )
-    output_device: Literal["cpu", "cuda"] = Field(
+    output_device: Literal["cpu", "device"] = Field(
         "cpu",
         description="Where results are: numpy arrays, or arrays on the device that DLPack takes.",
     )

@@ -114,7 +114,7 @@ class Runner:
             self._stream,
             self._arena,
             ordinal=engine.ordinal,
-            on_device=settings.output_device == "cuda",
+            on_device=settings.output_device == "device",
         )
         try:
             self._prepare()
