@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 
+import grpc
 import httpx
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import tritonclient.grpc as triton
 import headrace
 from headrace.errors import ConfigError
 from headrace_serve import Limits, Server
+from headrace_serve.grpc_messages import message
 
 
 def connect(server):
@@ -70,6 +72,47 @@ def test_a_full_queue_refuses_before_the_body_is_read(serving, gate, full):
     model = server._service.models.find("m")
     until(lambda: model.inside == 0)
     assert model.receiving == 0
+
+
+def test_a_call_of_grpc_is_refused_before_it_sends_where_every_queue_is_full(serving, gate):
+    config = {"backend": "ServeGate", "queue_size": 1, "queue_full": "reject"}
+    server = serving({"m": config, "n": {**config, "backend": "Identity"}}, grpc_port=0)
+    m, n = (server._service.models.find(name) for name in "mn")
+    waiting = [connect(server) for _ in range(2)]
+    for one in waiting:
+        one.sendall(head("/run/m", 1) + b"1")
+        assert gate.entered.wait(30)
+    until(lambda: m.pipe.stats()["nodes"]["main"]["waiting"] == 1)
+    filled = connect(server)
+    filled.sendall(head("/run/n", 2) + b"1")  # the rest is missing: it takes the place of `n`
+    until(lambda: n.receiving == 1)
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        infer = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
+        ends = threading.Event()
+
+        def nothing():
+            ends.wait(60)
+            yield from ()
+
+        with pytest.raises(grpc.RpcError) as caught:
+            infer(nothing(), timeout=60)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert dict(caught.value.trailing_metadata())["code"] == "overloaded"
+        ends.set()
+        filled.sendall(b"2")
+        assert answer_of(filled)[0] == 200
+        made = message("inference.ModelInferRequest")(model_name="n")
+        made.inputs.add(name="data", datatype="BYTES", shape=[0])
+        made.raw_input_contents.append(b"")
+        until(lambda: n.inside == 0)
+        assert channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(
+            made.SerializeToString(), timeout=60
+        )
+    gate.open.set()
+    for one in waiting:
+        assert answer_of(one)[0] == 200
+        one.close()
+    filled.close()
 
 
 def test_who_goes_away_while_sending_leaves_its_place(serving):

@@ -40,6 +40,8 @@ class Calls:
         read: Callable[[bytes], Any],
         answer: Callable[[Any, Any, AccessLine], Awaitable[bytes]],
         right: Right | None = "describe",
+        *,
+        first: Callable[[], None] | None = None,
     ) -> Any:
         """Give the handler of a call with one request and one response.
 
@@ -52,6 +54,7 @@ class Calls:
             answer: Gives the bytes of the response, for the request, the context of the call and its line
                 of the access log.
             right: What the key must be good for; None: no key is needed.
+            first: Called before the message is read; what it raises is the answer.
         """
 
         async def respond(requests: AsyncIterator[bytes], context: Any) -> bytes | None:
@@ -60,6 +63,8 @@ class Calls:
             request: Any = None
             try:
                 self._authenticate(context, right)
+                if first is not None:
+                    first()
                 data = await self._received(context)
                 line.received(len(data))
                 request = parsed(read, data)

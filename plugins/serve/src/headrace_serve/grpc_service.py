@@ -49,7 +49,9 @@ def add_services(server: Any, service: Service) -> None:
     calls = Calls(service)
     front = _Front(service, calls)
     methods = describing_methods(service, calls)
-    methods["ModelInfer"] = calls.unary("ModelInfer", read_message, front.infer, "infer")
+    methods["ModelInfer"] = calls.unary(
+        "ModelInfer", read_message, front.infer, "infer", first=service.check_room
+    )
     methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(front.stream)
     for name in _UNSUPPORTED:
         methods[name] = calls.unary(name, bytes, _unsupported(name))

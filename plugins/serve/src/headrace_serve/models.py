@@ -137,7 +137,8 @@ class Catalogue:
         }
 
     def __iter__(self) -> Iterator[Model]:
-        return iter([one for versions in self._models.values() for one in versions.values()])
+        for versions in self._models.values():
+            yield from versions.values()
 
     def find(self, name: str, version: str = "") -> Model:
         """Give a model; without a version the one of the greatest.

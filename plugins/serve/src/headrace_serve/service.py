@@ -166,14 +166,26 @@ class Service:
         Raises:
             OverloadedError: As many requests wait, or are being received, as the queue may hold.
         """
-        most = model.queue_size
-        if most is not None and model.inside >= most:
-            waiting = model.waiting() + model.receiving
-            if waiting >= most:
-                raise OverloadedError(
-                    f"the queue of model {model.name!r} is full", queue_size=most, waiting=waiting
-                )
+        full = _full(model)
+        if full is not None:
+            raise full
         model.inside += 1
+
+    def check_room(self) -> None:
+        """Check that there is room for a request of which nothing has been read yet.
+
+        Raises:
+            OverloadedError: The bodies of others take all the room, or every model has a full queue.
+        """
+        if self._inflight_bytes >= self.limits.max_inflight_bytes:
+            self.hold(0, 1)
+        full = None
+        for model in self.models:
+            full = _full(model)
+            if full is None:
+                return
+        if full is not None:
+            raise full
 
     def hold(self, held: int, more: int) -> int:
         """Take room for bytes of a body; give how many are held then, for `release`.
@@ -231,3 +243,15 @@ class Service:
         if now - then >= 1.0:
             self._rates[id(model)] = (now, done)
         return 30 if rate <= 0 else max(1, min(30, math.ceil(waiting / rate)))
+
+
+def _full(model: Model) -> OverloadedError | None:
+    """Give the error for one more request of a model whose queue is full, None where it has room."""
+    most = model.queue_size
+    if most is None or model.inside < most:
+        return None
+    waiting = model.waiting() + model.receiving
+    if waiting < most:
+        return None
+    text = f"the queue of model {model.name!r} is full"
+    return OverloadedError(text, queue_size=most, waiting=waiting)

@@ -30,8 +30,8 @@ __all__ = ["Supervisor", "Worker", "run_workers"]
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
-_HEALTHY_S = 60.0
-"""A process that has served so long was well: the pauses begin anew."""
+_HEALTHY_S = 1.0
+"""A process that has served so long was well, and its requests do not kill it at once: the pauses begin anew."""
 
 _CPU_COUNT = "PYTHON_CPU_COUNT"
 """The variable of the environment that tells Python, and pipelines, how many cores a process may use."""
