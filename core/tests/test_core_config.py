@@ -209,6 +209,11 @@ def test_a_node_key_that_nobody_has_is_an_error_with_a_suggestion():
     ]
 
 
+def test_the_line_of_a_key_shows_its_letters_as_they_are_written():
+    (found,) = problems({"backend": "Show", "txet": "grün"})
+    assert (found.text, found.span) == ('txet = "grün"', (0, 4))
+
+
 def test_an_arg_of_a_definition_that_none_of_its_backends_has_is_an_error_with_a_suggestion():
     (found,) = problems({"backend": "Z(txet=1)", "define": {"Z": "S[Identity,Show]"}})
     assert (found.code, found.suggestion) == ("unknown_option", "text")

@@ -196,3 +196,15 @@ def test_a_traceback_of_a_wrong_configuration_is_short():
     with pytest.raises(errors.ConfigError) as caught:
         headrace.pipe({"backend": "Idntity"})
     assert frames(caught.value) == ["test_a_traceback_of_a_wrong_configuration_is_short", "pipe"]
+
+
+def test_what_came_is_told_without_what_was_expected():
+    assert str(errors.InputError("wrong", got="a text")) == "wrong: got a text"
+    assert str(errors.InputError("wrong", expected="e", got="g")) == "wrong: expected e, got g"
+
+
+def test_a_long_line_is_shown_around_the_place():
+    problem = errors.Problem("c", "m", text="a" * 200 + "bb" + "c" * 200, span=(200, 202))
+    _, line, caret = problem.render().splitlines()
+    assert line == f"    …{'a' * 50}bb{'c' * 48}…"
+    assert caret == f"     {' ' * 50}^^"

@@ -442,6 +442,15 @@ def test_not_substituted(text, start):
     assert (problem.code, problem.span[0], problem.text) == ("placeholder", start, text)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"), [("A({nod}-x)", "{nod}"), ("A({nod", "{nod"), ("{" * 9 + "a" * 90, None)]
+)
+def test_an_unknown_placeholder_is_shown_to_its_end(text, shown):
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    assert f"unknown placeholder {shown or '{' + 'a' * 39!r}" in caught.value.problems[0].message
+
+
 def test_all_placeholder_problems_in_order():
     with pytest.raises(ConfigError) as caught:
         read_expression("A(${X},{node_name})[B(${Y}),${Z}]", node_name=None, environ={})

@@ -236,23 +236,27 @@ def test_parameters_that_double_each_other_are_told_by_both_names():
 @pytest.mark.parametrize(
     "source",
     [
-        {"backend": f"S[{','.join(f'Unknown{i}' for i in range(20_000))}]"},
-        {"backend": "Identity", **{f"unknown_{i}": i for i in range(20_000)}},
-        {"backend": f"Identity({','.join(f'k{i}=1' for i in range(20_000))})"},
-        {"a": {"backend": "Identity", "next": [f"n{i}" for i in range(20_000)]}},
-        {"a": {"backend": "Identity"}, "global": {f"unknown_{i}": i for i in range(20_000)}},
+        {"backend": f"S[{','.join(f'Unknown{i}' for i in range(10_000))}]"},
+        {"backend": "Identity", **{f"unknown_{i}": i for i in range(10_000)}},
+        {"backend": f"Identity({','.join(f'k{i}=1' for i in range(10_000))})"},
+        {"a": {"backend": "Identity", "next": [f"n{i}" for i in range(10_000)]}},
+        {"a": {"backend": "Identity"}, "global": {f"unknown_{i}": i for i in range(10_000)}},
     ],
     ids=["backends", "keys", "args", "next", "global"],
 )
-def test_twenty_thousand_wrong_names_are_all_told(source, monkeypatch):
+def test_ten_thousand_wrong_names_are_all_told(source, monkeypatch):
     """How many are compared with known names is what takes the time."""
     compared = []
     monkeypatch.setattr(
         "headrace._config.problems.nearest", lambda name, known: compared.append(name)
     )
     found = problems(source)
-    assert len(found) == 20_000
+    assert len(found) == 10_000
     assert len(compared) <= 200
+    if "Identity(" not in source.get(
+        "backend", ""
+    ):  # before its options all keys are looked at once
+        assert len(compared) == 100
 
 
 def test_a_wrong_name_among_few_gets_its_suggestion():

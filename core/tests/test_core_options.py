@@ -52,6 +52,12 @@ class Many(headrace.Options):
     inners: list[Inner] = Field([])
     nested: Nested | None = None
     text: str = ""
+    from_second: list[int] = Field([])
+
+    @field_validator("from_second", mode="before")
+    @classmethod
+    def _without_the_first(cls, value: list[Any]) -> list[Any]:
+        return value[1:]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +116,7 @@ def test_a_bool_is_no_number_nan_is_no_value_and_unknown_keys_are_refused(key, v
         ("deep", {"a": [None, 3]}, {"a": [None, 3]}),
         ("maybe", None, None),
         ("either", "x", "x"),
+        ("from_second", [True, 2], [2]),
     ],
 )
 def test_everything_else_is_read_as_pydantic_reads_it(key, value, read):

@@ -69,7 +69,7 @@ _LONG_TEXT = 4000
 def _shortened(text: str) -> str:
     """Cut words, and then a text, that are too long to read, in their middle."""
     if len(text) > _LONG_WORD:
-        text = re.sub(rf"\S{{{_LONG_WORD + 1},}}", lambda m: f"{m[0][:60]}…{m[0][-20:]}", text)
+        text = re.sub(rf"\S{{{_LONG_WORD},}}", lambda m: f"{m[0][:60]}…{m[0][-20:]}", text)
     if len(text) > _LONG_TEXT:
         text = f"{text[: _LONG_TEXT - 400]} … {text[-300:]}"
     return text

@@ -77,8 +77,8 @@ def _wrong(text: str, at: int, *, quoted: bool) -> TemplateError:
         where = "" if quoted else " (outside quotes a default has word characters only)"
         return TemplateError(at, f"expected ${{NAME}} or ${{NAME:-default}}{where}", literal)
     if character == "{":
-        end = text.find("}", at) + 1 or len(text)
-        unknown = f"unknown placeholder {text[at : min(end, at + 40)]!r}"
+        inside, closer, _ = text[at : at + 40].partition("}")
+        unknown = f"unknown placeholder {inside + closer!r}"
         return TemplateError(at, f"{unknown}: only {{node_name}} and ${{NAME}} exist", literal)
     return TemplateError(at, f"{character!r} belongs to no placeholder", literal)
 
@@ -89,7 +89,7 @@ def split_bare(text: str) -> list[Piece]:
     Raises:
         TemplateError: Something in it is no piece of a word.
     """
-    return _split(text, _BARE, quoted=False, double=False)
+    return _split(text, _BARE)
 
 
 def split_quoted(body: str, *, double: bool, literal: bool) -> list[Piece]:
@@ -104,17 +104,18 @@ def split_quoted(body: str, *, double: bool, literal: bool) -> list[Piece]:
         return [body]
     if literal:
         return [_without_placeholders(body, double=double)]
-    return _split(body, _DOUBLE if double else _SINGLE, quoted=True, double=double)
+    return _split(body, _DOUBLE if double else _SINGLE)
 
 
-def _split(text: str, piece: re.Pattern[str], *, quoted: bool, double: bool) -> list[Piece]:
+def _split(text: str, piece: re.Pattern[str]) -> list[Piece]:
+    double = piece is _DOUBLE
     pieces: list[Piece] = []
     run: list[str] = []
     at = 0
     while at < len(text):
         match = piece.match(text, at)
         if match is None:
-            raise _wrong(text, at, quoted=quoted)
+            raise _wrong(text, at, quoted=piece is not _BARE)
         if match.lastgroup in ("node", "name", "default"):
             pieces += [_decoded("".join(run), at, double=double), _placeholder(match, double)]
             run.clear()
