@@ -37,6 +37,7 @@ SLOW = frozenset(
             "test_cv_contract",
             "test_interpreter_exit",
         ),
+        *("test_serve_command", "test_serve_workers"),
         *("test_ort_package", "test_torch_light", "test_trt_arrays", "test_trt_build"),
         "test_trt_cache",
         # The conformance kit, for every backend.

@@ -135,15 +135,13 @@ def end(model, backend, ends, *exit_s):
 
 
 @pytest.mark.parametrize("backend", ["Long", "LongOwn"])
-@pytest.mark.parametrize(("ends", "status"), [("plain", 0), ("status", 3), ("waiting", 0)])
+@pytest.mark.parametrize(("ends", "status"), [("status", 3), ("waiting", 0)])
 def test_a_batch_that_ends_in_time_is_waited_for(long, backend, ends, status):
     assert end(long, backend, ends, 200) == status
 
 
 @pytest.mark.parametrize("backend", ["Long", "LongOwn"])
-@pytest.mark.parametrize(
-    ("ends", "status"), [("plain", 0), ("status", 3), ("error", 1), ("waiting", 0)]
-)
+@pytest.mark.parametrize(("ends", "status"), [("status", 3), ("error", 1), ("waiting", 0)])
 def test_a_batch_that_does_not_end_is_left_with_the_status_kept(endless, backend, ends, status):
     assert end(endless, backend, ends, 0.2) == status
 
