@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import headrace
@@ -155,6 +157,15 @@ def test_an_exception_without_a_text_reaches_the_caller_and_the_instance_goes_on
             with pytest.raises(BackendError):
                 pipe.submit({"data": "bad"}).result()
         assert pipe({"data": 1})["result"] == 1
+
+
+def test_any_number_that_is_no_bool_is_a_time_and_any_whole_one_a_priority():
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        for number in (Fraction(20), np.float32(20), np.int64(20)):
+            assert pipe({"data": 1}, timeout=number)["result"] == 1
+            pipe.reload("main", {}, timeout=number)
+        assert pipe.submit({"data": 1}, priority=np.int8(3)).result(20)["result"] == 1
+        pipe.close(timeout=np.float32(20))
 
 
 @pytest.mark.parametrize("timeout", [True, "1", float("nan")])

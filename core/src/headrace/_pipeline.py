@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from numbers import Real
 from typing import TYPE_CHECKING, Any, overload
 
 from headrace._engine.engine import Engine
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 
-def _check_seconds(timeout: float) -> None:
-    """Refuse what is no number of seconds."""
-    number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+def _seconds(timeout: float) -> float:
+    """Give a number of seconds of any type as a float; refuse what is none."""
+    number = isinstance(timeout, Real) and not isinstance(timeout, bool)
     if not number or math.isnan(timeout) or timeout < 0:
         raise ValueError(f"timeout is a number of seconds of at least 0, got {timeout!r}")
+    return float(timeout)
 
 
 class Pipeline:
@@ -221,7 +223,7 @@ class Pipeline:
             ClosedError: The pipeline is closed, or was closed meanwhile.
             ContractError: The calling thread runs a batch, or builds a node, of this pipeline.
         """
-        _check_seconds(timeout)
+        timeout = _seconds(timeout)
         try:
             self._reloader.reload(node, changes, timeout)
         except (ConfigError, PluginError, SetupError) as error:
@@ -250,7 +252,7 @@ class Pipeline:
                 caller cannot be fetched back: the one whose own thread is inside a ``forward``
                 that hangs.
         """
-        _check_seconds(timeout)
+        timeout = _seconds(timeout)
         self._engine.close(drain=drain, timeout=timeout)
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11

@@ -3,7 +3,7 @@
 `BackendConformance` is subclassed with an expression and a factory of requests; pytest collects it,
 one test per rule of the backend contract, and ``headrace conformance NAME`` prints a certificate.
 
-The fakes are what Headrace's own tests use: a clock, and backends that record, block or fail. Each
+The fakes are what Headrace's own tests use: a clock, and backends that record, block, are slow or fail. Each
 backend is registered by the test that needs it::
 
     headrace.register("Recording", headrace_testing.Recording)
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace_testing.conformance import BackendConformance, Certificate, certify
-    from headrace_testing.fakes import Blocking, Failing, FakeClock, Recording
+    from headrace_testing.fakes import Blocking, Failing, FakeClock, Recording, Slow
 
 __all__ = [
     "BackendConformance",
@@ -26,6 +26,7 @@ __all__ = [
     "Failing",
     "FakeClock",
     "Recording",
+    "Slow",
     "certify",
 ]
 
@@ -36,6 +37,7 @@ _HOME = {
     "Failing": "fakes",
     "FakeClock": "fakes",
     "Recording": "fakes",
+    "Slow": "fakes",
     "certify": "conformance",
 }
 

@@ -1,4 +1,4 @@
-"""A clock that moves when told, and backends that record, block or fail."""
+"""A clock that moves when told, and backends that record, block, are slow or fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace import Options as _Options
 if TYPE_CHECKING:
     from headrace.keys import Request
 
-__all__ = ["Blocking", "Failing", "FakeClock", "Recording"]
+__all__ = ["Blocking", "Failing", "FakeClock", "Recording", "Slow"]
 
 
 class FakeClock:
@@ -95,6 +95,44 @@ class Blocking(Backend):
         """Say that the batch has begun, and wait until it may end."""
         self.entered.release()
         self.leave.acquire()
+        for request in batch:
+            request["result"] = request["data"]
+
+
+class Slow(Backend):
+    """Identity that takes its time: a batch of ``Slow(ms=20)`` of any size takes 20 milliseconds.
+
+    The interpreter's lock is free meanwhile, as it is while a native library computes.
+
+    Reads:
+        data: Anything.
+    Writes:
+        result: The same object.
+    Batch:
+        1 or more.
+
+    Raises:
+        Nothing.
+    Source:
+        own
+    """
+
+    class Options(_Options):
+        """Options of Slow."""
+
+        positional = ("ms",)
+        ms: float = Field(10.0, ge=0, description="How long a batch takes, in milliseconds.")
+
+    never: ClassVar[threading.Event] = threading.Event()
+    """What a batch waits for, so many seconds; setting it lets all batches end."""
+
+    def init(self, options: Any, context: Any) -> None:
+        """Keep the options."""
+        self.options = options
+
+    def forward(self, batch: list[Request]) -> None:
+        """Give ``data`` as ``result`` when the time is over."""
+        self.never.wait(self.options.ms / 1000)
         for request in batch:
             request["result"] = request["data"]
 

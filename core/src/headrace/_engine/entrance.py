@@ -6,6 +6,7 @@ import math
 import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from headrace._engine.futures import AsyncOwner, NodeRequest
@@ -49,7 +50,7 @@ class Entrance:
     def admitted(self, items: list[Any], timeout: float | None, priority: int) -> list[Admitted]:
         """Make an entry per item; those that are no requests are done, with their error."""
         deadline = _deadline_after(timeout)
-        if not isinstance(priority, int) or isinstance(priority, bool):
+        if not isinstance(priority, (int, Integral)) or isinstance(priority, bool):
             raise TypeError(f"priority is an int, got {priority!r}")
         admitted: list[Admitted] = []
         seen: set[int] = set()
@@ -173,11 +174,12 @@ def _deadline_after(timeout: float | None) -> float | None:
     """Give when a time from now is over, on the clock of ``time.monotonic()``; None for never."""
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout):
+    number = isinstance(timeout, (int, float, Real)) and not isinstance(timeout, bool)
+    if not number or math.isnan(timeout):
         raise TypeError(f"timeout is a number of seconds or None, got {timeout!r}")
     if math.isinf(timeout) and timeout > 0:
         return None
-    return time.monotonic() + max(0.0, timeout)
+    return time.monotonic() + max(0.0, float(timeout))
 
 
 def raise_failed(entries: list[Entry]) -> None:
