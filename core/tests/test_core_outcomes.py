@@ -350,6 +350,36 @@ def test_wait_and_as_completed_tell_each_future_once(gate, client):
         assert len(late) == 9
 
 
+def test_wait_and_as_completed_take_futures_that_are_done_beside_others_that_are_not(gate, client):
+    with headrace.pipe({"backend": "Gate", "max": 1}) as pipe:
+        waits = pipe.submit({"data": "waits"})
+        gate.wait_entered()
+        dropped = pipe.submit({"data": "dropped"})
+        assert dropped.cancel()
+        refused = pipe.submit(None)
+        both = [waits, dropped, refused]
+        assert concurrent.futures.wait(both, 0) == ({dropped, refused}, {waits})
+        first = concurrent.futures.wait(both, LATE_S, concurrent.futures.FIRST_COMPLETED)
+        assert first == ({dropped, refused}, {waits})
+        waiting = client(concurrent.futures.wait, both, LATE_S)
+        listed = client(lambda: list(concurrent.futures.as_completed(both, LATE_S)))
+        completed = concurrent.futures.as_completed(both, LATE_S)
+        assert {next(completed), next(completed)} == {dropped, refused}
+        gate.open()
+        assert list(completed) == [waits]
+        assert waiting.outcome() == (set(both), set())
+        assert sorted(map(id, listed.outcome())) == sorted(map(id, both))
+
+
+def test_futures_that_are_done_while_they_are_looked_at_are_told_once():
+    with headrace.pipe({"backend": "Identity", "instance_num": 2}) as pipe:
+        for _ in range(200):
+            futures = pipe.submit([{"data": k} for k in range(6)])
+            assert concurrent.futures.wait(futures, LATE_S) == (set(futures), set())
+            futures = pipe.submit([{"data": k} for k in range(6)])
+            assert len(list(concurrent.futures.as_completed(futures, LATE_S))) == 6
+
+
 # Closing.
 
 

@@ -8,6 +8,7 @@ import logging
 import time
 import weakref
 from collections import deque
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import inside
@@ -32,13 +33,42 @@ _PENDING, _CANCELLED, _FINISHED = "PENDING", "CANCELLED_AND_NOTIFIED", "FINISHED
 """The states, as `concurrent.futures` calls them."""
 
 
+class _Look:
+    """What `concurrent.futures.wait` and `as_completed` hold of a future, as its lock, while they look at it.
+
+    They read the state of each future, and then add a waiter to all, those that are done included. A
+    thread that holds this sees the state that was there when it took it; it holds nobody else up.
+    """
+
+    def __init__(self, future: RequestFuture) -> None:
+        self._future = future
+
+    def acquire(self) -> None:
+        """From now on the calling thread sees the state that is there now."""
+        self._future._seen.setdefault(get_ident(), []).append(self._future._reached)
+
+    def release(self) -> None:
+        """From now on the calling thread sees the state that there is."""
+        seen = self._future._seen[get_ident()]
+        seen.pop()
+        if not seen:
+            del self._future._seen[get_ident()]
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
 class _Waiters(list[Any]):
     """The waiters of `concurrent.futures.wait` and `as_completed`; to wait may be refused as in `result`.
 
-    The waiting thread appends its waiter and then looks whether the future is done; the answering
-    thread marks the future done and then pops all waiters. If the waiter comes first, the answering
-    thread pops it; if the mark comes first, the waiting thread pops it. The thread that pops a waiter
-    notifies it, so each is notified once, without a lock.
+    A thread that has seen the future done (`_Look`) counts it itself and leaves no waiter. One that has
+    not appends its waiter and then looks whether the future is done; the answering thread marks the
+    future done and then pops all waiters. If the waiter comes first, the answering thread pops it; if
+    the mark comes first, the waiting thread pops it. The thread that pops a waiter notifies it, so each
+    is notified once, without a lock.
     """
 
     def __init__(self, future: RequestFuture) -> None:
@@ -46,12 +76,13 @@ class _Waiters(list[Any]):
         self._future = weakref.ref(future)
 
     def append(self, waiter: Any) -> None:
-        """Add a waiter, unless its thread would wait for ever; notify it if there is an outcome."""
+        """Add a waiter, unless its thread would wait for ever; notify it if there is an outcome by now."""
         future = self._future()
-        if future is not None:
-            future.check_wait()
+        if future is None or future._state != _PENDING:
+            return
+        future.check_wait()
         super().append(waiter)
-        if future is not None and future.done():
+        if future.done():
             self.notify(future)
 
     def remove(self, waiter: Any) -> None:
@@ -122,26 +153,45 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         pending: What stands for the request while it has no outcome; None for one that never entered.
     """
 
-    _state: str
     _exception: BaseException | None
     pending: NodeRequest | GraphRequest | None = None
 
     def __init__(self) -> None:
+        self._seen: dict[int, list[str]] = {}
         super().__init__()
         self._waiters = _Waiters(self)
         self._open = [None]  # the thread that pops this decides the outcome
         self._sleepers: deque[Signal] = deque()
         self._calls: deque[Callable[[Any], object]] = deque()
 
+    # What `concurrent.futures` looks at.
+
+    @property
+    def _state(self) -> str:
+        seen = self._seen.get(get_ident())
+        return seen[-1] if seen else self._reached
+
+    @_state.setter
+    def _state(self, state: str) -> None:
+        self._reached = state
+
+    @property
+    def _condition(self) -> Any:
+        return _Look(self)
+
+    @_condition.setter
+    def _condition(self, condition: object) -> None:
+        pass  # `Future.__init__` sets its lock, which nobody takes here
+
     # Asking.
 
     def done(self) -> bool:
         """Tell whether there is an outcome."""
-        return self._state != _PENDING
+        return self._reached != _PENDING
 
     def cancelled(self) -> bool:
         """Tell whether it was taken back."""
-        return self._state == _CANCELLED
+        return self._reached == _CANCELLED
 
     def running(self) -> bool:
         """Tell whether a backend runs on the request."""
@@ -243,7 +293,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         except IndexError:
             return False
         self._result, self._exception = result, error
-        self._state = state
+        self._reached = state
         while self._sleepers:
             try:
                 self._sleepers.popleft().wake()
