@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 
@@ -182,6 +183,24 @@ def test_behind_a_class_that_does_not_say_what_it_writes_every_key_may_be_there(
     config = {
         "a": {"backend": "Silent", "next": "b"},
         "b": {"backend": "Identity", "map": "a[anything:data]"},
+    }
+    assert codes(config) == []
+
+
+def test_a_key_that_may_be_written_is_no_wrong_source():
+    class Hinted(TypedDict, total=False):
+        hint: str
+
+    @headrace.register("Hints", replace=True)
+    class Hints(headrace.Backend):
+        writes = Hinted
+
+        def forward(self, batch):
+            """Do nothing."""
+
+    config = {
+        "a": {"backend": "Hints", "next": "b"},
+        "b": {"backend": "Identity", "map": "a[hint:data]"},
     }
     assert codes(config) == []
 

@@ -11,7 +11,7 @@ from headrace._build.builder import Builder
 from headrace._build.node_call import NodeCall
 from headrace._build.standing import Guarded, NotCallable
 from headrace._engine.blueprint import Blueprint, Change, NodeBlueprint
-from headrace._graph.route import Links
+from headrace._graph.route import Links, is_graph
 from headrace._pipeline import Pipeline
 from headrace._pipeline_config import PipelineConfig
 from headrace._plan.word import word_of
@@ -105,7 +105,7 @@ def _node(
 def _front(plan: PipelinePlan, builder: Builder) -> NodeBlueprint | None:
     """Give the front of the pipeline, None for what a graph does without one."""
     front = plan.entrypoint
-    if front is None or (word_of(front.cls)._walks and plan.is_graph):
+    if front is None or (word_of(front.cls)._walks and is_graph(plan.links)):
         return None
     following = {name for links in plan.links.values() for name in links.next}
     entries = [node.keys for name, node in plan.nodes.items() if name not in following]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace._graph.route import Links, is_graph
+from headrace._graph.route import Links
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -165,8 +165,8 @@ class NodePlan:
         origins: Where each key came from: ``node``, ``global`` or ``default``.
         init: What is built before it, or None.
         entry: The whole node.
-        instance: What an instance is built from, None when the node registers none.
         door_to: The node that it is a second door to, or None.
+        instance: What an instance is built from, None when the node registers none.
         batch_policy, dispatch_policy: Its policies.
     """
 
@@ -177,8 +177,8 @@ class NodePlan:
     batch_policy: PolicyPlan
     dispatch_policy: PolicyPlan
     init: Element | None = None
-    instance: Element | None = None
     door_to: str | None = None
+    instance: Element | None = None
 
     @property
     def instance_num(self) -> int:
@@ -260,11 +260,6 @@ class PipelinePlan:
     timings: bool = False
     allow_import: bool = True
     warnings: tuple[Problem, ...] = ()
-
-    @property
-    def is_graph(self) -> bool:
-        """Whether a request may go through more than one call of one node."""
-        return is_graph(self.links)
 
     @property
     def roots(self) -> list[Element]:

@@ -205,20 +205,20 @@ class _NodePlanner:
 
     def plan(self) -> None:
         """Plan it; it is put under ``planner.nodes`` when nothing in it is wrong."""
+        before = len(self.problems)
         with self.planner.within(self.name, self.keys, self.parameters):
             policies = plan_policies(self.planner, self.origins)
             door_to = self._second_door()
             init = self._key("init")
-            wrong = self.parameters.key("init") is not None and init is None
-            if wrong:
+            if init is None and self.parameters.key("init") is not None:
                 self.planner.register_wrong(self.name, self.keys.instance_num)
             entry = self._entry() if door_to is None else self._key("backend")
-            if entry is None or wrong or policies is None:
+            if entry is None or policies is None:
                 return
-            plan = NodePlan(self.name, self.keys, self.origins, entry, *policies, init)
-            plan.door_to = door_to
-            if self._finish(plan):
-                self.planner.nodes[self.name] = plan
+            plan = NodePlan(self.name, self.keys, self.origins, entry, *policies, init, door_to)
+            self._finish(plan)
+        if len(self.problems) == before:
+            self.planner.nodes[self.name] = plan
 
     # Expressions.
 
@@ -275,7 +275,7 @@ class _NodePlanner:
 
     # The whole.
 
-    def _finish(self, plan: NodePlan) -> bool:
+    def _finish(self, plan: NodePlan) -> None:
         """Find what the node is called through, and check that it can be."""
         registered = self.planner.registered
         layer = self._layer()
@@ -285,7 +285,7 @@ class _NodePlanner:
                 f"node.{self.name}", plan.entry, self.name
             )
         if named.element is None:
-            return False
+            return
         first = registered.get(f"{self.name}.0")
         if first is not None:
             plan.instance = first.element
@@ -295,18 +295,18 @@ class _NodePlanner:
         own = [n for n in registered.values() if n.node == self.name and n.index is None]
         check_used(self.planner, own, Scope(layer))
         door = called(named.element)
-        good = self._check_one_queue(roots, door, layer)
-        good &= self.planner.check_called(door, layer)
-        return self._check_range(plan, door) and good
+        self._check_one_queue(roots, door, layer)
+        self.planner.check_called(door, layer)
+        self._check_range(plan, door)
 
-    def _check_one_queue(self, roots: list[Element], door: Element, layer: Layer) -> bool:
+    def _check_one_queue(self, roots: list[Element], door: Element, layer: Layer) -> None:
         """Check that what gathers requests in a node is what the node is called through."""
-        found = (e for root in roots for e in root.walk() if word_of(e.cls)._gathers)
-        wrong = [element for element in found if element.children and element is not door]
-        for element in wrong:
-            message = f"a node has one {element.cls.__name__}, the one that it is called through"
-            self.problems.add("scheduling", message, **layer.place(element.call))
-        return not wrong
+        for element in (one for root in roots for one in root.walk()):
+            if word_of(element.cls)._gathers and element.children and element is not door:
+                message = (
+                    f"a node has one {element.cls.__name__}, the one that it is called through"
+                )
+                self.problems.add("scheduling", message, **layer.place(element.call))
 
     def _layer(self) -> Layer:
         found = self.parameters.key("node_entrypoint") or self.parameters.key("init")
@@ -314,7 +314,7 @@ class _NodePlanner:
             return Layer(self.name, self.planner.file_of(self.name))
         return Layer(found.layer.path, found.layer.file)
 
-    def _check_range(self, plan: NodePlan, door: Element) -> bool:
+    def _check_range(self, plan: NodePlan, door: Element) -> None:
         """Check that the keys of the node leave something of the range that the classes tell."""
         root = plan.instance
         if root is None:
@@ -322,14 +322,13 @@ class _NodePlanner:
             root = door.children[0] if gathers else door
         low, high = narrowed(root.range, self.keys)
         if plan.door_to is not None or low <= high:
-            return True
+            return
         keys = [found for k in ("min", "max", "batch_sizes") if (found := self.parameters.key(k))]
         says = ", ".join(f"{one.key} = {getattr(plan.keys, str(one.key))}" for one in keys)
         shown = plan.backend.name if plan.backend is not None else root.name
         takes = f"{root.range[0]} to {root.range[1] or 'any number'}"
         message = f"no batch fits: {shown} takes {takes}, and the node says {says}"
         self.problems.add("range", message, **keys[-1].place())
-        return False
 
     # A second door to another node.
 

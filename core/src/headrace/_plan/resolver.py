@@ -132,13 +132,12 @@ class Resolver(Planning):
         self.problems.add("prefix", message, hint="A prefix belongs to a child in [ ].", **place)
         return call.replace(prefix=None)
 
-    def check_called(self, element: Element, layer: Layer) -> bool:
+    def check_called(self, element: Element, layer: Layer) -> None:
         """Check that what a node or the pipeline is called through can be called."""
         why = why_not_callable(element)
         if why is not None:
             message = f"{element.name} {why} and cannot be called"
             self.problems.add("not_callable", message, **layer.place(element.call))
-        return why is None
 
     # An instance.
 

@@ -78,19 +78,17 @@ class Word(Backend):
         Returns:
             ``use.element``, which is given its ``phases``, or another one that it only stands for.
         """
-        element, good = use.element, True
+        element = use.element
         wraps = use.scope.wraps and not (cls._threaded or element.cls.builds_elsewhere)
         for phase in use.bracket.phases:
             row = []
             for call in phase:
                 child = use.child(call, parent=element.cls, wraps=wraps)
-                if child is None:
-                    good = False
-                    continue
-                row.append(child)
-                element.prefixes.append(prefix_values(call.prefix))
+                if child is not None:
+                    row.append(child)
+                    element.prefixes.append(prefix_values(call.prefix))
             element.phases.append(row)
-        return element if good else None
+        return element if len(element.children) == len(use.bracket.children) else None
 
     @classmethod
     def _check_prefix(

@@ -66,8 +66,7 @@ class IoC(Wiring):
     def _plan(cls, use: Use) -> Element | None:
         """Plan the first phase, each with the names before it in scope, then the front."""
         first, fronts = use.bracket.phases
-        good = len(fronts) == 1
-        if not good:
+        if len(fronts) > 1:
             message, hint = "IoC has one front after ';'", "S[...] puts several together."
             use.add("arity", message, fronts[1], hint=hint)
         frame: dict[str, Named] = {}
@@ -76,16 +75,13 @@ class IoC(Wiring):
         for child in first:
             if child.name in frame:
                 use.add("twice", f"{child.name!r} stands twice before ';'", child)
-                good = False
             one = use.plan(child, frames=frames, named=True)
-            if one is None:
-                good = False
-            else:
+            if one is not None:
                 named.append(one)
             if one is None or one.named or not word_of(one.cls)._registers_names:
                 frame[child.name] = Named(child.name, one)
         front, *_ = [use.plan(child, frames=frames) for child in fronts]
-        if front is None or not good:
+        if front is None or len(named) < len(first):
             return None
         check_used(use.planning, frame.values(), use.bracket.scope)
         use.element.phases = [named, [front]]
