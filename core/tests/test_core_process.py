@@ -17,8 +17,10 @@ import types
 import pytest
 
 import headrace
+from headrace._build import spawn
 from headrace._build.channel import pickled
 from headrace._build.parcels import parcels, unpack
+from headrace._checked import Presence
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -31,8 +33,8 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
-from headrace.words._siblings import Siblings
-from headrace.words._supervisor import Restarts
+from headrace.words._supervisor import Restarts, Supervisor
+from headrace.words.process import Siblings
 
 FILE = '''
 import array, logging, os, threading, warnings
@@ -671,6 +673,29 @@ def test_a_start_that_fails_says_how(starts, capfd, how, told):
     number = capfd.readouterr().out.split()[1]
     with pytest.raises(ProcessLookupError):
         os.kill(int(number), 0)
+
+
+def test_a_start_that_is_given_up_says_so_and_ends_its_process():
+    supervisor = Supervisor("given-up", pickled(None), Restarts(0), Presence(), bool)
+    with pytest.raises(SetupError, match="the build was given up"):
+        supervisor.start(lambda: True)
+    assert supervisor.over
+    assert not supervisor.lives
+
+
+def test_a_system_that_is_no_posix_has_no_processes(monkeypatch):
+    monkeypatch.setattr(spawn, "os", types.SimpleNamespace(name="nt"))
+    with pytest.raises(SetupError, match="BackgroundThread"):
+        spawn.spawn("pass", ())
+
+
+def test_a_file_in_memory_has_no_name_where_the_system_makes_no_such_files(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    file = spawn.memory_file()
+    assert os.fstat(file).st_nlink == 0
+    assert os.write(file, b"kept") == 4
+    assert os.pread(file, 4, 0) == b"kept"
+    os.close(file)
 
 
 def test_what_is_printed_at_the_start_disturbs_nothing(starts, capfd):

@@ -42,9 +42,8 @@ from headrace.errors import (
 )
 from headrace.policies import BestFit, Greedy
 from headrace.words import _exchange, _supervisor
-from headrace.words._siblings import Siblings
 from headrace.words._supervisor import Restarts, Supervisor
-from headrace.words.process import Process
+from headrace.words.process import Process, Siblings
 from headrace_testing import FakeClock
 
 ABOUT = {"min": 1, "max": 4, "needs": ("data",), "reads": ("data",), "keys": ("data",)}

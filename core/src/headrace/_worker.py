@@ -21,7 +21,7 @@ from headrace._build.channel import Channel, UnreadableError, pickled
 from headrace._build.parcels import apart, changes, parcels, together, unpack
 from headrace._build.spawn import end_with_parent
 from headrace._portable import error_text, portable
-from headrace.errors import ContractError, HeadraceError, InputError, SetupError
+from headrace.errors import ContractError, InputError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
@@ -112,7 +112,7 @@ def _serve(channel: Channel, teller: _Teller, closing: ExitStack) -> None:
     except Exception as error:
         if isinstance(error, EOFError):
             raise
-        teller.tell("built", _telling(error))
+        teller.tell("built", portable(error))
         return
     teller.tell("built", about)
     answers: list[Any] = []
@@ -132,11 +132,6 @@ def _serve(channel: Channel, teller: _Teller, closing: ExitStack) -> None:
             answers = _run_apart(backend, batch)
         batch = None
         channel.send(_answered(answers, teller.count))
-
-
-def _telling(error: Exception) -> Any:
-    found = portable(error)
-    return found if isinstance(found, HeadraceError) else SetupError(error_text(error))
 
 
 def _about(built: BuiltElsewhere) -> dict[str, Any]:

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 
-CLOSE_S = 10.0
-"""Seconds that what is in the process has to close itself, before the process is killed."""
-
 # Elements. A class that was made of another one, or of a function, is sent as what it was made of.
 
 
@@ -31,21 +28,18 @@ class _Pickler(pickle.Pickler):
             raise pickle.PicklingError(
                 f"{obj.__qualname__} is part of the program itself, __main__"
             )
-        if not isinstance(obj, type) or not issubclass(obj, Backend) or obj is FunctionBackend:
+        if not isinstance(obj, type) or not issubclass(obj, Backend):
             return None
         source = source_of(obj)
         if source is obj:
             return None
-        if isinstance(source, type) and not issubclass(obj, FunctionBackend):
-            return "class", source
-        return "function", source, obj.batched  # type: ignore[attr-defined]
+        return source, obj.batched if issubclass(obj, FunctionBackend) else None
 
 
 class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
-        if pid[0] == "function":
-            return of_function(pid[1], batched=pid[2])
-        return as_backend(pid[1])
+        source, batched = pid
+        return as_backend(source) if batched is None else of_function(source, batched=batched)
 
 
 def packed(value: Any) -> bytes:

@@ -18,7 +18,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.channel import Channel
-from headrace._build.parcels import CLOSE_S
 from headrace._build.parts import LOOK_S
 from headrace._build.spawn import memory_file, spawn, wait_for_end
 from headrace._portable import error_text
@@ -36,6 +35,9 @@ _log = logging.getLogger("headrace.process")
 _CODE = (
     "import sys; sys.path[:] = {path!r}; from headrace._worker import main; main({files}, {parent})"
 )
+_CLOSE_S = 10.0
+"""Seconds that what is in the process has to close itself, before the process is killed."""
+
 _FIRST_PAUSE_S = 0.1
 _MINUTE_S = 60.0
 _LENGTH = struct.Struct("<Q")
@@ -271,7 +273,7 @@ class Supervisor:
             starting.kill()
         elif child is not None:
             child.channel.shutdown()  # it takes this for the end
-            if not child.ended.wait(CLOSE_S):
+            if not child.ended.wait(_CLOSE_S):
                 child.kill()
         if self._thread.is_alive():
             self._thread.join()

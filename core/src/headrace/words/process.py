@@ -16,7 +16,6 @@ from headrace._plan.declared import keys_named
 from headrace._plan.word import Word
 from headrace.errors import ContractError, InstanceLostError
 from headrace.words._exchange import Exchange, lend
-from headrace.words._siblings import Siblings
 from headrace.words._supervisor import Restarts, Supervisor, how_ended
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ class Process(Word):
         (plan,) = context.children
         self.exchanging = threading.Lock()
         self._borrower: int | None = None
-        self._siblings: Siblings[Process] = context.shared.get_or_create(
+        self._siblings: Siblings = context.shared.get_or_create(
             ("headrace.process", self._word), Siblings
         )
         self.supervisor = Supervisor(
@@ -261,6 +260,48 @@ class Process(Word):
         killed = ", killed for running on after the deadlines" if hung else ""
         what = f"its process has died {how_ended(child.status)}{killed}"
         return InstanceLostError(what, hint=hint, node=self._node, instance=self._index)
+
+
+class Siblings:
+    """The processes of one word, one per instance of a node: each may run one more item for another.
+
+    Attributes:
+        members: All of them.
+    """
+
+    def __init__(self) -> None:
+        self.members: list[Process] = []
+        self._changed = threading.Condition()
+        self._waiting = 0
+
+    def look(self) -> None:
+        """Let those who wait look again: a process has been left, has come back, or is no more."""
+        if self._waiting:
+            with self._changed:
+                self._changed.notify_all()
+
+    def borrow(self, own: Process) -> Process:
+        """Give one whose process lives and does nothing, rather another than ``own``, once there is one.
+
+        The caller holds its ``exchanging`` then, and calls `look` once that is released. When no process
+        lives or is started any more, ``own`` is given.
+        """
+        with self._changed:
+            # This thread counts itself first and looks at the locks then. Another thread releases a lock
+            # first and looks at the count then. Either this one finds the lock free, or that one notifies.
+            self._waiting += 1
+            try:
+                while True:
+                    others = [one for one in [*self.members] if one is not own]
+                    for one in (*others, own):
+                        if one.supervisor.lives and one.exchanging.acquire(blocking=False):
+                            return one
+                    if all(one.supervisor.over for one in (*others, own)):
+                        own.exchanging.acquire()
+                        return own
+                    self._changed.wait()
+            finally:
+                self._waiting -= 1
 
 
 def _levels() -> dict[str, int]:
