@@ -61,6 +61,18 @@ def test_the_figures_of_two_configurations_in_turn(tmp_path):
     assert plot.read_text().count("<svg") == 1
 
 
+def test_a_configuration_may_be_measured_against_itself():
+    found = measured(
+        "Identity", "--data", "uint8:4", "--against", "Identity", "--clients", "1", *SHORT
+    )
+    first, second = found["configurations"]
+    assert (len(first["points"]), len(second["points"])) == (1, 1)
+    base, other = first["points"][0], second["points"][0]
+    assert other["ratio"]["throughput"] == pytest.approx(
+        other["throughput_rps"] / base["throughput_rps"], rel=1e-3
+    )
+
+
 def test_times_of_batches_are_saved_and_other_probes_stay(tmp_path):
     config = tmp_path / "own.toml"
     other = tmp_path / "other.json"
@@ -145,14 +157,17 @@ def test_a_benchmark_from_python_counts_what_was_asked_for():
     with headrace_observe.Benchmark({"backend": "Identity", "max": 4}) as bench:
         with pytest.raises(ValueError, match="add_input"):
             bench.benchmark()
+        with pytest.raises(ValueError, match="add_input"):
+            bench.run_once()
         bench.add_input({"data": 1})
         bench.add_input({"data": 2})
         assert bench.run_once({"data": 3})["result"] == 3
+        assert bench.run_once() == {"data": 1, "result": 1}
         point = bench.benchmark(clients=3, total=50, warm_up=7)
         assert len(point.window.latencies) == 50
         batches = point.to_dict()["batch_size"]["main"]["histogram"]
         assert sum(int(size) * count for size, count in batches.items()) == 50
-        assert bench.pipeline.stats()["nodes"]["main"]["ok"] == 58
+        assert bench.pipeline.stats()["nodes"]["main"]["ok"] == 59
         with pytest.raises(ValueError, match="clients=0"):
             bench.benchmark(clients=0)
     with pytest.raises(headrace.errors.ClosedError):

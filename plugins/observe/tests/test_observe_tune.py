@@ -186,6 +186,18 @@ def test_what_fails_is_a_result_and_the_frontier_is_what_none_beats():
     )
 
 
+@pytest.mark.parametrize(
+    ("failed", "said"), [({}, "measure longer, with --seconds"), ({"input": 7}, "7 failed")]
+)
+def test_what_answers_no_request_reaches_no_goal(failed, said):
+    nothing = {**point(0, None), "ok": 0, "failed": failed}
+    for goal in ("max throughput", "min p99"):
+        tried = Trials(SPACE, read_goal(goal), lambda values: nothing)
+        tried.evaluate((1, 1, 0))
+        assert not tried.reached(tried.best)
+        assert tried.how_close() == f"no configuration answered a request: {said}"
+
+
 def test_the_file_is_read_as_it_was_meant(tmp_path):
     table = {"extends": 'a "b".toml', "max": 8, "infer": {"max": 2, "S::x": [1, "two"]}}
     file = tmp_path / "made.toml"

@@ -59,8 +59,17 @@ class Benchmark:
         """Add a request to send; several are sent in turn, each as a copy of its dict."""
         self._samples.append(dict(request))
 
-    def run_once(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Send one request and give the answered copy of it, as a check before measuring."""
+    def run_once(self, request: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send one request and give the answered copy of it, as a check before measuring.
+
+        Args:
+            request: The request; None for the first that was added with `add_input`.
+
+        Raises:
+            ValueError: There is none.
+        """
+        if request is None:
+            request = self._first()
         answered: dict[str, Any] = self.pipeline(dict(request))
         return answered
 
@@ -77,8 +86,7 @@ class Benchmark:
         Raises:
             ValueError: Nothing was added with `add_input`, or a number is too small.
         """
-        if not self._samples:
-            raise ValueError("there is nothing to send: call add_input first")
+        self._first()
         if clients < 1 or total < 1 or warm_up < 0:
             raise ValueError(
                 "clients and total are at least 1, warm_up at least 0; got "
@@ -93,6 +101,11 @@ class Benchmark:
         point = Point(load.about, load.clock_covers, window, usage=used())
         point.count_batches(before, self.pipeline.stats())
         return point
+
+    def _first(self) -> dict[str, Any]:
+        if not self._samples:
+            raise ValueError("there is nothing to send: call add_input first")
+        return self._samples[0]
 
     def _counted(self, clients: int, total: int) -> ClosedLoop:
         load = ClosedLoop(self.pipeline, self._samples, clients, total=total, clock=self._clock)

@@ -78,12 +78,13 @@ class Goal:
     def rank(self, figures: dict[str, float | None] | None) -> float:
         """Give a number that is greater for a better result.
 
-        What misses a limit is below all that keep them, the less the nearer; what failed is last.
+        What misses a limit, or answered no request, is below all that keep them, the less the nearer;
+        what failed is last.
         """
         if figures is None:
             return -1e18
         excess, found = self.excess(figures), figures[self.figure]
-        if excess or found is None:
+        if excess or found is None or not figures["throughput"]:
             return -1e9 * (1.0 + min(excess, 1e8))
         return found if self.most else -found
 

@@ -69,7 +69,7 @@ class Trials:
         return max(measured, key=lambda trial: self.goal.rank(trial.figures), default=None)
 
     def reached(self, trial: Trial) -> bool:
-        """Tell whether a trial keeps all limits."""
+        """Tell whether a trial answered requests and keeps all limits."""
         figures = trial.figures
         return figures is not None and self.goal.rank(figures) > -1e9
 
@@ -91,6 +91,10 @@ class Trials:
         best = self.best
         if best is None or best.figures is None:
             return "no configuration could be measured"
+        if not best.figures["throughput"]:
+            failed = sum(best.point["failed"].values()) if best.point else 0
+            hint = f"{failed} failed" if failed else "measure longer, with --seconds"
+            return f"no configuration answered a request: {hint}"
         units = {"throughput": "/s", "failed": "", "cpu": " cores"}
         missed = []
         for limit in self.goal.limits:

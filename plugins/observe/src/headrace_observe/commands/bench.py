@@ -146,7 +146,8 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
       headrace bench line.toml photos/ --clients 1,10,40
       headrace bench Identity --data uint8:16 --seconds 2 --json
       headrace bench line.toml photos/ --rate 50,100,200 --plot load.html
-      headrace bench line.toml photos/ --against other.toml --save-times times.json
+      headrace bench line.toml photos/ --against other.toml
+      headrace bench line.toml photos/ --save-times times.json
     """  # noqa: D301 - typer keeps the lines after a backspace character
     loads = loads_of(clients, rate, arrivals, seed, "1,10,40")
     plan = Plan(warm_up, window, percent(stable, "--stable"), seconds, longest)
@@ -158,9 +159,9 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     samples = samples_of(inputs or (), data or (), seed)
     names = [config, *(against or ())]
     sources: list[Any] = [source_of(name, settings or ()) for name in names]
-    points: list[tuple[str, Point]] = []
+    points: list[tuple[int, Point]] = []
     with printing_warnings(), contextlib.ExitStack() as opened:
-        pipelines = {}
+        pipelines = []
         for name, source in zip(names, sources, strict=True):
             with showing_progress() as bars, hinting_at_a_file(name):
                 if save_times is not None:
@@ -171,12 +172,12 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
                     )
                 made = headrace.pipe(source, allow_import=not no_import, progress=bars)
             opened.callback(made.close, drain=False, timeout=CLOSE_S)
-            pipelines[name] = made
-        explained = {name: headrace.explain(made.config) for name, made in pipelines.items()}
+            pipelines.append(made)
+        explained = [headrace.explain(made.config) for made in pipelines]
         whole = _in_turn(pipelines, samples, loads, plan, points)
     document = _document(names, points, interrupted=not whole)
-    for one in document["configurations"]:
-        one["explain"] = explained[one["config"]]
+    for one, found in zip(document["configurations"], explained, strict=True):
+        one["explain"] = found
     if plot_path is not None and (panels := load_panels(_rows(document))):
         plot(plot_path, panels, "headrace bench")
     if json:
@@ -189,19 +190,19 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
 
 
 def _in_turn(
-    pipelines: dict[str, headrace.Pipeline],
+    pipelines: Sequence[headrace.Pipeline],
     samples: Sequence[dict[str, Any]],
     loads: Sequence[LoadSpec],
     plan: Plan,
-    points: list[tuple[str, Point]],
+    points: list[tuple[int, Point]],
 ) -> bool:
     """Measure every configuration under a load before the next load; tell whether all was."""
     try:
         for load in loads:
-            for name, pipeline in pipelines.items():
+            for place, pipeline in enumerate(pipelines):
 
-                def done(point: Point, name: str = name) -> None:
-                    points.append((name, point))
+                def done(point: Point, place: int = place) -> None:
+                    points.append((place, point))
 
                 if not measure_loads(pipeline, samples, [load], plan, done):
                     return False
@@ -211,15 +212,14 @@ def _in_turn(
 
 
 def _document(
-    names: Sequence[str], points: Sequence[tuple[str, Point]], *, interrupted: bool
+    names: Sequence[str], points: Sequence[tuple[int, Point]], *, interrupted: bool
 ) -> dict[str, Any]:
     configurations: list[dict[str, Any]] = [{"config": name, "points": []} for name in names]
-    of = {one["config"]: one["points"] for one in configurations}
-    for name, point in points:
-        of[name].append(point.to_dict())
-    first = {_json.dumps(point["load"]): point for point in of[names[0]]}
-    for name in names[1:]:
-        for point in of[name]:
+    for place, point in points:
+        configurations[place]["points"].append(point.to_dict())
+    first = {_json.dumps(point["load"]): point for point in configurations[0]["points"]}
+    for one in configurations[1:]:
+        for point in one["points"]:
             base = first[_json.dumps(point["load"])]
             point["ratio"] = {
                 "throughput": _ratio(point["throughput_rps"], base["throughput_rps"]),
