@@ -13,7 +13,7 @@ from headrace._engine.futures import AsyncOwner, NodeRequest
 from headrace._graph.caller import is_cheap, may_wait, run_and_wait, run_in_caller
 from headrace._graph.request import GraphRequest
 from headrace._scheduling.calls import call_run_here, reentrant
-from headrace._scheduling.entry import DONE, Entry, unreadable
+from headrace._scheduling.entry import DONE, Entry, checked_weight, unreadable
 from headrace.errors import InputError, RequestsFailed
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Entrance:
     def __init__(self, only: Scheduler | None, graph: Graph | None, first: Scheduler) -> None:
         """Make it; ``first`` speaks for a pipeline that has no ``only`` scheduler."""
         self.only = only
-        self.graph: Any = graph  # there is one where there is no `only`
+        self.graph: Any = graph  # a Graph where there is no `only`
         self.any_scheduler = only or first
 
     # Checking.
@@ -53,19 +53,19 @@ class Entrance:
         if not isinstance(priority, (int, Integral)) or isinstance(priority, bool):
             raise TypeError(f"priority is an int, got {priority!r}")
         admitted: list[Admitted] = []
-        seen: set[int] = set()
+        seen: dict[int, Route | None] = {}
         for item in items:
-            entry, route = Entry(item, deadline=deadline, priority=priority), None
-            if id(item) in seen:
-                error = InputError(
-                    "this dict stands in the list a second time",
-                    hint="Send a dict of its own per request.",
-                )
-                self._refuse(entry, error)
-            else:
-                seen.add(id(item))
-                route = self._admit(entry)
-            admitted.append((entry, route))
+            entry = Entry(item, deadline=deadline, priority=priority)
+            if id(item) not in seen:
+                route = seen[id(item)] = self._admit(entry)
+                admitted.append((entry, route))
+                continue
+            error = InputError(
+                "this dict stands in the list a second time",
+                hint="Send a dict of its own per request.",
+            )
+            self._refuse(entry, seen[id(item)], error)
+            admitted.append((entry, None))
         return admitted
 
     def _admit(self, entry: Entry) -> Route | None:
@@ -74,37 +74,27 @@ class Entrance:
         Returns:
             Its way through the graph; None where there is no graph, or it is done.
         """
-        request, route = entry.request, None
+        request, route, scheduler = entry.request, None, self.any_scheduler
         try:
             if self.only is not None or not isinstance(request, dict):
-                entry.weight = self.any_scheduler.checked(request)
+                entry.weight = checked_weight(request, scheduler.name, scheduler.needs)
             else:
-                route = self._route_of(entry)
-                if route is None:
-                    return None
-                entry.weight = route.first.checked(request, route.needs)
+                route = self.graph.route_of(request)
+                entry.weight = checked_weight(request, route.first.name, route.needs)
             request.pop("result", None)
-        except InputError as error:
-            entry.refuse(error)
         except Exception as error:  # noqa: BLE001 - anybody's dict: its request alone may suffer
-            self._refuse(entry, unreadable(error))
-        return None if entry.state == DONE else route
-
-    def _route_of(self, entry: Entry) -> Route | None:
-        graph: Graph = self.graph
-        try:
-            return graph.route_of(entry.request)
-        except InputError as error:
-            self._refuse(entry, error)
+            if isinstance(request, dict):
+                with suppress(Exception):
+                    request.pop("result", None)
+            known = error if isinstance(error, InputError) else unreadable(error)
+            self._refuse(entry, route, known)
             return None
+        return route
 
-    def _refuse(self, entry: Entry, error: InputError) -> None:
+    def _refuse(self, entry: Entry, route: Route | None, error: InputError) -> None:
         """Refuse a request before it enters, and count it."""
         entry.refuse(error)
-        scheduler = self.any_scheduler
-        if self.only is None:
-            with suppress(Exception):  # anybody's dict, or it names no node
-                scheduler = self.graph.route_of(entry.request).first
+        scheduler = self.any_scheduler if route is None else route.first
         scheduler.count_refused(entry.request, error)
 
     def _pending(
