@@ -45,6 +45,7 @@ class Hand:
     """
 
     ident = -2
+    cause = None
 
     def __init__(self, *, wanted=True):
         self.jobs = []

@@ -287,7 +287,7 @@ class Model(RuleBasedStateMachine):
 
     def _give(self, work):
         assert not work.instance.lost.away, "a batch for one that is away"
-        runner = Runner()
+        runner = Runner("runner")
         runner.ident = -1
         work.instance.holder, work.instance.ident = runner, runner.ident
         run = lambda: self.scheduler._driver.drive(runner, work)  # noqa: E731

@@ -530,7 +530,7 @@ def test_there_are_never_more_runners_than_instances(control, until, threads_nam
         for future in futures:
             future.result(FAILS_LATE_S)
         pipe.reload("runners", {"instance_num": 1})
-        until(lambda: pipe._engine._schedulers[0]._workers._alive <= 1)
+        until(lambda: len(pipe._engine._schedulers[0]._workers._alive) <= 1)
 
 
 def test_counts_stay_exact_over_reloads(control):

@@ -194,7 +194,7 @@ class Model(RuleBasedStateMachine):
 
     def _give(self, work):
         """Stand in for the runners: one that begins when the test says."""
-        runner = Runner()
+        runner = Runner("runner")
         runner.ident = -1
         work.instance.holder, work.instance.ident = runner, runner.ident
         hand = self.hands[self.instances.index(work.instance)]

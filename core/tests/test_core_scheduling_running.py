@@ -439,6 +439,49 @@ def test_when_the_last_instance_has_died_requests_are_refused(gate, until):
                 call()
 
 
+def test_a_runner_that_dies_fails_what_it_had_and_another_takes_its_place(gate, monkeypatch):
+    with headrace.pipe({"backend": "Gate", "instance_num": 2}) as pipe:
+        gate.open()
+        driver = pipe._engine._schedulers[0]._driver
+        drive, hit = driver.drive, threading.Barrier(2)
+
+        def dies(me, work):
+            hit.wait(20)
+            raise SystemExit
+
+        monkeypatch.setattr(driver, "drive", dies)
+        futures = [pipe.submit({"data": k}) for k in range(2)]
+        for future in futures:
+            with pytest.raises(BackendError, match="died") as raised:
+                future.result(20)
+            assert isinstance(raised.value.__cause__, SystemExit)
+        monkeypatch.setattr(driver, "drive", drive)
+        assert pipe.submit({"data": "after"}).result(20)["result"] == "after"
+        assert pipe.stats()["state"] == "ready"
+
+
+def test_what_waits_for_a_runner_is_run_although_one_dies(gate, waiting):
+    """It dies before it has taken up the batch that it was started for."""
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        workers = pipe._engine._schedulers[0]._workers
+        following, asked = workers.next, []
+
+        def dies(runner, *, ends):
+            if not asked:
+                asked.append(runner)
+                raise SystemExit
+            return following(runner, ends=ends)
+
+        workers.next = dies
+        first = pipe.submit({"data": "first"})
+        gate.wait_entered()
+        second = pipe.submit({"data": "second"})
+        gate.open()
+        assert [first.result(20)["result"], second.result(20)["result"]] == ["first", "second"]
+        assert pipe.submit({"data": "third"}).result(20)["result"] == "third"
+        assert asked[0] not in workers._alive
+
+
 # What a policy may do.
 
 

@@ -242,16 +242,19 @@ class OwnThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start it, before anything else is asked of it.
+        """Start it.
 
-        A helper thread does so: an interrupt in the middle of `threading.Thread.start` may leave the
-        new thread waiting for ever for a lock of CPython's. After an interrupt in here it may run or
-        not: it was given no job, and `stop` ends it.
+        For the main thread a helper does so: an interrupt in the middle of `threading.Thread.start` may
+        leave the new thread waiting for ever for a lock of CPython's. After an interrupt in here it may
+        run or not: the main thread has given it no job, and `stop` ends it.
 
         Raises:
             RuntimeError: No thread can be started.
         """
-        errand(self._thread.start)
+        if get_ident() == main_thread.ident:
+            errand(self._thread.start)
+        else:
+            self._thread.start()
         self._started = True
 
     @property

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from functools import partial
-from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace._scheduling import batch as _batch
@@ -12,8 +10,7 @@ from headrace._scheduling.admission import deadline_error, interrupted
 from headrace._scheduling.calls import errand
 from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.entry import DONE
-from headrace._scheduling.process_threads import errands
-from headrace._scheduling.threads import Runner, Work, Workers
+from headrace._scheduling.threads import Work, Workers
 from headrace.errors import BackendError
 
 if TYPE_CHECKING:
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
     from headrace._scheduling.process_threads import Timer
-    from headrace._scheduling.threads import Caller, Worker
+    from headrace._scheduling.threads import Caller, Runner, Worker
     from headrace.policies import BatchPolicy, DispatchPolicy
 
 
@@ -42,7 +39,8 @@ class Driver:
         self, node: Node, batch_policy: BatchPolicy, dispatch_policy: DispatchPolicy, timer: Timer
     ) -> None:
         self._node = node
-        self.workers = Workers(len(node.instances), self._start)
+        name, limit = f"headrace-{node.name}", len(node.instances)
+        self.workers = Workers(name, limit, self._call_runner, self._start)
         self.dispatcher = Dispatcher(
             node, batch_policy, dispatch_policy, self.workers, timer, self._post
         )
@@ -136,8 +134,6 @@ class Driver:
         self._node.end(entry, deadline_error)
         self.dispatcher.dispatch(None)
 
-    # Runners and own threads.
-
     def leave(self, caller: Caller) -> None:
         """Take from a caller, whose thread goes away, all that it has to do for others. Under the lock."""
         caller.parked = False
@@ -151,60 +147,71 @@ class Driver:
         caller.work = None
         self.dispatcher.resign(caller)
 
-    def serve(self, runner: Runner) -> None:
-        """Run batches until the node is closed: the life of a runner's thread."""
-        runner.ident = get_ident()
-        try:
-            goes_on = True
-            while goes_on:
-                try:
-                    goes_on = self._serve_once(runner)
-                except BaseException as error:  # noqa: BLE001 - a runner goes on, whatever hits it
-                    self._give_back_all(runner, error)
-        except BaseException as error:  # noqa: BLE001 - the thread ends; another takes its place
-            errands.run(self._died, runner, error)
+    # Runners and own threads.
 
-    def _serve_once(self, runner: Runner) -> bool:
-        """Run what there is to run, or sleep; tell whether to go on."""
-        node = self._node
-        with node.section, node.lock:
-            if runner.stopped:
-                return False
-            work = self.workers.take_up(runner)
-            if work is not None:
+    def _post(self, work: Work) -> bool:
+        """Give a batch to the thread that owns its instance; False when that has ended."""
+        thread = work.instance.thread
+        return thread is not None and thread.post(
+            partial(self._drive_owned, thread, work), partial(self._lost, work.instance, thread)
+        )
+
+    def _drive_owned(self, thread: OwnThread, work: Work) -> None:
+        """Run a batch, and what follows on the same instance, in the thread that owns it."""
+        node, instance = self._node, work.instance
+        if instance.entries is not work.entries or instance.ident:
+            return  # it was posted twice
+        instance.ident = thread.ident
+        instance.holder = thread
+        if node.queue.count and not instance.full:
+            with node.section, node.lock:
                 self.dispatcher.begin(work)
-            else:
-                work = self.dispatcher.dispatch(runner)
-            ends = work is None and (node.refusing is not None or self.workers.surplus)
-            if ends:
-                self.workers.leave(runner)
-            elif work is None:
-                self.workers.parked.append(runner)
-        if work is not None:
-            self.drive(runner, work)
-        elif not ends:
-            runner.signal.sleep()
-        return not ends
+        self.drive(thread, work)
 
-    def _died(self, runner: Runner, error: BaseException) -> None:
-        """Let another take the place of a runner whose thread was killed."""
-        with self._node.section, self._node.lock:
-            if not runner.stopped:
-                self.workers.leave(runner)
-        self._give_back_all(runner, error)
-
-    def _give_back_all(self, runner: Runner, error: BaseException) -> None:
-        """Give back what a runner holds after something was raised past its batch."""
+    def _lost(self, instance: Instance, thread: OwnThread) -> None:
+        """Fail the batch of an instance whose thread has died: what it was given, or went on with."""
         node = self._node
         with node.section, node.lock:
-            self.workers.unpark(runner)
+            if instance.entries is not None:
+                self._fail_given(instance, thread)
+            node.lose(instance)
+            self.dispatcher.dispatch(None)
+
+    def _fail_given(self, instance: Instance, thread: Worker) -> None:
+        """Fail what an instance was to run in a thread that has died. Under the lock."""
+        error = BackendError(
+            "the thread that was to run the batch died",
+            node=self._node.name,
+            instance=instance.index,
+        )
+        error.__cause__ = thread.cause
+        self.dispatcher.fail(Work(instance, instance.entries or []), error)
+
+    def _call_runner(self, runner: Runner) -> bool:
+        return runner.post(partial(self._serve, runner), partial(self._died, runner))
+
+    def _serve(self, runner: Runner) -> None:
+        """Run what waits for a runner, until there is no more."""
+        node = self._node
+        while True:
+            with node.section, node.lock:
+                work = self.workers.next(runner, ends=node.refusing is not None)
+                if work is not None:
+                    self.dispatcher.begin(work)
+            if work is None:
+                return
+            self.drive(runner, work)
+
+    def _died(self, runner: Runner) -> None:
+        """Fail what a runner had, whose thread has died, and let another take its place."""
+        node = self._node
+        with node.section, node.lock:
+            self.workers.leave(runner)
             for instance in node.every:
-                entries = instance.entries
-                if instance.holder is runner and entries is not None:
-                    failure = _batch.wrapped(node.name, instance, error)
-                    self.dispatcher.fail(Work(instance, entries), failure)
-            if runner.stopped and self.workers.backlog:
-                self.workers.call_one()  # in its place: it may have been woken for one of these
+                if instance.holder is runner and instance.entries is not None:
+                    self._fail_given(instance, runner)
+            if self.workers.backlog:
+                self.workers.call_one()
             self.dispatcher.dispatch(None)
 
     def _start(self, runner: Runner) -> None:
@@ -213,11 +220,8 @@ class Driver:
 
     def _start_now(self, runner: Runner) -> None:
         node = self._node
-        thread = threading.Thread(
-            target=self.serve, args=(runner,), name=f"headrace-{node.name}", daemon=True
-        )
         try:
-            thread.start()
+            runner.start()
         except RuntimeError as error:  # no more threads, or the interpreter ends
             failure = BackendError(
                 f"no thread could be started to run the batch: {error}", node=node.name
@@ -248,26 +252,6 @@ class Driver:
                 node.free.append(instance)
             self.dispatcher.dispatch(None)
 
-    def _post(self, work: Work) -> bool:
-        """Give a batch to the thread that owns its instance; False when that has ended."""
-        thread = work.instance.thread
-        return thread is not None and thread.post(
-            partial(self._drive_owned, thread, work), partial(self._lost, work.instance)
-        )
-
-    def _drive_owned(self, thread: OwnThread, work: Work) -> None:
-        """Run a batch, and what follows on the same instance, in the thread that owns it."""
-        node = self._node
-        instance = work.instance
-        if instance.entries is not work.entries or instance.ident:
-            return  # it was posted twice
-        instance.ident = thread.ident
-        instance.holder = thread
-        if node.queue.count and not instance.full:
-            with node.section, node.lock:
-                self.dispatcher.begin(work)
-        self.drive(thread, work)
-
     def run_and_finish(self, work: Work) -> None:
         """Run a batch of the main thread, which takes no lock; raises the interrupt that hit it."""
         try:
@@ -287,18 +271,3 @@ class Driver:
         with node.section, node.lock:
             self.dispatcher.go_on(work, errors, None)
             del errors  # see `Entry.take_error`
-
-    def _lost(self, instance: Instance) -> None:
-        """Fail the batch of an instance whose thread has died: what it was given, or went on with."""
-        node = self._node
-        with node.section, node.lock:
-            if instance.entries is not None:
-                error = BackendError(
-                    "the thread that owns the instance died",
-                    node=node.name,
-                    instance=instance.index,
-                )
-                error.__cause__ = getattr(instance.thread, "cause", None)
-                self.dispatcher.fail(Work(instance, instance.entries), error)
-            node.lose(instance)
-            self.dispatcher.dispatch(None)

@@ -19,18 +19,17 @@ from operator import attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace._scheduling.calls import callers, reset, served_by, serving
+from headrace._scheduling.calls import OwnThread, callers, reset, served_by, serving
 from headrace._scheduling.locks import Signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from headrace._scheduling.calls import OwnThread
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
 
-    Worker: TypeAlias = "Runner | OwnThread"
+    Worker: TypeAlias = OwnThread
     """A thread that runs what waits, for others: a runner, or the thread that owns an instance."""
 
     Place: TypeAlias = tuple["NodeView", object]
@@ -171,21 +170,8 @@ class Caller(Blocked):
         """Do nothing: a caller counts its outcomes under the lock of the node."""
 
 
-@dataclass(eq=False, slots=True)
-class Runner:
-    """A daemon thread that runs batches for those who cannot.
-
-    Attributes:
-        ident: Identifier of the thread; 0 until it runs.
-        stopped: Whether it is to end.
-        signal: Wakes it.
-
-    Changed under the lock of the node.
-    """
-
-    ident: int = 0
-    stopped: bool = False
-    signal: Signal = field(default_factory=Signal)
+class Runner(OwnThread):
+    """A thread that runs batches for those who cannot: one that no instance owns."""
 
 
 class Workers:
@@ -194,23 +180,33 @@ class Workers:
     All but `__init__` is called under the lock of the node.
 
     Args:
+        name: The name of their threads.
         limit: See below.
-        start: Starts the thread of a runner once the lock is left.
+        post: Lets a runner look at the backlog; False when its thread has ended.
+        start: Starts a new runner once the lock is left.
 
     Attributes:
-        parked: The runners that sleep.
+        parked: The runners that have nothing to do.
         limit: How many runners there may be: one per instance.
-        backlog: Work that no runner has taken up. For each there is a runner that was woken or started for
-            it and has yet to look here; or, where as many live as there are instances, one that ran a batch
-            and looks here next.
+        backlog: Batches that no runner has taken up. For each there is a runner that was woken or started
+            for it and has yet to look here; or, where as many live as there are instances, one that is at
+            work and looks here next. Whichever comes first takes it.
     """
 
-    def __init__(self, limit: int, start: Callable[[Runner], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        limit: int,
+        post: Callable[[Runner], bool],
+        start: Callable[[Runner], None],
+    ) -> None:
         self.parked: list[Runner] = []
         self.backlog: deque[Work] = deque()
         self.limit = limit
+        self._name = name
+        self._post = post
         self._start = start
-        self._alive = 0
+        self._alive: set[Runner] = set()
 
     def give(self, work: Work) -> None:
         """Let a runner run ``work``."""
@@ -219,53 +215,51 @@ class Workers:
         self.call_one()
 
     def call_one(self) -> None:
-        """Let one more runner look at what there is to run."""
-        if self.parked:
-            self.parked.pop().signal.wake()
-        elif self._alive < self.limit:
-            self._alive += 1
-            self._start(Runner())
+        """Let one more runner look at the backlog: one that is parked, else a new one."""
+        while self.parked:
+            runner = self.parked.pop()
+            if self._post(runner):
+                return
+            self._alive.discard(runner)
+        if len(self._alive) < self.limit:
+            runner = Runner(self._name)
+            self._alive.add(runner)
+            self._post(runner)
+            self._start(runner)
 
-    def take_up(self, runner: Runner) -> Work | None:
-        """Give a runner that has nothing to do what waits for one."""
-        self.unpark(runner)  # it is still noted when a stale signal woke it
-        if not self.backlog:
-            return None
-        work = self.backlog.popleft()
-        work.instance.holder = runner
-        work.instance.ident = runner.ident
-        return work
+    def next(self, runner: Runner, *, ends: bool) -> Work | None:
+        """Give a runner the batch that waits first; where none waits it parks, or ends."""
+        if self.backlog:
+            work = self.backlog.popleft()
+            work.instance.holder = runner
+            work.instance.ident = runner.ident
+            return work
+        if ends or len(self._alive) > self.limit:
+            self._end(runner)
+        else:
+            self.parked.append(runner)
+        return None
 
-    def unpark(self, runner: Runner) -> None:
-        """Take note that a runner is awake."""
+    def leave(self, runner: Runner) -> None:
+        """Take note that a runner has no thread any more."""
+        self._alive.discard(runner)
         if runner in self.parked:
             self.parked.remove(runner)
 
-    def leave(self, runner: Runner) -> None:
-        """Take note that a runner ends."""
-        runner.stopped = True
-        self._alive -= 1
-
-    @property
-    def surplus(self) -> bool:
-        """Whether there are more runners than instances."""
-        return self._alive > self.limit
-
     def trim(self, limit: int) -> None:
-        """Change the limit; runners above it end, those that sleep at once."""
+        """Change the limit; runners above it end, those that are parked at once."""
         self.limit = limit
-        while self.surplus and self.parked:
-            self._end_one()
+        while self.parked and len(self._alive) > limit:
+            self._end(self.parked.pop())
 
     def stop(self) -> None:
-        """End the runners that sleep; the others end with their batch."""
+        """End the runners that are parked; the others end with their batch."""
         while self.parked:
-            self._end_one()
+            self._end(self.parked.pop())
 
-    def _end_one(self) -> None:
-        runner = self.parked.pop()
-        self.leave(runner)
-        runner.signal.wake()
+    def _end(self, runner: Runner) -> None:
+        self._alive.discard(runner)
+        runner.stop()
 
 
 batches_run: dict[int, tuple[Sequence[Entry], ...]] = {}
