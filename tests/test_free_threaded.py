@@ -16,11 +16,19 @@ SOURCES = [str(ROOT / "core" / "src"), str(ROOT / "plugins" / "ort" / "src")]
 IS_FREE = "import sysconfig, sys; sys.exit(not sysconfig.get_config_var('Py_GIL_DISABLED'))"
 
 
-def run(python: str, *args: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(SOURCES)}
+def run(
+    python: str, *args: str, path: str = os.pathsep.join(SOURCES), timeout: int = 120
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": path}
     environment.pop("PYTHON_GIL", None)
     return subprocess.run(
-        [python, *args], capture_output=True, text=True, check=False, timeout=120, env=environment
+        [python, *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+        env=environment,
+        cwd=ROOT,
     )
 
 
@@ -62,3 +70,23 @@ def test_ort_leaves_the_lock_off():
     program = "import sys, onnxruntime, headrace_ort.backend; print(sys._is_gil_enabled())"
     done = run(python, "-c", program)
     assert done.stdout.split() == ["False"], done.stderr
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("folder", ["core", "plugins/ort"])
+def test_the_tests_pass(request, tmp_path, folder):
+    """Those of core and of ort with ``--stress``; else one module of each."""
+    python = free_threaded()
+    if run(python, "-c", "import pytest, pytest_timeout, hypothesis, numpy, onnx, rich").returncode:
+        pytest.skip(f"{python} lacks what the tests need")
+    tests = ROOT / folder / "tests"
+    brief = [*tests.glob("test_core_backend.py"), *tests.glob("test_ort_setup.py")]
+    chosen = [tests] if request.config.getoption("--stress") else brief
+    installed = run(python, str(ROOT / "scripts" / "distributions.py"), str(tmp_path)).stdout
+    done = run(
+        *(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=ci"),
+        *("-m", "not gpu and not slow and not stress and not network", *map(str, chosen)),
+        path=installed.strip(),
+        timeout=3600,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]

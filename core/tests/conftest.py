@@ -14,6 +14,7 @@ import pytest
 import headrace
 from headrace._engine.engine import Engine
 from headrace._registry.registry import registry
+from headrace._scheduling.base import ONE_AT_A_TIME
 from headrace._scheduling.node import Section
 
 sys.path.append(str(Path(__file__).parent))  # for what several modules of tests share
@@ -29,6 +30,13 @@ def registered():
     yield
     local.clear()
     local.update(before)
+
+
+@pytest.fixture
+def takes_turns():
+    """Skip a test of the fast path where the interpreter has no lock: there no call takes it."""
+    if not ONE_AT_A_TIME:
+        pytest.skip("threads do not take turns in this interpreter: no fast path")
 
 
 @pytest.fixture(params=[True, False], ids=["shortcut", "queue"])

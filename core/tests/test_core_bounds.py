@@ -218,6 +218,7 @@ def test_behind_a_front_the_oldest_makes_way(gate, waiting):
         assert [f.result(60)["data"] for f in (running, newer)] == ["held", "newer"]
 
 
+@pytest.mark.usefixtures("takes_turns")
 def test_behind_a_front_callers_wait_for_room(gate, client, waiting):
     with headrace.pipe(behind_a_front()) as pipe:
         running = held(pipe, gate)

@@ -396,6 +396,7 @@ def test_many_nodes_with_nothing_to_do_follow_each_other():
 # Ends before the end.
 
 
+@pytest.mark.usefixtures("takes_turns")
 @pytest.mark.parametrize(
     ("keys", "named"),
     [

@@ -57,6 +57,7 @@ NODES = {
 }
 
 
+@pytest.mark.usefixtures("takes_turns")
 @pytest.mark.parametrize("name", NODES)
 def test_a_list_that_is_one_batch_is_run_by_the_main_thread_that_sent_it(name):
     with headrace.pipe({"backend": "Told", **NODES[name]}) as pipe:
@@ -161,6 +162,7 @@ def test_a_batch_that_the_list_fills_up_is_not_run_by_the_main_thread(gate):
         assert get_ident() not in {ident for ident, _ in ran}
 
 
+@pytest.mark.usefixtures("takes_turns")
 def test_stats_in_another_thread_while_the_main_thread_counts_failures_of_new_kinds():
     """The main thread counts without the lock, at every line of the sums of the other thread."""
     kinds = {"input": InputError, "contract": ContractError, "no_result": NoResultError}

@@ -102,6 +102,7 @@ def pipe():
         yield pipe
 
 
+@pytest.mark.usefixtures("takes_turns")
 def test_a_swift_backend_is_called_without_the_lock(pipe):
     node = scheduler_of(pipe)._node
     with node.lock:  # whoever asked for it would wait for ever
@@ -112,6 +113,7 @@ def test_a_swift_backend_is_called_without_the_lock(pipe):
     assert (stats["submitted"], stats["ok"], stats["batches"]) == (11, 11, 11)
 
 
+@pytest.mark.usefixtures("takes_turns")
 def test_the_rack_is_empty_while_it_is_used_and_full_afterwards(pipe):
     scheduler = scheduler_of(pipe)
     (instance,) = scheduler.instances
@@ -137,6 +139,7 @@ def test_instances_take_turns():
         assert order[3:] == order[:6]
 
 
+@pytest.mark.usefixtures("takes_turns")
 def test_a_caller_that_was_not_the_quickest_waits_for_its_turn(pipe):
     scheduler = scheduler_of(pipe)
     (instance,) = scheduler.instances
@@ -169,6 +172,7 @@ def test_a_caller_that_was_not_the_quickest_waits_for_its_turn(pipe):
     assert rests(pipe) == [instance]
 
 
+@pytest.mark.usefixtures("takes_turns")
 def test_a_claim_of_an_instance_that_has_been_taken_out_of_service_is_given_back(pipe):
     old = scheduler_of(pipe).instances[0].backend
     hook(pipe, lambda: elsewhere(lambda: pipe.reload("main", {"instance_num": 2})))
@@ -183,6 +187,7 @@ def test_a_claim_of_an_instance_that_has_been_taken_out_of_service_is_given_back
     assert (stats["submitted"], stats["ok"], stats["waiting"]) == (4, 4, 0)
 
 
+@pytest.mark.usefixtures("takes_turns")
 def test_a_claim_in_a_pipeline_that_has_begun_to_close_is_refused(pipe):
     (instance,) = scheduler_of(pipe).instances
     hook(pipe, lambda: elsewhere(pipe.close))
@@ -272,6 +277,7 @@ def test_an_interrupt_gives_the_instance_back_once(pipe):
     assert request["result"] == 1
 
 
+@pytest.mark.usefixtures("takes_turns")
 def test_a_backend_that_has_become_slow_is_left_to_the_main_thread_and_the_lock(pipe, until):
     (instance,) = scheduler_of(pipe).instances
 

@@ -34,6 +34,7 @@ def test_a_blocking_caller_runs_its_own_request(gate, client, runners):
         assert runners() == []
 
 
+@pytest.mark.usefixtures("takes_turns")
 def test_the_main_thread_runs_its_own_request_on_an_idle_instance(gate, runners, monkeypatch):
     monkeypatch.setattr("headrace._pipeline.Engine", Engine)
     gate.shut = False

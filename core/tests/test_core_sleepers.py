@@ -139,6 +139,7 @@ def test_the_caller_wakes_up_once_for_the_whole_way(clients, signals):
         assert counts(pipe) == dict.fromkeys("abc", (1, 1, 0))
 
 
+@pytest.mark.usefixtures("takes_turns")
 def test_where_callers_run_what_waits_the_caller_takes_its_request_on_itself(clients, signals):
     signal = CountingSignal()
     config = {**CHAIN, "b": {"backend": "Adds", "next": "c"}}

@@ -1,9 +1,9 @@
+import importlib.util
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-import rapidocr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto as T
@@ -11,7 +11,7 @@ from onnx import TensorProto as T
 import headrace
 from headrace.errors import BackendError, BatchRangeError, InputError, SetupError
 
-OCR_MODELS = Path(rapidocr.__file__).parent / "models"
+OCR_MODELS = Path(importlib.util.find_spec("rapidocr").origin).parent / "models"
 
 
 def results(backend, batch):

@@ -1,4 +1,5 @@
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -57,4 +58,4 @@ def test_the_programs_of_the_readme_run(tmp_path):
 
 def test_the_docstring_has_all_sections():
     for section in ("Reads", "Writes", "Batch", "Raises", "Source"):
-        assert f"\n    {section}:\n" in OnnxTensor.__doc__
+        assert f"\n{section}:\n" in inspect.cleandoc(OnnxTensor.__doc__)

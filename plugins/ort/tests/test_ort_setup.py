@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -6,7 +7,6 @@ import numpy as np
 import onnxruntime
 import pydantic
 import pytest
-import rapidocr
 from onnx import TensorProto as T
 
 import headrace
@@ -14,7 +14,11 @@ from headrace.errors import ConfigError, MissingDependencyError, SetupError
 from headrace_ort import OnnxTensor, builds, check_providers, choose_providers, make_session
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-OCR_MODEL = Path(rapidocr.__file__).parent / "models" / "ch_ppocr_mobile_v2.0_cls_mobile.onnx"
+OCR_MODEL = (
+    Path(importlib.util.find_spec("rapidocr").origin).parent
+    / "models"
+    / "ch_ppocr_mobile_v2.0_cls_mobile.onnx"
+)
 
 
 @pytest.fixture

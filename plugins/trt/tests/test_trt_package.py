@@ -1,4 +1,5 @@
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def test_every_word_is_offered_and_certified():
         word = getattr(headrace_trt, name)
         assert word.owns_thread
         for section in ("Reads", "Writes", "Batch", "Raises", "Source"):
-            assert f"\n    {section}:\n" in word.__doc__
+            assert f"\n{section}:\n" in inspect.cleandoc(word.__doc__)
 
 
 def test_explain_and_check_need_no_library(small_net):
