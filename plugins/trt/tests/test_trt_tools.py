@@ -52,6 +52,7 @@ def test_several_profiles_and_wrong_options(rtx, small_net):
         (("--max-shapes", "x:1x3x8x8", "--min-shapes", "x:1", "--min-shapes", "y:1"), "as often"),
         ((*SHAPES, "--precision", "fp17"), "precision"),
         ((*SHAPES, "--keep-fp32", "a"), "goes with"),
+        (("--min", 3, "--max", 2), "3 is more than --max 2"),
         ((*SHAPES, "--precision", "fp16", "--keep-fp32", "nonsense*"), "matches the name of no"),
     ):
         with pytest.raises(SetupError, match=text):

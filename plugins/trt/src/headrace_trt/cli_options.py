@@ -98,6 +98,9 @@ def settings_from(
     given = dict(build)
     shapes = {key[:3]: given.pop(key, []) for key in _SHAPES}
     rows = {key: given.pop(key, None) for key in _ROWS}
+    least, most = rows["min"], rows["max"]
+    if least is not None and most is not None and least > most:
+        raise SetupError(f"--min {least} is more than --max {most}")
     for name in _NUMBERS:
         if name in given:
             given[name] = [part.strip() for part in str(given[name]).split(",")]
@@ -109,7 +112,8 @@ def settings_from(
         return BuildOptions.model_validate(given), rows
     except pydantic.ValidationError as error:
         problems = "; ".join(
-            f"{'.'.join(map(str, e['loc'])) or 'options'}: {e['msg']}" for e in error.errors()
+            f"{'.'.join(map(str, e['loc'])) or 'options'}: {e['msg'].removeprefix('Value error, ')}"
+            for e in error.errors()
         )
         raise SetupError(problems, hint="`headrace trt build --help` lists the options.") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,8 +128,12 @@ def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-trt-"))
         source, made = Path(folder, "model.onnx"), Path(folder, "quantized.onnx")
         try:
-            # The tool prints what it does; stdout belongs to whoever called.
+            # The tool prints what it does, and its warnings would give the root logger a handler that
+            # stays; stdout and the root logger belong to whoever called.
             stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            root, own = logging.getLogger(), logging.NullHandler()
+            root.addHandler(own)
+            stack.callback(root.removeHandler, own)
             if precision == "fp8":
                 model = _with_fp8_operators(model)
             onnx.save(model, str(source), save_as_external_data=True, location="model.weights")
