@@ -836,6 +836,7 @@ def test_base_is_where_the_relative_paths_of_a_dict_start(tmp_path, monkeypatch)
         assert other == config
     (found,) = problems({"backend": "Show", "model": "m.bin"})
     assert "no such file" in found.message
+    assert ", got" not in found.message
 
 
 def test_base_is_for_dicts_only(tmp_path):

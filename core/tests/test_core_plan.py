@@ -582,6 +582,14 @@ def test_beside_what_cannot_be_looked_into_a_key_may_be_known_there(config):
     assert "somebodys" not in found.message
 
 
+def test_what_stands_below_an_unknown_name_is_looked_at():
+    assert [one.suggestion for one in problems("Zzzz[Idntity]")] == [None, "Identity"]
+
+
+def test_a_sequence_that_is_an_instance_is_not_joined_with_the_one_around_it():
+    assert problem("IoC[S[X];Sequential[S[Y],X]]").code == "arity"
+
+
 def test_a_node_that_names_no_node_behind_it_is_no_door():
     found = problem("Forward[node.nope]", max=4)
     assert found.code == "unknown_instance"

@@ -76,28 +76,30 @@ class Measuring:
         if self._times is not None:
             run = _sampled(run, self._times.setdefault((self._node, instance, path), Timings()))
         probes = self._probes
-        for event, around in (("element_began", _announced), ("element_done", _told)):
-            if probes is not None and probes.hears(event):
-                run = around(run, probes.teller(event, self._node, instance, path))
+        if probes is not None:
+            began, done = (
+                probes.teller(event, self._node, instance, path) if probes.hears(event) else None
+                for event in ("element_began", "element_done")
+            )
+            run = _told(run, began, done) if began or done else run
         if run != getattr(backend, name):
             setattr(backend, name, run)
 
 
-def _announced(run: Callable[..., Any], tell: Callable[[int], None]) -> Callable[..., Any]:
-    def announced(batch: list[Any], *dependency: Any) -> Any:
-        tell(len(batch))
-        return run(batch, *dependency)
-
-    return announced
-
-
-def _told(run: Callable[..., Any], tell: Callable[[int, float, float], None]) -> Callable[..., Any]:
+def _told(
+    run: Callable[..., Any],
+    began: Callable[[int], None] | None,
+    done: Callable[[int, float, float], None] | None,
+) -> Callable[..., Any]:
     def measured(batch: list[Any], *dependency: Any) -> Any:
         started = time.monotonic()
+        if began is not None:
+            began(len(batch))
         try:
             return run(batch, *dependency)
         finally:
-            tell(len(batch), started, time.monotonic())
+            if done is not None:
+                done(len(batch), started, time.monotonic())
 
     return measured
 

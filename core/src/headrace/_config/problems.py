@@ -36,7 +36,7 @@ SUGGESTED = 100
 """How many problems get a suggestion."""
 
 UNBUILDABLE = "fallback"
-"""Code of the problem that no branch of a ``Fallback`` can be built on this machine."""
+"""Code of the problem that nothing a word may choose from can be built on this machine."""
 
 _LONGEST = 60
 """Longest value that the line of a key shows, in characters."""

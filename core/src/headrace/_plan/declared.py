@@ -49,11 +49,6 @@ def of_children(
     return result
 
 
-def depending_range(cls: type[Backend], dependency: Range) -> Range:
-    """Give the range of an instance that is called with a dependency."""
-    return (cls.min, cls.max) if states_range(cls) else dependency
-
-
 def states_range(cls: type[Backend]) -> bool:
     """Tell whether a class says what its range is; else it is that of what is inside."""
     return cls.min != 1 or cls.max is not None

@@ -54,8 +54,7 @@ class Element:
         frames: The instances of enclosing ``IoC``s that it can name.
         target: The node at which a `Repost` lets the request go on, and where that was written.
         parameter: The parameter in which a `Reflect` has found its expression, or None.
-        unavailable: Children that cannot be built here and why (`Fallback`), or that were not
-            chosen (`ModelLoader`).
+        unavailable: Children that cannot be built here, or that were not chosen, and why.
     """
 
     name: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headrace._config.problems import MAX_DEPTH, SUGGESTED, key_place
 from headrace._expression.parser import read_expression
 from headrace._plan import brackets
-from headrace._plan.declared import depending_range, static_range
+from headrace._plan.declared import states_range, static_range
 from headrace._plan.element import Element, Named
 from headrace._plan.options import OptionsReader
 from headrace._plan.planning import MAX_ELEMENTS, Definition, Planning
@@ -172,7 +172,8 @@ class Resolver(Planning):
             if child is None:
                 return None
             element.phases = [[child]]
-            element.range = depending_range(target.cls, child.range)
+            if not states_range(target.cls):
+                element.range = child.range
         word_of(target.cls)._check(Use(self, element, bracket, scope))
         return element if len(self.problems) == before else None
 
