@@ -230,13 +230,22 @@ class BuiltExpression:
         self.instances: list[Backend] = [one.backend for one in scheduled]
         self._threads = [one.thread for one in scheduled]
         assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`
-        self.root: Backend = self._node.by_element.get(id(plan.backend)) or self.instances[0]
+        self._element, self._by_element = plan.backend, self._node.by_element
+        self.root: Backend = self._by_element.get(id(plan.backend)) or self.instances[0]
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
         """Call an instance in the thread that it belongs to; give an exception or None per request."""
         backend, thread = self.instances[index], self._threads[index]
         outcomes = backend(batch) if thread is None else thread.call(backend, batch)
         return [None] * len(batch) if outcomes is None else list(outcomes)
+
+    def describe(self) -> dict[str, Any]:
+        """Give the tree of what was built, as in ``Pipeline.describe()``; empty without an expression."""
+        from headrace._explain import describe_element
+
+        if self._element is None:
+            return {}
+        return describe_element(self._element, self._by_element)
 
     def close(self) -> list[Exception]:
         """Close what was built, newest first; give what ``close`` raised. A second call does nothing."""

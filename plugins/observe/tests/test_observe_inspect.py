@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import sys
@@ -47,6 +48,30 @@ def test_timers_sum_up_and_stand_inside_each_other():
         "whole: 2 runs, mean 2500.000 ms, p50 1500.000 ms, p99 3500.000 ms, total 5.000 s",
         "  part: 2 runs, mean 2000.000 ms, p50 1000.000 ms, p99 3000.000 ms, total 4.000 s",
     ]
+
+
+def test_coroutines_that_run_at_a_time_are_timed_to_their_ends():
+    clock = Clock()
+    part = Timer("part", clock=clock)
+
+    @part
+    async def work(mine, others):
+        await mine.wait()
+        clock.now += 1
+        others.set()
+
+    async def both():
+        first, second, third = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        # The one that begins first ends last.
+        tasks = [asyncio.create_task(work(second, third)), asyncio.create_task(work(first, second))]
+        await asyncio.sleep(0)
+        clock.now += 5
+        first.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(both())
+    assert part.seconds == [6.0, 7.0]
+    assert part.children == []
 
 
 def test_a_timer_may_stand_inside_itself_and_an_error_passes():
@@ -123,6 +148,13 @@ def test_a_backend_is_inspected_by_batch_size():
         assert batch["per_item_ms"] == pytest.approx(1 / batch["size"], abs=1e-5)
     assert "no queue" in found["clock"]
     assert set(found["memory"]["host_bytes"]) == {"before", "built", "run"}
+
+
+def test_all_that_was_built_is_told():
+    found = inspect("S[Identity,CatSplit[Identity,Identity,Identity]]", [1], repeat=1, sizes=[1])
+    assert found["tree"]["name"] == "S"
+    assert [one["name"] for one in found["tree"]["children"]] == ["Identity", "CatSplit"]
+    assert len(found["tree"]["children"][1]["children"]) == 3
 
 
 def test_what_fails_is_counted_and_sizes_outside_are_refused():

@@ -47,8 +47,9 @@ def inspect(
         clock: Seconds; for tests.
 
     Returns:
-        ``{"expression", "range", "built", "clock", "reads", "writes", "batches", "memory"}``.
-        ``reads`` and ``writes`` tell per key of a request its dtype and shape, or its type;
+        ``{"expression", "range", "built", "tree", "clock", "reads", "writes", "batches", "memory"}``.
+        ``built`` is what the outermost backend tells of itself, and ``tree`` has that of all backends,
+        as in ``Pipeline.describe()``. ``reads`` and ``writes`` tell per key of a request its dtype and shape, or its type;
         ``batches`` has per size ``{"size", "ok", "failed", "latency_ms", "per_item_ms"}``;
         ``memory`` has ``host_bytes`` of the process (None without psutil) and ``gpu_bytes`` of all
         GPUs (None where that is not known), each before it was built, after, and after the runs.
@@ -84,12 +85,13 @@ def inspect(
         outcomes = call(answered)
         good = [r for r, error in zip(answered, outcomes, strict=True) if error is None]
         memory["run"] = _memory()
-        described = built.root.describe()
+        described, tree = built.root.describe(), built.describe()
     kinds = ("host_bytes", "gpu_bytes")
     return {
         "expression": node["expression"],
         "range": [low, high],
         "built": described,
+        "tree": tree,
         "clock": CLOCK,
         "reads": {key: _described(value) for key, value in samples[0].items()},
         "writes": _written(samples[0], good[0]) if good else {},

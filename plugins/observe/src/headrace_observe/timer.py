@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-import threading
+import inspect
 import time
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace_observe.extras import library
@@ -22,14 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Timer"]
 
 
-class _Active(threading.local):
-    """The timers that run in this thread, the innermost last, each with when it began."""
-
-    def __init__(self) -> None:
-        self.timers: list[tuple[Timer, float]] = []
-
-
-_active = _Active()
+_active: ContextVar[tuple[tuple[Timer, float], ...]] = ContextVar("headrace_timers", default=())
+"""The timers that run in this thread or asyncio task, the innermost last, each with when it began."""
 
 
 class Timer:
@@ -81,7 +76,7 @@ class Timer:
     def __enter__(self) -> Self:
         if self._wait is not None:
             self._wait()
-        _active.timers.append((self, self._clock()))
+        _active.set((*_active.get(), (self, self._clock())))
         return self
 
     def __exit__(
@@ -95,21 +90,28 @@ class Timer:
                 self._wait()
         finally:
             ended = self._clock()
-            _, began = _active.timers.pop()
+            *outer, (_, began) = _active.get()
+            _active.set((*outer,))
             self.seconds.append(ended - began)
-            around = _active.timers[-1][0] if _active.timers else self
+            around = outer[-1][0] if outer else self
             if around is not self and not any(child is self for child in around.children):
                 around.children.append(self)
 
     def __call__(self, function: Function) -> Function:
-        """Time each call of a function."""
+        """Time each call of a function; that of a coroutine function until what it gives is awaited."""
+        made: Any
 
         @functools.wraps(function)
         def timed(*args: Any, **options: Any) -> Any:
             with self:
                 return function(*args, **options)
 
-        made: Any = timed
+        @functools.wraps(function)
+        async def timed_to_its_end(*args: Any, **options: Any) -> Any:
+            with self:
+                return await function(*args, **options)
+
+        made = timed_to_its_end if inspect.iscoroutinefunction(function) else timed
         return made  # type: ignore[no-any-return]
 
     @property

@@ -90,8 +90,12 @@ def _print(found: dict[str, Any]) -> None:
     for way in ("reads", "writes"):
         for key, text in found[way].items():
             print_data(f"{way} {key}: {text}")
-    for key, value in found["built"].items():
-        print_data(f"built {key}: {value}")
+    left = [found["tree"]] if found["tree"] else []
+    while left:
+        one = left.pop()
+        left += reversed(one["children"])
+        for key, value in one["built"].items():
+            print_data(f"built {one['name']}, {key}: {value}")
     rows = []
     for batch in found["batches"]:
         latency = batch["latency_ms"]
