@@ -23,8 +23,6 @@ from headrace_cli.reporting import Command, Commands
 if TYPE_CHECKING:
     from headrace.plugins import Plugin
 
-__all__ = ["app"]
-
 
 class AllCommands(Commands):
     """The own commands, which always win, and those of plugins."""

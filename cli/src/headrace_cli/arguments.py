@@ -8,17 +8,6 @@ import typer
 
 from headrace_cli.reporting import Group
 
-__all__ = [
-    "CONTEXT_SETTINGS",
-    "EXITS",
-    "Config",
-    "Json",
-    "NoImport",
-    "Settings",
-    "group",
-    "names_beginning",
-]
-
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 EXITS = (

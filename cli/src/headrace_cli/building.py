@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from headrace import Pipeline, PipelineConfig
     from headrace_cli.progress import ProgressFactory
 
-__all__ = ["CLOSE_S", "building", "printing_warnings", "showing_progress"]
-
 CLOSE_S = 2.0
 """Seconds that ``close`` waits at the end of a command for backends that still run."""
 

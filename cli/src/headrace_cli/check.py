@@ -20,8 +20,6 @@ from headrace_cli.source import hinting_at_a_file, source_of
 if TYPE_CHECKING:
     from headrace import PipelineConfig
 
-__all__ = ["all_warnings", "check"]
-
 
 def check(
     config: Config,

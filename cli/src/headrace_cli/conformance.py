@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from headrace.plugins import Plugin
     from headrace_testing.conformance import BackendConformance, Certificate, Verdict
 
-__all__ = ["conformance"]
-
 _HOW = (
     "its distribution offers no conformance class for it: subclass "
     "headrace_testing.BackendConformance and name it in the entry-point group headrace.conformance"

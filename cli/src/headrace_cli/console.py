@@ -10,23 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import NoReturn
 
-__all__ = [
-    "BROKEN_PIPE",
-    "FAILED",
-    "INTERRUPTED",
-    "OK",
-    "WRONG",
-    "FileError",
-    "UsageError",
-    "WrongArgument",
-    "counted",
-    "discard_stdout",
-    "error_text",
-    "exit_now",
-    "print_data",
-    "print_message",
-]
-
 OK = 0
 FAILED = 1
 WRONG = 2

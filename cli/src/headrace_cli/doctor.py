@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from headrace.plugins import Plugin
 
-__all__ = ["HARMLESS", "examined"]
-
 HARMLESS = ("disabled", "unknown_plugin")
 """Kinds of findings that the user may have wanted: they are printed, and the exit status stays 0."""
 

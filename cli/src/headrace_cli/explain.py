@@ -18,8 +18,6 @@ from headrace_cli.source import hinting_at_a_file, is_file, source_of
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-__all__ = ["explain"]
-
 
 def explain(
     what: Annotated[

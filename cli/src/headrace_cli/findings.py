@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from headrace.plugins import Plugin
 
-__all__ = ["HOOK_NOUNS", "Finding", "finding_about", "findings", "with_states"]
-
 HOOK_NOUNS = {
     "definitions": "definition",
     "batch_policies": "batch policy",

@@ -8,8 +8,6 @@ from xml.sax.saxutils import escape
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FORMATS"]
-
 Box = tuple[int, int, int, int]
 """Left, top, width and height, in pixels."""
 

@@ -15,8 +15,6 @@ from headrace_cli.console import WrongArgument
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["STDIN", "Input", "check_arguments", "expand", "is_folder"]
-
 STDIN = "-"
 
 

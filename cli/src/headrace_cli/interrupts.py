@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-__all__ = ["Interrupts"]
-
 _LATER_S = 0.01
 """Time for a destructor to end; where it has not, the signal is sent again once more."""
 

@@ -9,8 +9,6 @@ from headrace import plugins
 if TYPE_CHECKING:
     from headrace.plugins import Plugin
 
-__all__ = ["COMMANDS", "all_names", "all_plugins", "backends_named", "plugins_named"]
-
 COMMANDS = {
     "run": "Run inputs through a pipeline and print the results.",
     "check": "Check a configuration without building it.",

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.abc import Traversable
 
-__all__ = ["new"]
-
 _CLASS = re.compile(r"[A-Z][A-Za-z0-9]*")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*")
 _TOKEN = re.compile(

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from headrace.plugins import Plugin
     from headrace_cli.findings import Finding
 
-__all__ = ["wrong_offers"]
-
 _FIX = "Ask its author for a fix."
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from headrace_cli.inputs import Input
 
-__all__ = ["Output", "suffix_of"]
-
 _BEGINNINGS = (
     (b"\xff\xd8\xff", ".jpg"),
     (b"\x89PNG\r\n\x1a\n", ".png"),

@@ -15,8 +15,6 @@ from headrace_cli.reporting import Command, is_usage_error, print_usage_error
 if TYPE_CHECKING:
     from headrace.plugins import Plugin
 
-__all__ = ["KNOWN_COMMANDS", "as_command", "command_named", "commands_of_plugins", "made_command"]
-
 KNOWN_COMMANDS = {
     **dict.fromkeys(
         ("bench", "gpus", "inspect", "report", "simulate", "top", "trace", "tune"),

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from headrace import Backend
     from headrace.plugins import Plugin
 
-__all__ = ["show_info"]
-
 _LIMITS = {
     "gt": ">",
     "ge": ">=",

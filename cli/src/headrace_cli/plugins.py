@@ -21,8 +21,6 @@ from headrace_cli.reporting import Command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["plugins"]
-
 _INSTALL = (
     "No plugin is installed. Install them: pip install headrace-cv headrace-ort, "
     "or in a clone of Headrace: pip install ./plugins/cv ./plugins/ort"

@@ -12,8 +12,6 @@ from headrace_cli.console import print_data
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["as_json", "as_line", "escaped", "print_json", "shown"]
-
 _DEEPEST = 250
 """Deepest nesting that is written, in levels."""
 

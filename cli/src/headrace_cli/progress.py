@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     ProgressFactory: TypeAlias = Callable[[int | None, str], AbstractContextManager[Any]]
 
-__all__ = ["progress_bar", "setup_bars"]
-
 
 @contextlib.contextmanager
 def progress_bar(total: int) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:

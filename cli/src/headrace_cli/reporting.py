@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-__all__ = ["Command", "Commands", "Group", "error_as_dict", "is_usage_error", "print_usage_error"]
-
 
 def error_as_dict(error: Any) -> dict[str, Any]:
     """Give an error that ends a command as plain data, what ``--json`` prints of it."""

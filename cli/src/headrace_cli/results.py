@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from headrace_cli.inputs import Input
     from headrace_cli.output import Output
 
-__all__ = ["ResultPrinter"]
-
 
 class ResultPrinter:
     """Prints the results and errors of inputs, in the order of the calls.

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from headrace_cli.interrupts import Interrupts
 
-__all__ = ["run"]
-
 LEAST_WINDOW = 16
 """At least so many requests are under way at a time."""
 

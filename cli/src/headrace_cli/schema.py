@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-__all__ = ["json_schema", "schema"]
-
 _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
 """A text with a placeholder may stand for any value."""
 

@@ -19,8 +19,6 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["hinting_at_a_file", "is_file", "source_of"]
-
 
 def is_file(what: str) -> bool:
     """Tell whether CONFIG names a file; else it is an expression."""

@@ -197,11 +197,14 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
         element: The element.
         built: What was built, by the identity of its element; None when nothing was.
     """
-    options: dict[str, Any] = {}
-    for key, origin in element.origins.items():
-        field = _field(element, key)
-        value = getattr(element.options, field, None) if element.options is not None else None
-        options[key] = {"value": plain(value), "origin": origin}
+    fields = {field.alias or name: name for name, field in element.cls.Options.model_fields.items()}
+    options = {
+        key: {
+            "value": plain(getattr(element.options, fields.get(key, key), None)),
+            "origin": origin,
+        }
+        for key, origin in element.origins.items()
+    }
     backend = (built or {}).get(id(element))
     least, most = (backend.min, backend.max) if backend is not None else element.range
     described = {
@@ -213,26 +216,21 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
         "built": _built(backend) if backend is not None else {},
         "children": [describe_element(child, built) for child in element.children],
     }
-    why = getattr(element.cls, "waits_while", None)
-    if why is not None and element.options is not None:
-        queue = getattr(element.options, "queue", None)
-        described["waits"] = f"holds its instance while queue {queue!r} is {why}"
-    if element.definition is not None:
-        described["definition"] = element.definition
-    if element.named is not None:
-        described["instance"] = element.named.name
-    if element.target is not None:
-        described["target"] = element.target[0]
-    if element.own_thread:
-        described["own_thread"] = True
-    if any(positional or named for positional, named in element.prefixes):
-        described["prefixes"] = [
-            [*map(plain, positional), *(f"{key}={value}" for key, value in named.items())]
-            for positional, named in element.prefixes
-        ]
-    if element.unavailable:
-        described["not_chosen"] = dict(element.unavailable)
-    return described
+    why, queue = getattr(element.cls, "waits_while", None), getattr(element.options, "queue", None)
+    prefixes = [
+        [*map(plain, positional), *(f"{key}={value}" for key, value in named.items())]
+        for positional, named in element.prefixes
+    ]
+    said = {
+        "waits": why and queue and f"holds its instance while queue {queue!r} is {why}",
+        "definition": element.definition,
+        "instance": element.named and element.named.name,
+        "target": element.target and element.target[0],
+        "own_thread": element.own_thread,
+        "prefixes": prefixes if any(prefixes) else None,
+        "not_chosen": dict(element.unavailable),
+    }
+    return described | {key: value for key, value in said.items() if value}
 
 
 def _built(backend: Backend) -> Any:
@@ -241,13 +239,6 @@ def _built(backend: Backend) -> Any:
         return plain(backend.describe())
     except Exception as error:  # noqa: BLE001 - the others are described all the same
         return {"error": error_text(error)}
-
-
-def _field(element: Element, key: str) -> str:
-    for name, field in element.cls.Options.model_fields.items():
-        if (field.alias or name) == key:
-            return name
-    return key
 
 
 def owns_thread(plan: NodePlan) -> bool:

@@ -7,8 +7,6 @@ from typing import Any
 
 from headrace_testing.conformance.outcome import EXPECTED_FAILURE, Verdict
 
-__all__ = ["Certificate"]
-
 
 @dataclass(frozen=True)
 class Certificate:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from headrace_testing.conformance.outcome import Verdict
     from headrace_testing.conformance.rule import Rule
 
-__all__ = ["ConformanceCollector"]
-
 
 class RuleBroken(Exception):  # noqa: N818 - shown as a failure of a test
     """A rule is broken; pytest shows its text without a traceback."""

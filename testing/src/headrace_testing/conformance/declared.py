@@ -7,8 +7,6 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Keys", "declared_keys"]
-
 _WORD = re.compile(r"(?:\w+\.)?(Required|NotRequired)\[")
 
 

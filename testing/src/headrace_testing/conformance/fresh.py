@@ -23,8 +23,6 @@ from headrace_testing.conformance.probe import Probe
 if TYPE_CHECKING:
     from headrace.plugins import BuiltExpression
 
-__all__: list[str] = []
-
 _LIGHT = frozenset(
     (
         *("headrace", "pydantic", "pydantic_core", "annotated_types", "typing_extensions"),

@@ -6,8 +6,6 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["host_copy", "is_on_device"]
-
 _CPU = 1
 _READABLE = (_CPU, 3, 11)
 """Device types of DLPack that a CPU can read: its own memory, and that pinned by CUDA and by ROCm."""

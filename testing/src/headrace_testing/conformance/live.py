@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from headrace import Backend, PipelineConfig
     from headrace.keys import Request
 
-__all__ = ["MOST", "USUAL_BATCH", "Live", "weight_of"]
-
 USUAL_BATCH = 4
 """How many requests a batch has where the range allows it."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from headrace_testing.conformance.values import is_array
 
-__all__ = ["shares_memory"]
-
 _POINTERS = ("__cuda_array_interface__", "data_ptr")
 _MUTABLE = (list, dict, set, bytearray)
 

@@ -4,20 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "BLOCKED",
-    "EXPECTED_FAILURE",
-    "FAILED",
-    "NOT_APPLICABLE",
-    "NOT_JUDGED",
-    "PASSED",
-    "UNEXPECTED_PASS",
-    "Broken",
-    "NotApplicable",
-    "NotJudged",
-    "Verdict",
-]
-
 
 class Broken(AssertionError):  # noqa: N818 - it is the rule that is broken
     """A rule is broken; the text says how it was seen."""

@@ -23,8 +23,6 @@ from headrace_testing.conformance.outcome import Broken, NotApplicable
 if TYPE_CHECKING:
     from headrace_testing.conformance.subject import Subject
 
-__all__ = ["Probe", "probe"]
-
 _PROGRAM = "headrace_testing.conformance.fresh"
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has no other
 _LIMIT_S = 300

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     Check: TypeAlias = "Callable[[Subject], str | None]"
 
-__all__ = ["Rule", "rule"]
-
 
 @dataclass(frozen=True)
 class Rule:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from headrace_testing.conformance.live import Live
     from headrace_testing.conformance.subject import Subject
 
-__all__ = ["RULES"]
-
 
 class Spy:
     """Notes what ``forward`` of one backend is given and gives."""

@@ -16,8 +16,6 @@ from headrace_testing.conformance.values import difference
 if TYPE_CHECKING:
     from headrace_testing.conformance.subject import Subject
 
-__all__ = ["RULES"]
-
 _KEY = re.compile(r"[^{}]+|\{\w+\}")
 _UNIT = re.compile(
     r"\bin (?!the\b|a\b|an\b|this\b|which\b|one\b)\w+|\(.+\)|\bnumber of\b|\bhow many\b|\bmost\b|"

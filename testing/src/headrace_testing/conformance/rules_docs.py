@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from headrace import Backend
     from headrace_testing.conformance.subject import Subject
 
-__all__ = ["RULES", "documentation", "entries", "sections"]
-
 _WORDS = "what words tell"
 
 SECTIONS = ("Reads", "Writes", "Batch", "Raises", "Source")

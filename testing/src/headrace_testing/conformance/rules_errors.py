@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from headrace.keys import Request
     from headrace_testing.conformance.subject import Subject
 
-__all__ = ["RULES"]
-
 
 def _keys(subject: Subject) -> list[str]:
     """Give the keys that a request must bring; a container's are those of what is inside."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from headrace.keys import Request
     from headrace_testing.conformance.subject import Subject
 
-__all__ = ["RULES"]
-
 _ITEMS = 3
 _ALWAYS = frozenset({"request_size", "result"})
 """Keys that core itself looks at around every batch."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from headrace_testing.conformance.subject import Subject
 
-__all__ = ["RULES"]
-
 _CYCLES = 3
 _PATIENCE = 30
 _DEVICE = "bytes on devices"

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from headrace import Backend
     from headrace_testing.conformance.subject import Subject
 
-__all__ = ["RULES"]
-
 
 @rule("imports-lazily", "resolves")
 def imports_lazily(subject: Subject) -> str:

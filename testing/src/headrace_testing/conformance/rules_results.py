@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from headrace_testing.conformance.live import Live
     from headrace_testing.conformance.subject import Subject
 
-__all__ = ["RULES"]
-
 _MIXED_UP = "results of other requests"
 """What `batch-equals-items` leaves to `order-kept`."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from headrace_testing.conformance.live import Live
     from headrace_testing.conformance.subject import Subject
 
-__all__ = ["RULES", "in_thread"]
-
 T = TypeVar("T")
 
 _ROUNDS = 3

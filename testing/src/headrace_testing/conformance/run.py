@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from headrace_testing.conformance.base import BackendConformance
     from headrace_testing.conformance.rule import Rule
 
-__all__ = ["ConformanceRun", "certify", "check_expected", "rules"]
-
 _MODULES = (
     rules_class,
     rules_docs,

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from headrace.plugins import Element
     from headrace_testing.conformance.base import BackendConformance
 
-__all__ = ["DISTINCT", "Subject", "replaced"]
-
 DISTINCT = 17
 """How many different requests a large batch holds; it repeats them.
 

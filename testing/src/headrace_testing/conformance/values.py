@@ -16,8 +16,6 @@ from typing import Any
 
 from headrace_testing.conformance.host import host_copy, is_on_device
 
-__all__ = ["arrays_on_device", "difference", "is_array", "kept", "said"]
-
 _TEXT = 120
 _LISTING = ("tolist", "to_pylist")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["DECOY", "WatchedRequest"]
-
 DECOY = "a key that nobody declares"
 """A key put into watched requests: whoever reads it copies or walks the whole request."""
 

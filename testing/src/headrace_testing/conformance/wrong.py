@@ -7,8 +7,6 @@ from typing import Any
 
 from headrace_testing.conformance.values import is_array
 
-__all__ = ["Alien", "wrong_dtype", "wrong_shape"]
-
 _AXES = 3
 
 
