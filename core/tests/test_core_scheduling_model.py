@@ -30,7 +30,7 @@ from headrace._scheduling.admission import QUEUE_FULL
 from headrace._scheduling.batch import repeated
 from headrace._scheduling.calls import OwnThread
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
-from headrace._scheduling.instance import Instance, Limits
+from headrace._scheduling.instance import SWIFT_S, Instance, Limits
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.queue import NodeQuota, Waits
 from headrace._scheduling.scheduler import Scheduler
@@ -838,3 +838,29 @@ def test_room_that_another_thread_makes_while_a_request_is_left_outside_is_seen(
     hand.jobs.pop(0)[0]()
     assert entry.error is None
     assert entry.state == DONE
+
+
+def test_whom_no_new_instance_takes_is_notified_once_the_exchange_is_over():
+    scheduler, _, _ = several_by_hand((1, 8))
+    (running,) = with_weights(scheduler, 8)
+    (heavy,) = with_weights(scheduler, 8)
+    owner = heavy.owner
+    new, _, _ = several_by_hand((1, 4))
+    scheduler.exchange(new, Signal(), keeps_policies=True)
+    assert [running.state, heavy.state] == [RUNNING, DONE]
+    assert isinstance(heavy.error, BatchRangeError)
+    assert owner.told == 0
+    scheduler.notify()
+    assert owner.told == 1
+
+
+@pytest.mark.parametrize(("callers", "crowded"), [(4, False), (7, False), (8, True)])
+@pytest.mark.parametrize("mean_s", [10e-6, 50e-6])
+def test_a_node_is_crowded_by_callers_that_neither_wait_nor_run(callers, crowded, mean_s):
+    """Two instances run one request each, and one waits: all others have their answer by now."""
+    scheduler, _, _ = several_by_hand((1, 1), (1, 1))
+    sent(scheduler, 3)
+    scheduler._node.callers = set(range(callers))
+    (instance, _) = scheduler.instances
+    instance.mean_s = mean_s
+    assert scheduler._dispatcher.crowded(instance) is (crowded and mean_s > SWIFT_S)

@@ -204,7 +204,7 @@ class Waits:
     def __init__(self, home: NodeQuota, *, entered: bool) -> None:
         self._home = home
         self.entered = entered
-        self._priority = 0
+        self._priority: int  # that of the first of its entries
         self._entries: dict[Entry, Evict] = {}
 
     def began(self, entry: Entry, evict: Evict) -> None:

@@ -152,13 +152,8 @@ class Caller(Blocked):
     @property
     def done(self) -> bool:
         """Whether it may go without looking again: all is settled, and nothing was left to it."""
-        return (
-            not self.pending
-            and not self.parked
-            and self.work is None
-            and self.wake_at is None
-            and not self.nudged
-        )
+        left = self.pending or self.nudged
+        return not left and self.work is None and self.wake_at is None
 
     def has_all_in(self, work: Work) -> bool:
         """Tell whether a batch is all that it waits for, and nothing of others."""
