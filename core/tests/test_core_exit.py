@@ -114,9 +114,23 @@ def test_ctrl_c_while_queued_withdraws_the_request_and_hits_nobody_else(backend)
             print(other["value"]["result"], pipe({{"data": "quick"}})["result"])
             entered.acquire()  # the quick one has entered, too
         pipe.close()
+
+        pipe = headrace.pipe({{"backend": "{backend}", "queue_size": 1}})
+        other = background(pipe, {{"data": "other"}})
+        entered.acquire()
+        queued = pipe.submit({{"data": "quick"}})
+        interrupt_when(waits(pipe, 2))
+        try:
+            pipe.submit(request)
+        except KeyboardInterrupt as error:
+            print(error.abandoned, request, pipe.stats()["nodes"]["main"]["waiting"])
+        leave.release()
+        print(queued.result(60)["result"])
+        pipe.close()
         """
     )
-    assert out == 3 * "False {'data': 'mine'} 0\nother quick\n"
+    expected = 3 * "False {'data': 'mine'} 0\nother quick\n"
+    assert out == expected + "False {'data': 'mine'} 1\nquick\n"
 
 
 @posix

@@ -500,6 +500,24 @@ def test_a_request_between_nodes_can_be_taken_back_only_while_it_waits(gate, unt
         assert pipe.stats()["nodes"]["b"]["failed"] == {"cancelled": 1}
 
 
+def test_a_backend_may_wait_for_its_own_graph_where_another_instance_is_left():
+    def count_down(request):
+        if request["data"] == 1:
+            return ["done"]
+        return ["waits", *pipe.submit({"data": request["data"] - 1}).result(60)["result"]]
+
+    backend("CountDown", count_down)
+    config = {
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": "CountDown", "instance_num": 2},
+    }
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": 2})["result"] == ["waits", "done"]
+        with pytest.raises(errors.ContractError, match="called its own pipeline"):
+            pipe({"data": 3})  # both instances are held by threads that wait
+        assert pipe({"data": 1})["result"] == ["done"]
+
+
 def test_branches_that_wait_are_taken_back_together(gate, until):
     config = {
         "x": {"backend": "Inc", "next": "y,z"},

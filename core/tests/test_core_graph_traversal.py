@@ -229,6 +229,34 @@ def test_a_request_may_be_reposted_a_hundred_times_and_no_more():
     assert (found.error.code, found.error.limit, found.has_run) == ("limit", 100, True)
 
 
+def test_a_repost_trades_the_sinks_behind_it_for_those_of_its_target():
+    links = {
+        "a": Links("a", next=("b", "c")),
+        "b": Links("b", reposts=("d",)),
+        "c": Links("c"),
+        "d": Links("d", next=("e", "f", "g")),
+        **{name: Links(name) for name in "efg"},
+    }
+
+    @functools.cache
+    def route_from(name):
+        return Route(name, links, dict.fromkeys(links), links)
+
+    request = {"data": 0}
+    traversal = Traversal(route_from("a"), request, route_from)
+    visits, left = [traversal.begin()], []
+    while visits:
+        visit = visits.pop(0)
+        visit.request["result"] = visit.step.name
+        if visit.step.name == "b":
+            visit.request["repost"] = "d"
+        visits += traversal.advance(visit)
+        left.append((visit.step.name, traversal.sinks_left))
+    assert left == [("a", 2), ("b", 4), ("c", 3), ("d", 3), ("e", 2), ("f", 1), ("g", 0)]
+    assert traversal.finish() is None
+    assert request["result"] == {name: name for name in "cefg"}
+
+
 class Scheduled:
     """A scheduler as far as a graph links it."""
 

@@ -80,7 +80,8 @@ class _Waiters(list[Any]):
         future = self._future()
         if future is None or future._state != _PENDING:
             return
-        future.check_wait()
+        with noted(future):
+            future.check_wait()
         super().append(waiter)
         if future.done():
             self.notify(future)
@@ -123,10 +124,6 @@ class NodeRequest:
     def state(self) -> str:
         """That of the entry."""
         return self._entry.state
-
-    def check_wait(self) -> None:
-        """Refuse to let this thread wait for the request while it holds what that needs."""
-        self._scheduler.check_wait(self._entry)
 
     def places(self) -> Sequence[tuple[Node, object]]:
         """Give the node at which it is."""
@@ -252,16 +249,14 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
             raise concurrent.futures.TimeoutError
 
     def check_wait(self) -> None:
-        """Refuse to let this thread wait while it holds what the request needs.
+        """Refuse to let this thread, noted as waiting, wait while it holds what the request needs.
 
         Raises:
             ContractError: It would wait for ever.
         """
-        if self.pending is not None and not self.done():
-            self.pending.check_wait()
-            node = cycle_of(self)
-            if node is not None:
-                raise inside(node)
+        node = cycle_of(self)
+        if node is not None:
+            raise inside(node)
 
     def places(self) -> Sequence[tuple[Node, object]]:
         """Give the nodes that the request needs; see `headrace._scheduling.threads`."""

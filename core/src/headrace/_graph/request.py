@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._graph.entries import Elements, count, entry_at
 from headrace._graph.traversal import Failure, Traversal, unable
-from headrace._scheduling.admission import inside
 from headrace._scheduling.entry import (
     DONE,
     NOBODY,
@@ -254,16 +253,6 @@ class GraphRequest:
             return DONE
         states = {entry.state for entry in list(self._open)}
         return QUEUED if states and states.issubset(WAITING) else RUNNING
-
-    def check_wait(self) -> None:
-        """Refuse to let this thread wait for the request while it holds what that needs.
-
-        Raises:
-            ContractError: It would wait for ever.
-        """
-        held = self._held_here()
-        if held is not None:
-            raise inside(held)
 
     def _held_here(self) -> str | None:
         """Give a node that has not ended and whose instance the calling thread holds, None for none."""

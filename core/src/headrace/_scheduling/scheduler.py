@@ -105,16 +105,6 @@ class Scheduler(FastPath):
             if entry.state == OUTSIDE:
                 node.settle_waiting(inside(node.name), [entry])
 
-    def check_wait(self, entry: Entry) -> None:
-        """Refuse to let this thread wait for an entry that waits for an instance it holds.
-
-        Raises:
-            ContractError: It would wait for ever.
-        """
-        node = self._node
-        if entry.state in WAITING and not node.has_idle and held_here(node):
-            raise inside(node.name)
-
     def place(self, entry: Entry | None) -> tuple[Node, object]:
         """Give where an entry waits or runs, for `headrace._scheduling.threads`."""
         return self._node, entry
