@@ -118,6 +118,9 @@ class OnnxTensor(headrace.Backend):
         self.reads = tuple(dict.fromkeys(self._keys.values()))
         if options.ragged == "pad":
             collate.check_padding(self._signature.inputs, options.pad_value)
+        # Where all samples have one shape, there are no others to look for.
+        batched = (port for port in self._signature.inputs if port.batched)
+        self._refuses = options.ragged == "refuse" and any(port.exact is None for port in batched)
         self._set_range()
         self._find_short_way()
         self._bind(options, context, lambda: session.run_options(log_level))
@@ -253,11 +256,9 @@ class OnnxTensor(headrace.Backend):
                 outcomes[place] = error
             else:
                 places.append(place)
-        ragged = self._options.ragged
-        for group in self._collate.group_items(
-            items, self._signature.inputs, by_shape=ragged == "group"
-        ):
-            members = group if ragged != "refuse" else self._alike(group, items, places, outcomes)
+        by_shape = self._options.ragged == "group"
+        for group in self._collate.group_items(items, self._signature.inputs, by_shape=by_shape):
+            members = self._alike(group, items, places, outcomes) if self._refuses else group
             results = self._run([items[i] for i in members])
             for i, result in zip(members, results, strict=True):
                 batch[places[i]]["result"] = result

@@ -202,6 +202,9 @@ def _with_rows(array: NDArray[Any], port: Port, key: str, size: int) -> NDArray[
 
 def _check_axes(array: NDArray[Any], port: Port, key: str) -> None:
     """Refuse another rank than the port's (or one below, where it has a batch axis) and axes."""
+    exact = port.exact
+    if exact is not None and (array.shape == exact or (not port.axis and array.shape[1:] == exact)):
+        return
     missing = len(port.shape) - array.ndim
     if missing != 0 and not (port.batched and missing == 1):
         raise InputError("wrong rank", key=key, expected=_accepts(port), got=_text_of(array))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,6 +55,12 @@ class Port:
     def sample_shape(self) -> tuple[int | None, ...]:
         """The shape without the batch axis."""
         return (*self.shape[: self.axis], *self.shape[self.axis + 1 :])
+
+    @functools.cached_property
+    def exact(self) -> tuple[int, ...] | None:
+        """The one shape that samples have; None where an axis is dynamic, or there is no batch axis."""
+        fixed = tuple(n for n in self.sample_shape if n is not None)
+        return fixed if self.batched and len(fixed) == len(self.sample_shape) else None
 
     def text(self, *, sample: bool = False) -> str:
         """Give ``float32 [*, 3, 48, *]``; of one sample, without the batch axis, if ``sample``."""
