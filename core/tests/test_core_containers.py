@@ -146,6 +146,7 @@ def backends(monkeypatch):
         "Str": backend(lambda r: f"<{r['data']}>"),
         "FailOnBad": backend(fail_on_bad),
         "One": backend(lambda r: r["data"], max=1),
+        "OneBad": backend(fail_on_bad, max=1),
         "TwoUp": backend(lambda r: r["data"], min=2),
         "Whole": Whole,
         "Fix": Fix,
@@ -245,6 +246,10 @@ def test_an_item_that_fails_is_passed_on_to_nobody():
 def test_an_element_of_max_one_runs_item_by_item_and_does_not_count():
     assert outcomes("S[One,Inc]", [1, 2, 3]) == [2, 3, 4]
     assert seen == [("One", [1]), ("One", [2]), ("One", [3]), ("Inc", [1, 2, 3])]
+
+
+def test_an_item_that_fails_where_they_run_one_by_one_fails_alone():
+    assert outcomes("S[OneBad,Str]", ["a", "bad", "c"]) == ["<a>", BackendError, "<c>"]
 
 
 def test_max_one_means_one_item_whatever_its_weight():

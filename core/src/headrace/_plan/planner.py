@@ -31,6 +31,7 @@ from headrace._plan.parameters import (
     report_unknown_globals,
     written_key,
 )
+from headrace._plan.planning import without_prefix
 from headrace._plan.resolver import Resolver
 from headrace._plan.scope import Layer, Scope
 from headrace._plan.word import called, check_used, core_word, give_threads, word_of
@@ -175,7 +176,7 @@ class Planner(Resolver):
         layer = Layer(f"{node or 'global'}: built in init")
         with other.within(node or "global", keys, parameters):
             call = read_expression(text, node_name=node, environ=os.environ)
-            call = other.without_prefix(call, layer)
+            call = without_prefix(call, layer, other.problems)
             fits = other.fits(call, layer)
             element = other.plan(call, Scope(layer, frames=frames)) if fits else None
             if element is not None:

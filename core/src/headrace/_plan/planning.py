@@ -41,13 +41,13 @@ class Definition:
 
     Attributes:
         name: Its name.
-        text: Its expression as written.
+        text: Its expression as written, None when that is no text.
         layer: Where it was written.
         plugin, distribution: Who brings it; both empty for one of the configuration.
     """
 
     name: str
-    text: str
+    text: str | None
     layer: Layer
     plugin: str = ""
     distribution: str = ""
@@ -80,15 +80,12 @@ class Definitions:
         """Take one from the configuration."""
         path = f"define.{name}"
         at_key = key_place(written.file, path, name, written.value, at_key=True)
-        layer = Layer.of(written, path)
+        text = written.value if isinstance(written.value, str) else None
         if not PLAIN_NAME.fullmatch(name) or ":" in name:
             self._problems.add("definition", f"{name!r} is no name for a definition", **at_key)
-        elif not isinstance(written.value, str):
+        elif text is None:
             place = key_place(written.file, path, name, written.value)
             self._problems.add("type", "a definition is a text, an expression", **place)
-            self._trees[name, None] = None
-            self._known[name] = [Definition(name, "", layer)]
-            return
         for other in self._known.get(name, ()):
             message = f"{name!r} is defined by {other.distribution} already"
             self._problems.add("definition", message, **at_key)
@@ -98,7 +95,7 @@ class Definitions:
             self._problems.add(
                 "definition", message, hint="Choose another name for the definition.", **at_key
             )
-        self._known[name] = [Definition(name, str(written.value), layer)]
+        self._known[name] = [Definition(name, text, Layer.of(written, path))]
 
     def find(self, call: Call) -> list[Definition]:
         """Give every definition that the name of ``call``, perhaps ``plugin:Name``, may mean."""
@@ -116,31 +113,30 @@ class Definitions:
     def tree(self, definition: Definition, node: str | None) -> Call | None:
         """Give the expression of a definition for use in a node; None when it is wrong."""
         key = (definition.layer.path, node)
-        if (definition.name, None) in self._trees:
-            return None  # it is no text
         if key not in self._trees:
             self._trees[key] = self._read(definition, node)
         return self._trees[key]
 
     def _read(self, definition: Definition, node: str | None) -> Call | None:
         file, path = definition.layer.file, definition.layer.path
+        if definition.text is None:
+            return None
         try:
             tree = read_expression(definition.text, node_name=node, environ=os.environ)
         except ConfigError as error:
             self._problems.extend(error.problems, file=file, path=path)
             return None
-        if tree.prefix is not None:
-            self._problems.add(
-                "prefix",
-                "a definition cannot begin with a prefix",
-                file=file,
-                path=path,
-                span=tree.prefix.span,
-                text=tree.text,
-                hint="Write it where the definition is used.",
-            )
-            return tree.replace(prefix=None)
-        return tree
+        return without_prefix(tree, definition.layer, self._problems)
+
+
+def without_prefix(call: Call, layer: Layer, problems: Problems) -> Call:
+    """Refuse a prefix before the outermost name of a text."""
+    if call.prefix is None:
+        return call
+    place = {**layer.place(call), "span": call.prefix.span}
+    message = "nobody understands the prefix of the outermost name"
+    problems.add("prefix", message, hint="A prefix belongs to a child in [ ].", **place)
+    return call.replace(prefix=None)
 
 
 @dataclass(eq=False)

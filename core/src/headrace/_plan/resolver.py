@@ -13,7 +13,7 @@ from headrace._plan import brackets
 from headrace._plan.declared import states_range, static_range
 from headrace._plan.element import Element, Named
 from headrace._plan.options import OptionsReader
-from headrace._plan.planning import MAX_ELEMENTS, Definition, Planning
+from headrace._plan.planning import MAX_ELEMENTS, Definition, Planning, without_prefix
 from headrace._plan.scope import Graft, Layer, Scope, ScopedArgs, bracket_of, plain_value
 from headrace._plan.word import Use, why_not_callable, word_of
 from headrace._registry.registry import registry
@@ -115,22 +115,13 @@ class Resolver(Planning):
             else:
                 node = self.known_node
                 call = read_expression(written.value, node_name=node, environ=os.environ)
-                call = self.without_prefix(call, layer)
+                call = without_prefix(call, layer, self.problems)
                 if self.fits(call, layer):
                     return call
         except ConfigError as error:
             self.problems.extend(error.problems, file=written.file, path=path)
         self.parameters.unresolved += 1
         return None
-
-    def without_prefix(self, call: Call, layer: Layer) -> Call:
-        """Refuse a prefix before the outermost name."""
-        if call.prefix is None:
-            return call
-        place = {**layer.place(call), "span": call.prefix.span}
-        message = "nobody understands the prefix of the outermost name"
-        self.problems.add("prefix", message, hint="A prefix belongs to a child in [ ].", **place)
-        return call.replace(prefix=None)
 
     def check_called(self, element: Element, layer: Layer) -> None:
         """Check that what a node or the pipeline is called through can be called."""
