@@ -6,6 +6,7 @@ import copy
 import pickle
 import subprocess
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Literal
 
@@ -637,6 +638,20 @@ def test_a_placeholder_is_replaced_before_the_path_is_read(tmp_path, monkeypatch
 
 
 # Copies.
+
+
+def test_texts_of_any_class_are_the_characters_that_they_hold():
+    text = {
+        value: Enum("Text", {"MEMBER": value}, type=str)["MEMBER"]
+        for value in ("line", "Identity", "reject", "backend", "Z")
+    }
+    keys = {text["backend"]: text["Z"], "queue_full": text["reject"]}
+    config = headrace.PipelineConfig.load({text["line"]: keys, "define": {"Z": text["Identity"]}})
+    plain = {"line": {"backend": "Z", "queue_full": "reject"}, "define": {"Z": "Identity"}}
+    assert repr(config.to_dict()) == repr(plain)
+    assert pickle.loads(pickle.dumps(config)) == config
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": 1})["result"] == 1
 
 
 def test_the_callers_dict_is_never_changed():

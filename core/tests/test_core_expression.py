@@ -3,6 +3,7 @@
 import copy
 import pickle
 import sys
+from enum import Enum
 
 import pytest
 
@@ -248,6 +249,13 @@ def test_only_text_is_parsed(value):
 )
 def test_unequal(one, other):
     assert parse(one) != parse(other)
+
+
+def test_a_text_of_any_class_is_the_characters_that_it_holds():
+    class Shape(str, Enum):
+        CHAIN = "S[Identity]"
+
+    assert parse(Shape.CHAIN) == parse("S[Identity]")
 
 
 def test_blanks_quotes_and_places_do_not_count():

@@ -45,7 +45,7 @@ class TextWithBase(str):
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
     """Copy the lists and tables of a value, with ``leaf(part)`` in the place of every other part."""
     if isinstance(value, Mapping):
-        return {key: mapped(part, leaf) for key, part in value.items()}
+        return {str.__str__(key): mapped(part, leaf) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [mapped(part, leaf) for part in value]
     return leaf(value)

@@ -74,8 +74,8 @@ class Document:
 
 
 def plain_copy(value: Any) -> Any:
-    """Copy dicts and lists, keep everything else by identity: the caller's data never changes."""
-    return mapped(value, lambda part: str(part) if isinstance(part, TextWithBase) else part)
+    """Copy dicts and lists, with plain texts for texts of any class; all else is kept by identity."""
+    return mapped(value, lambda part: str.__str__(part) if isinstance(part, str) else part)
 
 
 def read_document(

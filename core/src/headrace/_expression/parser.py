@@ -281,7 +281,7 @@ def read_expression(text: str, *, node_name: str | None, environ: Mapping[str, s
 def _parsed(text: object, *, literal: bool = False, values: Values | None = None) -> Call:
     if not isinstance(text, str):
         raise TypeError(f"an expression is a str, not {type(text).__name__}")
-    parser = _Parser(str(text), literal=literal, values=values)
+    parser = _Parser(str.__str__(text), literal=literal, values=values)
     tree = parser.run(parser.element())
     if parser.problems:
         raise ConfigError(parser.problems)
