@@ -237,7 +237,7 @@ def test_without_a_gpu_the_list_is_empty(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     assert gpus() == []
     done = CliRunner().invoke(app, ["gpus", "--json"])
-    assert (done.exit_code, json.loads(done.stdout)) == (0, {"gpus": []})
+    assert (done.exit_code, json.loads(done.stdout)) == (0, [])
 
 
 def test_a_driver_without_the_library_names_the_extra(monkeypatch):

@@ -26,7 +26,7 @@ def gpus(json: Json = False) -> int:
     """  # noqa: D301 - typer keeps the lines after a backspace character
     found = found_gpus()
     if json:
-        print_document({"gpus": found})
+        print_document(found)
     elif not found:
         print_message("there is no NVIDIA GPU here, or no driver for it")
     else:

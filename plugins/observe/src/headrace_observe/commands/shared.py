@@ -137,7 +137,7 @@ def writable(path: str | None, option: str) -> None:
         raise WrongArgument(f"{option} {path}: it is a folder")
 
 
-def print_document(document: dict[str, Any]) -> None:
+def print_document(document: dict[str, Any] | list[dict[str, Any]]) -> None:
     """Write plain data to stdout as JSON."""
     print_data(_json.dumps(document, indent=2, ensure_ascii=False))
 
