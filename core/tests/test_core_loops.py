@@ -95,6 +95,21 @@ def test_restart_enters_again_at_the_node_that_the_item_names():
     assert "restart" not in request
 
 
+@pytest.mark.parametrize("entered", [{}, {"node_name": "a"}])
+def test_a_restarted_request_can_be_sent_a_second_time(entered):
+    config = {
+        "entrypoint": "Restart[DagDispatcher]",
+        "a": {"backend": "AddTen", "next": "b"},
+        "b": {"backend": "AgainFromB"},
+    }
+    with headrace.pipe(config) as pipe:
+        request = {"data": -9, **entered}
+        first = pipe(request)["result"]
+        assert {key: request.get(key) for key in entered} == entered
+        assert ("node_name" in request) == bool(entered)
+        assert pipe(request)["result"] == first
+
+
 def test_restart_stops_at_its_limit():
     config = {
         "entrypoint": "Restart(limit=3)[DagDispatcher]",

@@ -12,7 +12,7 @@ from headrace._options import Options as _Options
 from headrace._plan.word import Word
 from headrace._problem import nearest
 from headrace.errors import ClosedError, ContractError, HeadraceError, LimitError, NoResultError
-from headrace.keys import REPOST, Request
+from headrace.keys import NODE_NAME, REPOST, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -260,14 +260,14 @@ class Loop(Again):
 class Restart(Again):
     """Run X again, entering at the node that the key ``restart`` names: ``Restart[DagDispatcher]``.
 
-    Stands in ``entrypoint``. The key is taken out before X runs again, with ``result`` as ``data``.
+    Stands in ``entrypoint``. The key is taken out before X runs again, with ``result`` as ``data``; the
+    ``node_name`` of the request is the caller's again in the answer.
 
     Reads:
         restart: Name of the node to enter at, written by a backend inside X.
         data: What X reads.
     Writes:
         result: What X wrote last.
-        node_name: The node entered last.
     Batch:
         The range of X. Items that are done leave: fewer than its min are filled up with
         ``pad = true``, else they fail.
@@ -296,12 +296,21 @@ class Restart(Again):
         limit: int = Field(100, ge=1, description="How many times X may run for one item.")
 
     reads = ("restart", "data")
-    writes = ("result", "node_name")
+
+    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Run the child until all items are done or have failed; each may be sent a second time."""
+        entered = [{NODE_NAME: one[NODE_NAME]} if NODE_NAME in one else {} for one in batch]
+        try:
+            return super().forward(batch)
+        finally:
+            for request, name in zip(batch, entered, strict=True):
+                request.pop(NODE_NAME, None)
+                request.update(name)
 
     def is_done(self, request: Request) -> bool:
         """Tell whether the item names no node to enter at; else let it enter there."""
         node = request.pop("restart", None)
         if node is None:
             return True
-        request["node_name"] = node
+        request[NODE_NAME] = node
         return False
