@@ -208,3 +208,8 @@ def test_a_long_line_is_shown_around_the_place():
     _, line, caret = problem.render().splitlines()
     assert line == f"    …{'a' * 50}bb{'c' * 48}…"
     assert caret == f"     {' ' * 50}^^"
+
+
+@pytest.mark.parametrize(("length", "shown"), [(400, "p" * 400), (401, "p" * 60 + "…" + "p" * 20)])
+def test_a_long_word_is_cut_in_its_middle(length, shown):
+    assert errors.Problem("c", "m", path="p" * length).render() == f"{shown}: m"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator
 
 import headrace
 
@@ -52,12 +52,7 @@ class Many(headrace.Options):
     inners: list[Inner] = Field([])
     nested: Nested | None = None
     text: str = ""
-    from_second: list[int] = Field([])
-
-    @field_validator("from_second", mode="before")
-    @classmethod
-    def _without_the_first(cls, value: list[Any]) -> list[Any]:
-        return value[1:]
+    from_second: Annotated[list[int], BeforeValidator(lambda given: given[1:])] = Field([])
 
 
 @pytest.mark.parametrize(
