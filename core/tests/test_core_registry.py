@@ -397,7 +397,7 @@ def test_only_the_metadata_of_plugins_is_opened_and_once_each(site):
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": str(site.folder)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(site.folder), *sys.path[1:]])},
     )
     said = json.loads(done.stdout)
     assert {f"headrace-fake{k}": 5 for k in range(20)}.items() <= said["plugins"].items()
