@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -40,6 +41,10 @@ def test_build_says_what_was_built_and_finds_it_again(rtx, small_net, tmp_path):
     assert first["engine"] == second["engine"]
     assert "fp16" in first["layers_by_type"]
     assert first["profiles"][0]["x"]["max"] == [4, 3, 16, 16]
+    Path(first["engine"]).write_bytes(b"torn")
+    done = CliRunner().invoke(app, list(map(str, args)), catch_exceptions=False)
+    assert json.loads(done.stdout)["cache_hit"] is False
+    assert f"warning: {first['engine']} is not used and will be built anew" in done.stderr
     named = trt("build", small_net, *SHAPES, "-o", tmp_path / "my.plan", "--json")
     assert named["bytes"] == (tmp_path / "my.plan").stat().st_size
     assert "cache_hit" in trt("build", small_net, *SHAPES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,19 @@ __all__ = ["phases", "show", "table"]
 
 @contextlib.contextmanager
 def phases() -> Iterator[Any]:
-    """Show a bar with its time for every phase of a build, on stderr where that is a terminal."""
+    """Show a bar with its time for every phase of a build, on stderr where that is a terminal.
+
+    What is logged as a warning meanwhile (an entry of the cache that is not used, weights beyond a
+    range) is a line on stderr.
+    """
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
+    with (
+        _warnings_on(console),
+        Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars,
+    ):
 
         @contextlib.contextmanager
         def phase(total: int | None, unit: str) -> Iterator[Any]:
@@ -34,6 +42,29 @@ def phases() -> Iterator[Any]:
                 bars.remove_task(task)
 
         yield phase
+
+
+class _Printer(logging.Handler):
+    """Prints a line for each record."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.WARNING)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record."""
+        text = f"warning: {record.getMessage()}"
+        self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _warnings_on(console: Console) -> Iterator[None]:
+    logger, printer = logging.getLogger("headrace.trt"), _Printer(console)
+    logger.addHandler(printer)
+    try:
+        yield
+    finally:
+        logger.removeHandler(printer)
 
 
 def show(told: Mapping[str, Any], *, as_json: bool) -> None:
