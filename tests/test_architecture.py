@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import re
 import runpy
 import subprocess
@@ -141,6 +142,18 @@ def test_every_distribution_is_typed_and_admits_this_core():
         if package.name == "headrace_serve":  # both protocols, without an extra
             names = {Requirement(text).name for text in project["dependencies"]}
             assert names >= {"uvicorn", "starlette", "grpcio", "protobuf", "orjson"}
+
+
+def test_the_modules_that_the_architecture_names_are_there():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    _, _, table = text.partition("## Where each decision lives")
+    named = re.findall(r"`(_?[a-z]\w*(?:\.\w+)*)`", table.partition("## Where do I change")[0])
+    core = {path.stem for path in (ROOT / "core" / "src" / "headrace").iterdir()}
+    found = [f"headrace.{name}" for name in named if name.partition(".")[0] in core]
+    found += [name for name in named if name.startswith("headrace_")]
+    assert len(found) > 40
+    for name in found:
+        pkgutil.resolve_name(name)
 
 
 def test_the_files_that_the_architecture_names_are_there():

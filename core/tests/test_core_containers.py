@@ -43,6 +43,12 @@ def backend(function, **body):
     return type("Made", (headrace.Backend,), {"forward": forward, **body})
 
 
+def fail_on_x(request):
+    if request["data"] == "x!":
+        raise ValueError("x")
+    return request["data"]
+
+
 def fail_on_bad(request):
     if request["data"] == "bad":
         raise ValueError("bad")
@@ -146,6 +152,7 @@ def backends(monkeypatch):
         "Str": backend(lambda r: f"<{r['data']}>"),
         "FailOnBad": backend(fail_on_bad),
         "One": backend(lambda r: r["data"], max=1),
+        "FailOnX": backend(fail_on_x),
         "OneBad": backend(fail_on_bad, max=1),
         "TwoUp": backend(lambda r: r["data"], min=2),
         "Whole": Whole,
@@ -376,6 +383,12 @@ def test_an_error_of_infer_fails_all_with_an_error_of_its_own_each():
 
 def test_an_infer_that_says_rerun_is_run_for_each_item_alone():
     assert outcomes("CatSplit[Fix,Rerun,Split]", ["a", "bad", "c"]) == ["a!", BackendError, "c!"]
+
+
+def test_an_item_that_split_fails_runs_no_infer_again():
+    text = "CatSplit[Fix,Rerun,S[Split,FailOnX]]"
+    assert outcomes(text, ["a", "x", "c"]) == ["a!", BackendError, "c!"]
+    assert [name for name, _ in seen].count("Infer") == 1
 
 
 @pytest.mark.parametrize("infer", ["Fallback[{}]", "ModelLoader(model=a.x)[(.x){}]"])

@@ -337,6 +337,9 @@ def test_the_limit_of_a_door_holds_for_doors_to_it(send):
     for name, data in (("quick", "ab"), ("words", ["ab"])):
         with pytest.raises(errors.DeadlineExceededError):
             send(config, data, node_name=name)
+    del config["words"]
+    with pytest.raises(errors.DeadlineExceededError):
+        send({"entrypoint": "Forward[node.quick]", **config}, "ab")
 
 
 def test_who_is_called_from_an_expression_needs_a_result_whatever_follows_its_doors(send):

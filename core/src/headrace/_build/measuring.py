@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from headrace._plan.element import Element, takes_dependency
@@ -105,12 +106,11 @@ def _told(
 
 
 def _sampled(run: Callable[..., Any], times: Timings) -> Callable[..., Any]:
-    runs = mask = 0
+    runs, mask = count(1), 0
 
     def measured(batch: list[Any], *dependency: Any) -> Any:
-        nonlocal runs, mask
-        runs += 1
-        if runs & mask:
+        nonlocal mask
+        if next(runs) & mask:
             return run(batch, *dependency)
         started = time.monotonic()
         try:
