@@ -1,6 +1,6 @@
-"""JPEG to class over HTTP: headrace-serve beside LitServe and mosec, at the best settings of each.
+"""JPEG to class over HTTP: headrace-serve beside other servers, at the best settings of each.
 
-    python -m benchmarks.serve.peers [--clients 10 40] [--peer litserve mosec] [--folder DIRECTORY] [--json FILE]
+    python -m benchmarks.serve.peers [--clients 10 40] [--peer litserve mosec bentoml mlserver ray pytriton] [--folder DIRECTORY] [--json FILE]
         [--python PATH] [--server-cores 0,1 --client-cores 2-15]
 
 The work is that of `benchmarks.jpeg_http`: the bytes of a JPEG picture, decode, resize, ONNX Runtime with one
@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -64,12 +65,42 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"most": 8, "instances": 3},
     ],
     **PEERS,
+    "bentoml": [
+        {"workers": 2},
+        {"workers": 2, "threads": True},
+        {"workers": 1, "threads": True},
+        {"workers": 3},
+    ],
+    "mlserver": [{"workers": 2}, {"workers": 0}, {"workers": 1}],
+    "ray": [
+        {"replicas": 2},
+        {"replicas": 2, "ongoing": 64},
+        {"replicas": 1},
+        {"replicas": 3},
+    ],
+    "pytriton": [
+        {"workers": 2},
+        {"workers": 3},
+        {"workers": 2, "max_batch_size": 8},
+        {"workers": 2, "max_batch_size": 8, "delay_us": 2000},
+    ],
 }
 NEEDS = {
     "litserve": ["litserve==0.2.19"],
     "mosec": ["mosec==0.9.8"],
+    "bentoml": ["bentoml==1.4.39"],
+    "mlserver": [
+        "mlserver==1.7.1",
+        "uvloop<0.22",
+    ],  # whose workers ask uvloop for a loop it made before
+    "ray": ["ray[serve]==2.60.0"],
+    "pytriton": ["nvidia-pytriton==0.7.0"],
 }
+DISTRIBUTIONS = {"pytriton": "nvidia-pytriton"}
 COMMON = ["onnxruntime", "opencv-python-headless", "numpy", "pluggy", "packaging", "pydantic"]
+_REASON = 1500
+"""Characters of the reason for which a peer is left out."""
+
 SENDERS = 256
 QUEUE = 64
 """Requests that wait at most in the overload; more are refused."""
@@ -84,12 +115,36 @@ def interpreter(folder: Path, peer: str, given: str | None) -> Path:
     python = folder / peer / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     if not python.exists():
         venv.create(folder / peer, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *NEEDS[peer], *COMMON], check=True)
+        command = [python, "-m", "pip", "install", "-q", *NEEDS[peer], *COMMON]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            shutil.rmtree(folder / peer)
+            raise SystemExit(f"pip cannot install {' '.join(NEEDS[peer])}:\n{done.stderr[-1000:]}")
     return python
 
 
+def usable(
+    peers: list[str], folder: Path, given: str | None, starts: Callable[[str, Path], None]
+) -> tuple[dict[str, Path], dict[str, str]]:
+    """Give the interpreters of the peers that install and answer here, and why the others are left out."""
+    found: dict[str, Path] = {}
+    left_out: dict[str, str] = {}
+    for peer in peers:
+        try:
+            python = interpreter(folder, peer, given)
+            version(python, peer)
+            starts(peer, python)
+        except (SystemExit, subprocess.CalledProcessError) as error:
+            left_out[peer] = why = str(error)[-_REASON:]
+            print(f"{peer} is left out: {why}\n", flush=True)
+        else:
+            found[peer] = python
+    return found, left_out
+
+
 def version(python: Path, peer: str) -> str:
-    code = f"import importlib.metadata as m; print(m.version({peer.replace('_', '-')!r}))"
+    name = DISTRIBUTIONS.get(peer, peer.replace("_", "-"))
+    code = f"import importlib.metadata as m; print(m.version({name!r}))"
     return subprocess.run(
         [python, "-c", code], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -236,11 +291,6 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.enter_context(on_cores(options.client_cores))
-        pythons = {
-            peer: interpreter(folder, peer, options.python) for peer in (OURS, *options.peer)
-        }
-        about["packages"] |= {peer: version(pythons[peer], peer) for peer in options.peer}
-        print_environment(about)
         model = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "light.onnx"
         macs = make_network(model, WIDTHS["light"])
         cores = options.server_cores
@@ -250,6 +300,15 @@ def main() -> None:
             f" {usable_cpus()} for the clients{'' if cores else ', the same'}\n"
         )
         measure = Measure(model, seconds)
+
+        def starts(peer: str, python: Path) -> None:
+            setting = SETTINGS[peer][0]
+            Server(peer, setting, model, measure.files[0], python, cores).stop()
+
+        pythons, left_out = usable([OURS, *options.peer], folder, options.python, starts)
+        peers = [peer for peer in pythons if peer != OURS]
+        about["packages"] |= {peer: version(pythons[peer], peer) for peer in peers}
+        print_environment(about)
 
         def serve(peer: str, setting: dict[str, Any]) -> Server:
             return Server(peer, setting, model, measure.files[0], pythons[peer], cores)
@@ -273,8 +332,8 @@ def main() -> None:
         rps = {peer: middle(cells[str(most)]["loads"][peer]).rps for peer in pythons}
         print("\nopen loop")
         opened: dict[str, Any] = {}
-        if options.peer:
-            rate = 0.7 * max(rps[peer] for peer in options.peer)
+        if peers:
+            rate = 0.7 * max(rps[peer] for peer in peers)
             for peer in pythons:
                 opened[peer] = open_loop(servers[peer][most], measure.files, rate, 4 * seconds)
                 print(f"  70 % of the best peer, {peer:15}{told(opened[peer])}", flush=True)
@@ -285,7 +344,8 @@ def main() -> None:
         print(
             f"  150 % of our own {told(over)}; goodput {over['goodput'] / rps[OURS]:.2f} of capacity"
         )
-    save(options.json, about, {"cells": cells, "settings": chosen, "open": opened, "over": over})
+    found = {"cells": cells, "settings": chosen, "open": opened, "over": over}
+    save(options.json, about, {**found, "left_out": left_out})
 
 
 if __name__ == "__main__":

@@ -58,7 +58,15 @@ def read_cores(text: str) -> list[int]:
     return found
 
 
-PATHS = {"headrace_serve": "/run/light", "litserve": "/predict", "mosec": "/inference"}
+PATHS = {
+    "headrace_serve": "/run/light",
+    "litserve": "/predict",
+    "mosec": "/inference",
+    "bentoml": "/classify",
+    "mlserver": "/classify",
+    "ray": "/classify",
+    "pytriton": "/v2/models/light/infer",
+}
 
 
 class RefusedError(RuntimeError):
@@ -68,7 +76,8 @@ class RefusedError(RuntimeError):
 class Client:
     """POSTs to one address, each thread on a connection that stays open.
 
-    It reads answers that have a Content-Length, as those of both servers have.
+    It reads answers that have a Content-Length, as those of all servers here have. A path of the Open Inference
+    Protocol gets the file as a binary tensor.
     """
 
     def __init__(self, port: int, path: str) -> None:
@@ -78,12 +87,24 @@ class Client:
             "Content-Type: application/octet-stream\r\nContent-Length: "
         ).encode()
         self.idle: list[socket.socket] = []
+        self.of_protocol = path.startswith("/v2/")
+
+    def request(self, file: bytes) -> bytes:
+        """Give the bytes of a request with one file."""
+        if not self.of_protocol:
+            return b"%b%d\r\n\r\n%b" % (self.head, len(file), file)
+        size = len(file) + 4
+        tensor = b'{"inputs":[{"name":"file","datatype":"BYTES","shape":[1,1],"parameters":{"binary_data_size":%d}}]}'
+        document = tensor % size
+        extra = b"\r\nInference-Header-Content-Length: %d" % len(document)
+        body = document + (len(file)).to_bytes(4, "little") + file
+        return b"%b%d%b\r\n\r\n%b" % (self.head, len(body), extra, body)
 
     def __call__(self, file: bytes) -> int:
         """Send one file; give its class."""
         connection = self.idle.pop() if self.idle else self.connect()
         try:
-            connection.sendall(b"%b%d\r\n\r\n%b" % (self.head, len(file), file))
+            connection.sendall(self.request(file))
             status, body = self.read(connection)
         except BaseException:
             connection.close()
@@ -94,6 +115,8 @@ class Client:
         if status != b"200":
             raise RuntimeError(f"HTTP status {status.decode()}: {body[:200]!r}")
         answer = json.loads(body)
+        if self.of_protocol:
+            return int(answer["outputs"][0]["data"][0])
         return int(answer["class"] if "class" in answer else answer["result"])
 
     def connect(self) -> socket.socket:
