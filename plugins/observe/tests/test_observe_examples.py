@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import headrace
+import headrace_observe
 from headrace_cli.app import app
 
 # In an order in which each command finds what those before it have written.
@@ -24,6 +25,7 @@ SHORT = {
     "tune": ["--seconds", "0.3", "--warm-up", "0", "--trials", "2"],
     "top": ["--count", "1"],
 }
+README = Path(__file__).resolve().parents[1] / "README.md"
 LINE = 'backend = "S[DecodeMat,ResizeMat(8,8)]"\nmax = 2\n'
 
 
@@ -67,7 +69,9 @@ def test_every_example_of_the_help_does_what_it_says(folder, caplog):
         (url,) = re.findall(r"metrics at (http.*)/metrics", caplog.text)
         for command in COMMANDS:
             for line in examples(command):
-                _run(line.replace("http://127.0.0.1:9464", url))
+                stdout = _run(line.replace("http://127.0.0.1:9464", url))
+                if "--json" in line and command != "gpus":  # which prints a list
+                    _check_keys(command, json.loads(stdout))
     assert json.loads((folder / "times.json").read_text())["nodes"]["main"]
     assert json.loads((folder / "trace.json").read_text())["traceEvents"]
     assert (folder / "tuned.toml").exists()
@@ -85,3 +89,16 @@ def _run(line):
     assert done.exit_code == 0, f"{line}\n{done.output}"
     if into:
         Path(into).write_text(done.stdout, encoding="utf-8")
+    return done.stdout
+
+
+def _check_keys(command, document):
+    """See that the README names every key of what a command prints for programs."""
+    (section,) = re.findall(r"## JSON\n(.*?)\n## ", README.read_text(encoding="utf-8"), re.DOTALL)
+    named = set(re.findall(r"`(\w+)`", section))
+    if command == "inspect":  # which its docstring names
+        named = set(re.findall(r'"(\w+)"', headrace_observe.inspect.__doc__))
+    configurations = document.get("configurations", [])
+    points = [point for one in configurations for point in one["points"]]
+    for found in (document, *configurations, *points):
+        assert set(found) <= named, f"{command}: {set(found) - named}"

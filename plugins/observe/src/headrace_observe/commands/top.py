@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as _json
 import sys
 import threading
 import time
@@ -13,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from headrace.errors import HeadraceError
-from headrace_cli.for_plugins import INTERRUPTED, OK
-from headrace_observe.commands.shared import print_document
+from headrace_cli.for_plugins import INTERRUPTED, OK, print_data
 from headrace_observe.extras import library
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ def top(
         Optional[int],  # noqa: UP045 - older typers read no other spelling
         typer.Option("--count", min=1, help="End after so many looks.", show_default="never"),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one object per look.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a line per look.")
+    ] = False,
 ) -> int:
     """Watch any pipeline with the probe Prometheus: throughput, queues, batches, instances.
 
@@ -53,7 +55,7 @@ def top(
     try:
         if json:
             for rows, state in looks:
-                print_document({"state": state, "nodes": rows})
+                print_data(_json.dumps({"state": state, "nodes": rows}, ensure_ascii=False))
         else:
             _show(looks, url)
     except KeyboardInterrupt:
