@@ -864,3 +864,26 @@ def test_a_node_is_crowded_by_callers_that_neither_wait_nor_run(callers, crowded
     (instance, _) = scheduler.instances
     instance.mean_s = mean_s
     assert scheduler._dispatcher.crowded(instance) is (crowded and mean_s > SWIFT_S)
+
+
+def test_who_waits_for_room_is_let_in_when_a_caller_withdraws_what_waited():
+    scheduler, _, _ = one_by_hand(most=1, queue_size=1)
+    entries = sent(scheduler, 3)
+    assert [entry.state for entry in entries] == [RUNNING, QUEUED, OUTSIDE]
+    assert scheduler._withdraw(entries[1:2]) is False
+    assert [entry.state for entry in entries] == [RUNNING, DONE, QUEUED]
+
+
+@pytest.mark.parametrize("error", [ValueError("says nothing of it"), BackendError("not abandoned")])
+def test_a_request_that_failed_is_the_callers_again_unless_its_error_says_that_a_backend_runs(
+    error,
+):
+    entry = Entry({"data": "given"})
+    entry.request.update(data="changed", result=1)
+    entry.error = error
+    entry.give_back()
+    assert entry.request == {"data": "given"}
+    entry.request.update(data="changed", result=1)
+    entry.error = BackendError("abandoned", abandoned=True)
+    entry.give_back()
+    assert entry.request == {"data": "changed", "result": 1}

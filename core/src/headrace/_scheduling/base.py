@@ -315,7 +315,7 @@ class SchedulerBase:
         try:
             call = call_run_here()
             if call is not None:
-                call.withdrawn_by(partial(self._withdraw, caller, entries))
+                call.withdrawn_by(partial(self._withdraw, entries))
             with node.section, node.lock:
                 node.callers.add(caller)
                 enter(node, entries, internal=internal, waits=True)
@@ -334,7 +334,7 @@ class SchedulerBase:
         except BaseException as interrupt:
             with node.section, node.lock:
                 self._driver.leave(caller)
-            abandoned = self._withdraw(caller, entries)
+            abandoned = self._withdraw(entries)
             interrupt.abandoned = abandoned  # type: ignore[attr-defined]
             raise
         finally:
@@ -343,7 +343,7 @@ class SchedulerBase:
             caller.end()
         return None
 
-    def _withdraw(self, caller: Caller, entries: Sequence[Entry]) -> bool:
+    def _withdraw(self, entries: Sequence[Entry]) -> bool:
         """Take back what a caller has stopped waiting for; True if a backend runs on any of it."""
         node = self._node
         abandoned = False
