@@ -400,6 +400,7 @@ def test_what_stands_for_an_infer_says_rerun_as_that_does(infer):
 def test_an_item_that_cannot_be_gathered_fails_alone():
     text = "CatSplit[S[FailOnBad,Fix],Infer,Split]"
     assert outcomes(text, ["bad", "b", "c"]) == [BackendError, "b!", "c!"]
+    assert outcomes(text, ["bad", "bad"]) == [BackendError, BackendError]
 
 
 def test_a_closed_pipeline_inside_of_infer_is_the_outcome_of_all_items():

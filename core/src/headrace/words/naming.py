@@ -141,7 +141,7 @@ def _stand_for(use: Use, call: Call, scope: Scope) -> Element | None:
     named = scope.lookup(name) or planning.named(name)
     if named is None:
         _report_unknown(planning, call, scope)
-        return element if scope.lenient and planning.being_planned(name) is None else None
+        return element if scope.lenient else None
     target = planning.reference(call.replace(prefix=None), named, scope.same(graft=None))
     if target is None or named.element is None:
         return None
