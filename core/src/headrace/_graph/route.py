@@ -222,14 +222,13 @@ def _input_of(
         ]
         return _map_of(pairs, links, may_lack)
     source = before[0] if before else links.name  # nothing is made for the first node
+    otherwise = links.otherwise
 
     def handed_over(ends: Ends) -> Request:
-        request = ends[source]
         if may_lack:
             _check_results(may_lack, links, ends)
-        if copies:
-            request = dict(request)
-        if not links.otherwise:
+        request = dict(ends[source]) if copies else ends[source]
+        if not otherwise:
             request["data"] = request.pop("result")
         return request
 
