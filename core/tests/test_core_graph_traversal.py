@@ -197,7 +197,10 @@ def test_a_traversal_ends_as_the_plain_reading_does_in_any_order(links, seed, da
         returned = ended.keys() - {"data"}  # `data` is for the driver to put back
         assert {key: request[key] for key in returned} == {key: ended[key] for key in returned}
     else:
-        assert request["result"] == {name: ended["result"] for name, ended in expected.sinks}
+        # Of two legs that come to one sink, that which comes last has its result there.
+        assert request["result"].keys() == dict(expected.sinks).keys()
+        found = [(name, ended["result"]) for name, ended in expected.sinks]
+        assert all(one in found for one in request["result"].items())
 
 
 def test_of_nodes_that_repost_to_each_other_the_first_is_the_root():
