@@ -17,6 +17,7 @@ import types
 import pytest
 
 import headrace
+from headrace._build import parcels as known
 from headrace._build import spawn
 from headrace._build.channel import pickled
 from headrace._build.parcels import parcels, unpack
@@ -478,6 +479,16 @@ def test_arrays_arrive_as_they_were():
             numpy.testing.assert_array_equal(found[key], one)
     content, buffers = pickled(parcels([{"a": values["large"]}, {"a": values["large"]}]))
     assert len(buffers) == 1
+
+
+def test_what_is_known_of_arrays_does_not_grow_with_their_dtypes():
+    numpy = pytest.importorskip("numpy")
+    for count in range(300):
+        array = numpy.zeros(1, dtype=[(f"field_{count}", "u1")])
+        ((values, arrays),) = parcels([{"data": array}])
+        assert unpack((values, arrays))["data"].dtype == array.dtype
+    assert len(known._makers) <= known._MOST_KEPT
+    assert len(known._made) <= known._MOST_KEPT
 
 
 def test_bytes_go_there_and_back(file):

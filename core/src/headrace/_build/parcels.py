@@ -99,6 +99,8 @@ def unpack(parcel: Parcel) -> Request:
     for key, (maker, shape, buffer) in arrays.items():
         made = _made.get(maker)
         if made is None:
+            if len(_made) >= _MOST_KEPT:
+                _made.clear()
             made = _made[maker] = pickle.loads(maker)  # noqa: S301 - from the other of our two processes
         values[key] = made[0](buffer, made[1], shape, "C")
     return values
