@@ -111,6 +111,20 @@ def test_typed_contents_are_read_as_well(client):
     channel.close()
 
 
+def test_the_configuration_tells_batches_and_instances_as_triton_does(client):
+    scheduled = {"max": 8, "batching_timeout": 2.5, "instance_num": 2, "batch_sizes": [2, 8],
+                 "device": "cuda:1", "backend": "Identity", "pad": True}  # fmt: skip
+    c = client({"m": {**FP32, "config": scheduled}, "n": {"backend": "Identity"}})
+    config = c.get_model_config("m").config
+    assert list(config.dynamic_batching.preferred_batch_size) == [2, 8]
+    assert config.dynamic_batching.max_queue_delay_microseconds == 2500
+    (group,) = config.instance_group
+    assert (group.count, group.kind) == (2, group.KIND_GPU)
+    plain = c.get_model_config("n").config
+    assert not plain.HasField("dynamic_batching")
+    assert plain.instance_group[0].count == 1
+
+
 def test_metadata_configuration_statistics_and_index(client):
     c = client({"m": FP32, "any:3": {"backend": "Identity"}})
     assert c.is_server_live()
@@ -121,6 +135,9 @@ def test_metadata_configuration_statistics_and_index(client):
     assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": ["-1", "16"]}]
     config = c.get_model_config("m").config
     assert (config.max_batch_size, config.backend) == (8, "headrace")
+    assert config.dynamic_batching.max_queue_delay_microseconds == 0
+    assert not c.is_model_ready("any", "4")
+    assert not c.is_model_ready("nobody")
     assert (config.input[0].name, config.input[0].data_type, list(config.input[0].dims)) == (
         "x",
         11,

@@ -59,7 +59,7 @@ def config(model: Model) -> dict[str, Any]:
     signature = model.signature
     batched = signature.batched
     most = _UNBOUNDED if signature.max_rows is None else signature.max_rows
-    return {
+    return _scheduling(model) | {
         "name": model.name,
         "platform": "",
         "backend": "headrace",
@@ -68,6 +68,24 @@ def config(model: Model) -> dict[str, Any]:
         "input": [_config_port(port, batched=batched) for port in signature.inputs.values()],
         "output": [_config_port(port, batched=batched) for port in signature.outputs.values()],
     }
+
+
+def _scheduling(model: Model) -> dict[str, Any]:
+    """Give what the entry node says of instances, and of batches where it makes any."""
+    keys = model.entry_keys
+    if not keys:
+        return {}
+    devices = keys["device"] if isinstance(keys["device"], list) else [keys["device"]]
+    on_gpu = any(str(one).startswith(("cuda", "gpu")) for one in devices)
+    kind = "KIND_GPU" if on_gpu else "KIND_AUTO" if devices == [None] else "KIND_CPU"
+    group = {"name": f"{model.name}_0", "kind": kind, "count": keys["instance_num"]}
+    if model.signature.max_rows == 1 or not model.signature.batched:
+        return {"instance_group": [group]}
+    batching = {
+        "preferred_batch_size": keys["batch_sizes"] or [],
+        "max_queue_delay_microseconds": round(keys["batching_timeout"] * 1e3),
+    }
+    return {"instance_group": [group], "dynamic_batching": batching}
 
 
 def _config_port(port: Port, *, batched: bool) -> dict[str, Any]:

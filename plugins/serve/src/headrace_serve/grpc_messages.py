@@ -108,7 +108,16 @@ ModelConfig
   int32 max_batch_size 4
   repeated ModelInput input 5
   repeated ModelOutput output 6
+  repeated ModelInstanceGroup instance_group 7
+  ModelDynamicBatching dynamic_batching 11
   string backend 17
+ModelInstanceGroup
+  string name 1
+  int32 count 2
+  enum Kind kind 4
+ModelDynamicBatching
+  repeated int32 preferred_batch_size 1
+  uint64 max_queue_delay_microseconds 2
 ModelVersionPolicy
   ModelVersionPolicy.Latest latest 1
 ModelVersionPolicy.Latest
@@ -340,6 +349,7 @@ def _service(file: Any, name: str, methods: dict[str, tuple[str, str, bool, bool
 def _files() -> list[descriptor_pb2.FileDescriptorProto]:
     protocol = _file("grpc_service.proto", "inference", _PROTOCOL)
     _enum(protocol, "DataType", _DATA_TYPES)
+    _enum(protocol, "Kind", ("KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL"))
     methods = {m: (f"{m}Request", f"{m}Response", False, False) for m in _INFERENCE_METHODS}
     methods["ModelStreamInfer"] = ("ModelInferRequest", "ModelStreamInferResponse", True, True)
     _service(protocol, "GRPCInferenceService", methods)

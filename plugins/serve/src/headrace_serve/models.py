@@ -37,6 +37,7 @@ class Model:
         loading: Whether another pipeline is being built in its place.
         reason: Why it is unloaded, where it is.
         limits: Limits of its own by name; the smaller of these and the server's counts.
+        entry_keys: The keys of the node at which requests enter, empty where there are several.
         queue_size: How many requests may wait; None: newcomers shed others, so none is refused early.
         timed: Whether its pipeline tells how long each request waits and runs.
         outlines: What requests over REST have said before.
@@ -58,7 +59,8 @@ class Model:
         self.pipe: Pipeline = headrace.pipe(entry.config) if self.owned else entry.config
         try:
             self.signature = read_signature(self.pipe.describe(), entry.inputs, entry.outputs)
-            self.queue_size = _queue_size(self.pipe)
+            self.entry_keys = _entry_keys(self.pipe)
+            self.queue_size = _queue_size(self.entry_keys)
             self.timed = is_timed(self.pipe)
         except BaseException:
             self.close(timeout=2.0)
@@ -90,14 +92,18 @@ class Model:
             self.pipe.close(timeout=timeout)
 
 
-def _queue_size(pipe: Pipeline) -> int | None:
-    """Give the bound of the node at which requests enter; None where newcomers are let in anyway."""
+def _entry_keys(pipe: Pipeline) -> dict[str, Any]:
     nodes = headrace.explain(pipe.config)["nodes"]
     targets = {name for node in nodes.values() for name in node["next"]}
-    keys = [node["keys"] for name, node in nodes.items() if name not in targets]
-    if len(keys) != 1 or keys[0]["queue_full"]["value"] == "shed_oldest":
+    entries = [node["keys"] for name, node in nodes.items() if name not in targets]
+    return {k: one["value"] for k, one in entries[0].items()} if len(entries) == 1 else {}
+
+
+def _queue_size(keys: dict[str, Any]) -> int | None:
+    """Give the bound of the node at which requests enter; None where newcomers are let in anyway."""
+    if not keys or keys["queue_full"] == "shed_oldest":
         return None
-    return int(keys[0]["queue_size"]["value"])
+    return int(keys["queue_size"])
 
 
 class Counts:
