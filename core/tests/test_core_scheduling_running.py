@@ -203,6 +203,19 @@ def test_a_lingering_batch_leaves_at_once_when_the_node_is_idle_again(gate, clie
         assert one.outcome()["result"] == 1
 
 
+def test_a_request_to_an_idle_node_does_not_wait_for_the_company_that_one_before_it_waited_for(
+    gate,
+):
+    config = {"backend": "Gate", "instance_num": 2, "max": 8, "batching_timeout": 1e6}
+    with headrace.pipe(config) as pipe:
+        first = pipe.submit({"data": "first"})
+        gate.wait_entered()
+        assert pipe.submit({"data": "given up"}).cancel()
+        gate.open()
+        assert first.result(20)["result"] == "first"
+        assert pipe.submit({"data": 1}).result(20)["result"] == 1
+
+
 def test_below_min_the_last_item_is_repeated_with_pad_and_refused_without(gate):
     gate.shut = False
     with headrace.pipe({"backend": "Gate", "min": 3, "max": 4, "pad": True}) as pipe:

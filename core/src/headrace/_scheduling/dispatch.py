@@ -160,6 +160,7 @@ class Dispatcher(Assignment):
         # `outside` afterwards, and one that has put an entry there looks at the quota here: either that
         # thread sees the entry, or this one sees the room.
         node.let_in()
+        node.enough = 0  # where nobody waits, or nothing is free, whoever comes next asks
         if node.queue.count:
             node.collect()
         if node.queue.count and node.free:
