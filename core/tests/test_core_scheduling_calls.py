@@ -168,6 +168,27 @@ def test_any_number_that_is_no_bool_is_a_time_and_any_whole_one_a_priority():
         pipe.close(timeout=np.float32(20))
 
 
+DOORS = {
+    "call": lambda pipe, request: pipe(request),
+    "list": lambda pipe, request: pipe([request]),
+    "submit": lambda pipe, request: pipe.submit(request).result(20),
+    "call_async": lambda pipe, request: asyncio.run(pipe.call_async(request)),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_request_that_is_refused_on_entry_has_no_result(door, closed):
+    config = {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "Identity"}}
+    with headrace.pipe(config) as pipe:
+        request = {"data": 1, "result": "of another call", "node_name": "a" if closed else "nobody"}
+        if closed:
+            pipe.close()
+        with pytest.raises((InputError, RequestsFailed, ClosedError)):
+            DOORS[door](pipe, request)
+    assert "result" not in request
+
+
 @pytest.mark.parametrize("timeout", [True, "1", float("nan")])
 def test_a_timeout_that_is_no_number_is_refused(gate, timeout):
     with headrace.pipe({"backend": "Gate"}) as pipe, pytest.raises(TypeError):

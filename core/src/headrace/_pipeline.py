@@ -94,7 +94,7 @@ class Pipeline:
                 run_in_caller(self._graph, only, data)
                 return data
         if isinstance(data, list):
-            self._engine.check_open()
+            self._engine.check_open(data)
             admitted = self._entrance.admitted(data, timeout, priority)
             self._entrance.run(admitted)
             raise_failed([entry for entry, _ in admitted])
@@ -124,9 +124,10 @@ class Pipeline:
         Raises:
             ClosedError: The pipeline is closed.
         """
-        self._engine.check_open()
         single = not isinstance(data, list)
-        admitted = self._entrance.admitted([data] if single else data, timeout, priority)
+        items = [data] if single else data
+        self._engine.check_open(items)
+        admitted = self._entrance.admitted(items, timeout, priority)
         futures = [RequestFuture() for _ in admitted]
         self._entrance.submit(admitted, futures)
         return futures[0] if single else futures
@@ -157,10 +158,11 @@ class Pipeline:
             asyncio.CancelledError: The task was cancelled; ``abandoned`` is True when a backend
                 still runs on a request.
         """
-        self._engine.check_open()
         single = not isinstance(data, list)
+        items = [data] if single else data
+        self._engine.check_open(items)
         loop = asyncio.get_running_loop()
-        admitted = self._entrance.admitted([data] if single else data, timeout, priority)
+        admitted = self._entrance.admitted(items, timeout, priority)
         entries = [entry for entry, _ in admitted]
         waiting: list[tuple[AsyncOwner, Callable[[], bool]]] = []
         try:

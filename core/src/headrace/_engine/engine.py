@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from headrace._scheduling.process_threads import errands
 from headrace.errors import ClosedError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headrace._engine.blueprint import Blueprint, BuiltNode, Change, Started
     from headrace._engine.teardown import Closing
@@ -83,9 +84,13 @@ class Engine:
 
     # Requests.
 
-    def check_open(self) -> None:
-        """Raise ClosedError when requests are refused."""
+    def check_open(self, requests: Sequence[object] = ()) -> None:
+        """Raise ClosedError when requests are refused; those that it refuses have no ``result`` then."""
         if self._closing is not None:
+            for request in requests:
+                with suppress(Exception):  # an odd dict
+                    if isinstance(request, dict):
+                        request.pop("result", None)
             raise ClosedError(self._closing.args[0])
 
     # Looking.
