@@ -37,7 +37,8 @@ SLOW = frozenset(
             "test_cv_contract",
             "test_interpreter_exit",
         ),
-        *("test_serve_command", "test_serve_workers"),
+        *("test_serve_clients", "test_serve_command", "test_serve_page", "test_serve_round_trip"),
+        *("test_serve_workers", "test_observe_report"),
         *("test_ort_package", "test_torch_light", "test_trt_arrays", "test_trt_build"),
         "test_trt_cache",
         # The conformance kit, for every backend.
