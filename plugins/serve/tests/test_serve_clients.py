@@ -296,7 +296,9 @@ class TestWhatPerfAnalyzerAsks:
 
         with triton.InferenceServerClient(addresses[1]) as client:
             config = client.get_model_config("simple", "1").config
-            assert config.WhichOneof("scheduling_choice") is None
+            assert (
+                config.WhichOneof("scheduling_choice") == "dynamic_batching"
+            )  # no sequences, no ensemble
             assert not config.model_transaction_policy.decoupled
             before = client.get_inference_statistics("simple", "1").model_stats[0]
             triton_calls.check_pair(client.infer("simple", triton_calls.pair(triton)))
