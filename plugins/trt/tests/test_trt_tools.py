@@ -428,3 +428,10 @@ def test_bisecting_finds_the_layers_that_are_wrong(wrong):
         bisect_tactics(good, good, is_wrong)
     with pytest.raises(SetupError, match="are right"):
         bisect_tactics(good, bad, lambda mixed: False)
+
+
+@pytest.mark.parametrize("words", [[], ["build"], ["tactics"], ["tactics", "show"]])
+def test_every_command_takes_h_for_help(words):
+    short, long = (CliRunner().invoke(app, [*words, flag]) for flag in ("-h", "--help"))
+    assert short.exit_code == 0
+    assert short.stdout == long.stdout

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 app.info.help = "Build, inspect, measure and compare TensorRT engines."
 app.add_typer(tactics, name="tactics", help="Files that fix the choice of tactics.")
 
