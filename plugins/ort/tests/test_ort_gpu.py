@@ -10,7 +10,7 @@ from onnx import TensorProto as T
 
 import headrace
 from headrace.errors import InputError, SetupError
-from headrace_ort import cuda
+from headrace_ort import binding, cuda
 from headrace_ort.device_arrays import DeviceArray
 
 pytestmark = pytest.mark.gpu
@@ -103,17 +103,16 @@ def test_any_mixture_of_places_gives_the_same(torch, start, matmul, to, graph):
             np.testing.assert_array_equal(on_host(result), array @ weights)
 
 
-def test_no_copy_where_the_device_is_the_same(torch, start, matmul):
+def test_no_copy_where_the_device_is_the_same(torch, start, matmul, monkeypatch):
     path, weights = matmul
     backend = start(path, {"device": "cuda:0"}, output_device="device")
-    runner = backend._runner
-    found, look = [], runner._in_place
+    found, look = [], binding.in_place
 
     def seen(arrays, rows):
         found.append(look(arrays, rows))
         return found[-1]
 
-    runner._in_place = seen
+    monkeypatch.setattr(binding, "in_place", seen)
     whole = torch.from_numpy(samples_of(4)).cuda()
     batch = [{"data": row} for row in whole]
     assert backend(batch) is None

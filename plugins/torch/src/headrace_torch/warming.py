@@ -77,10 +77,11 @@ def warm(
     if place.stream is not None:
         torch.cuda.reset_peak_memory_stats(place.device)
     place.use()
-    given: dict[str, torch.Tensor] = {}
+    outputs: dict[str, Any] = {}
     try:
         for rows in sorted(chosen, reverse=True):
-            given = runner.run(example(rows), rows)
+            # No tensor stays in this frame: the error of a capture that fails would keep it.
+            outputs = _described(runner.run(example(rows), rows), signature)
         if captured and runner.graphs is not None:
             runner.graphs.capture(runner.call, example, chosen)
         place.wait()
@@ -93,11 +94,14 @@ def warm(
         _log.info("no warm-up: the model fails on zeros of a guessed dtype: %s", first_line(error))
     peak = None if place.stream is None else torch.cuda.max_memory_allocated(place.device)
     done = runner.graphs.sizes if runner.graphs is not None else ()
-    outputs = {
+    return {"warm_up_peak_bytes": peak, "cuda_graphs": list(done), "outputs": outputs or None}
+
+
+def _described(given: dict[str, torch.Tensor], signature: Signature) -> dict[str, Any]:
+    return {
         name: Port(name, (signature.rows, *one.shape[1:]), one.dtype).describe()
         for name, one in given.items()
     }
-    return {"warm_up_peak_bytes": peak, "cuda_graphs": list(done), "outputs": outputs or None}
 
 
 def _setup_error(error: Exception) -> SetupError:
