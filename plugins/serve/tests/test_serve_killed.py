@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import queue
 import signal
 import sys
 import threading
@@ -157,10 +158,14 @@ def test_a_worker_takes_along_its_own_connections_alone(start, tmp_path, seconds
     )
     count = 4 if seconds else 2
     process, url = start("m.toml", "--workers", str(count), "--port", "0", cwd=tmp_path)
-    drain = threading.Thread(target=process.stderr.read)
+    told = queue.SimpleQueue()
+    drain = threading.Thread(target=lambda: [told.put(line) for line in process.stderr])
     drain.start()
     with Clients(int(url.rpartition(":")[2])) as clients:
         killed = kill_in_turn(clients, 1, seconds)
+    noticed = 0  # what dies while all are told to end counts as a failure
+    while noticed < len(killed):
+        noticed += "ended with -9" in told.get(timeout=60)
     process.terminate()
     assert process.wait(60) == 0
     drain.join()
