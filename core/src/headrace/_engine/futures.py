@@ -264,6 +264,8 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
         """Call ``fn(self)`` when there is an outcome: in another thread, or at once if there is one."""
+        # This thread adds the callback and then looks for the outcome; the answering thread sets the
+        # outcome and then looks for callbacks. In either order one of the two finds it.
         self._calls.append(fn)
         if self.done():
             self._call_all()

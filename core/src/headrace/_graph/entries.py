@@ -117,9 +117,8 @@ class Elements:
         self.requests: list[Request] = [] if levels else [request]
         self.may_fail_alone = any(each.keep_errors for each in levels)
         self._node = node
-        self._refused: dict[
-            int, InputError
-        ] = {}  # per place among the requests, for no list is there
+        # By its place among the requests: why an element that should hold a list is refused.
+        self._refused: dict[int, InputError] = {}
         try:
             self._top = self._group(levels, request) if levels else None
         except InputError as error:

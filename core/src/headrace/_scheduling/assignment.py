@@ -62,17 +62,17 @@ class Assignment:
         """Tell whether a caller leaves a free instance to others, who are about to look."""
         return self._nudges(me, instance) or (me.pending > 0 and self.wakes(instance))
 
-    def _nudges(self, leader: Caller, instance: Instance) -> bool:
+    def _nudges(self, me: Caller, instance: Instance) -> bool:
         """Wake the oldest waiter instead of claiming an instance for it; tell whether it was done.
 
-        A leader whose time for foreign batches is over leaves the instance of a swift backend free:
-        until the oldest wakes, newcomers may take it, and whoever does runs what waits. Given to
+        A caller whose time for batches of others is over leaves the instance of a swift backend free:
+        until the oldest wakes up, newcomers may take it, and whoever does runs what waits. Given to
         the oldest at once, it would stand idle for a switch of threads each time. Once the oldest
         has waited for `BARGE_S` the instance is its own.
         """
-        if leader.pending or leader.foreign_until is None or instance.mean_s >= SWIFT_S:
+        if me.pending or me.foreign_until is None or instance.mean_s >= SWIFT_S:
             return False
-        if time.perf_counter() < leader.foreign_until:
+        if time.perf_counter() < me.foreign_until:
             return False
         (oldest,) = self._node.queue.head(1)
         owner = oldest.owner

@@ -101,7 +101,7 @@ class Caller(Blocked):
         work: Work given to it while it slept.
         wake_at: When it is to look at the queue again, None for never; it is its own timer.
         node: Where it waits.
-        foreign_until: End of the time it may spend on foreign batches; None before the first.
+        foreign_until: End of the time it may spend on batches of others; None before the first.
         signal: Wakes it; a signal that comes late wakes the thread from its next sleep, where it
             looks and sleeps on.
         groups: Per entry those that stand and fall together with it: when one of them has failed, the
@@ -140,8 +140,8 @@ class Caller(Blocked):
     def release(self) -> None:
         """Wake it if it sleeps and has all its outcomes. Under the lock of the node."""
         if not self.pending and self.parked:
-            # After the wake: an exception between the two leaves a caller that looks once more, and not
-            # one that sleeps for ever. It need not look again otherwise.
+            # The wake comes first: an exception that hits this thread between the two leaves a caller
+            # that is awake, and not one that sleeps for ever.
             self.signal.wake()
             self.parked = False
 
