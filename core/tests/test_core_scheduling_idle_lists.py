@@ -88,8 +88,8 @@ def elsewhere(function):
     assert not thread.is_alive()
 
 
-def rests(pipe):
-    """Give the instances that rest, each as often as it is listed."""
+def idle_in(pipe):
+    """Give the idle instances, each as often as it is listed."""
     node = scheduler_of(pipe)._node
     (swift,), (other,) = node.idle_lists
     return [*swift, *other, *node.free]
@@ -114,18 +114,18 @@ def test_a_swift_backend_is_called_without_the_lock(pipe):
 
 
 @pytest.mark.usefixtures("takes_turns")
-def test_the_rack_is_empty_while_it_is_used_and_full_afterwards(pipe):
+def test_the_idle_list_is_empty_while_its_instance_runs_and_full_afterwards(pipe):
     scheduler = scheduler_of(pipe)
     (instance,) = scheduler.instances
     seen = []
 
     def look(batch):
-        seen.append((rests(pipe), instance.busy, instance.ident))
+        seen.append((idle_in(pipe), instance.busy, instance.ident))
 
     instance.backend.during = look
     pipe({"data": 1})
     assert seen == [([], True, threading.get_ident())]
-    assert rests(pipe) == [instance]
+    assert idle_in(pipe) == [instance]
     assert not instance.busy
 
 
@@ -169,7 +169,7 @@ def test_a_caller_that_was_not_the_quickest_waits_for_its_turn(pipe):
     other.join(30)
     assert request == {"data": "second", "result": "second"}
     assert [data for _, data in Step.ran] == ["first", "second"]
-    assert rests(pipe) == [instance]
+    assert idle_in(pipe) == [instance]
 
 
 @pytest.mark.usefixtures("takes_turns")
@@ -182,7 +182,7 @@ def test_a_claim_of_an_instance_that_has_been_taken_out_of_service_is_given_back
     ((ran, _),) = Step.ran
     assert ran is not old
     assert Step.closed == [old]
-    assert sorted(i.index for i in rests(pipe)) == [0, 1]
+    assert sorted(i.index for i in idle_in(pipe)) == [0, 1]
     stats = pipe.stats()["nodes"]["main"]
     assert (stats["submitted"], stats["ok"], stats["waiting"]) == (4, 4, 0)
 
@@ -205,7 +205,7 @@ def test_who_comes_while_a_request_runs_is_served_after_it(pipe):
     instance.backend.during = lambda batch: futures.append(pipe.submit({"data": 2}))
     pipe({"data": 1})
     assert futures[0].result(30)["result"] == 2
-    assert rests(pipe) == [instance]
+    assert idle_in(pipe) == [instance]
 
 
 def test_closing_while_a_request_runs_lets_it_end_and_those_that_wait(pipe):
@@ -243,7 +243,7 @@ def test_a_reload_while_a_request_runs_waits_for_it(pipe):
     pipe({"data": 1})
     reloading.join(30)
     assert Step.closed == [instance.backend]
-    assert instance not in rests(pipe)
+    assert instance not in idle_in(pipe)
     pipe({"data": 2})
     assert [backend is instance.backend for backend, _ in Step.ran] == [True, False]
 
@@ -256,7 +256,7 @@ def test_an_error_is_counted_and_the_instance_goes_on(pipe):
         with pytest.raises(BackendError):
             pipe(request)
         assert request == {"data": 1}
-        assert rests(pipe) == [instance]
+        assert idle_in(pipe) == [instance]
     failed = pipe.stats()["nodes"]["main"]["failed"]
     assert failed == {"backend": 2, "contract": 1}
 
@@ -272,9 +272,47 @@ def test_an_interrupt_gives_the_instance_back_once(pipe):
     with pytest.raises(KeyboardInterrupt):
         pipe(request)
     assert request == {"data": 1}
-    assert rests(pipe) == [instance]
+    assert idle_in(pipe) == [instance]
     pipe(request)
     assert request["result"] == 1
+
+
+@pytest.mark.parametrize("mean_s", [1e-6, 1.0])
+def test_an_instance_that_a_thread_was_hit_on_is_not_its_own_while_it_waits_for_a_helper(
+    pipe, monkeypatch, mean_s
+):
+    scheduler = scheduler_of(pipe)
+    (instance,) = scheduler.instances
+    instance.mean_s = mean_s
+    pipe({"data": 1})
+    inside, go, asked = threading.Event(), threading.Event(), threading.Event()
+    seen = []
+
+    def hit(batch):
+        inside.set()
+        assert go.wait(30)
+        raise SystemExit
+
+    def recovered(*_):
+        seen.append((instance.ident, instance.busy))
+        asked.set()
+
+    instance.backend.during = hit
+    monkeypatch.setattr(scheduler, "_recovered", recovered)
+
+    def call():
+        with pytest.raises(SystemExit):
+            pipe({"data": 2})
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert inside.wait(30)
+    with scheduler._node.lock:  # the helper thread that gives the instance back waits for it
+        go.set()
+        assert asked.wait(30)
+    thread.join(30)
+    assert seen == [(0, True)]
+    assert pipe({"data": 3})["result"] == 3
 
 
 @pytest.mark.usefixtures("takes_turns")
@@ -290,14 +328,14 @@ def test_a_backend_that_has_become_slow_is_left_to_the_main_thread_and_the_lock(
     until(lambda: list(other) == [instance])
     assert not swift
     pipe({"data": 2})
-    assert rests(pipe) == [instance]
+    assert idle_in(pipe) == [instance]
 
 
 @pytest.mark.parametrize(
     "keys",
     [{"batch_sizes": [1, 2]}, {"timeout_ms": 1000}, {"min": 2, "max": 4, "pad": True}],
 )
-def test_nodes_whose_requests_all_pass_the_queue_lay_nothing_out(keys):
+def test_nodes_whose_requests_all_pass_the_queue_have_nothing_on_their_idle_lists(keys):
     with headrace.pipe({"backend": "Step", **keys}) as pipe:
         warm(pipe)
         assert scheduler_of(pipe)._node.idle_lists == ((deque(),), (deque(),))

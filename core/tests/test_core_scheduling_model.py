@@ -34,7 +34,7 @@ from headrace._scheduling.instance import SWIFT_S, Instance, Limits
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.queue import NodeQuota, Waits
 from headrace._scheduling.scheduler import Scheduler
-from headrace._scheduling.threads import Runner
+from headrace._scheduling.threads import Caller, Runner
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -887,3 +887,23 @@ def test_a_request_that_failed_is_the_callers_again_unless_its_error_says_that_a
     entry.error = BackendError("abandoned", abandoned=True)
     entry.give_back()
     assert entry.request == {"data": "changed", "result": 1}
+
+
+def test_the_oldest_runs_what_waits_once_it_is_woken_to_look_for_a_free_instance_itself():
+    """A caller whose time for batches of others is over leaves a swift instance free for it."""
+    scheduler, _, _ = several_by_hand((1, 1))
+    (instance,) = scheduler.instances
+    instance.thread, instance.mean_s = None, SWIFT_S / 2
+    node, dispatcher = scheduler._node, scheduler._dispatcher
+    leader, oldest = Caller(1), Caller(2, pending=1, parked=True)
+    leader.foreign_until = 0.0
+    entry = Entry({"data": 1}, oldest)
+    entry.arrival = node.clock()
+    with node.section, node.lock:
+        node.queue.push(entry)
+        assert dispatcher.dispatch(leader) is None
+        assert (oldest.nudged, instance.holder) == (True, None)
+        oldest.parked = False
+        work = scheduler._driver._take_up(oldest)
+    assert work == (instance, [entry])
+    assert (oldest.nudged, instance.holder) == (False, oldest)

@@ -273,14 +273,15 @@ class FastPath(SchedulerBase):
             lets(self._dispatch_after, instance, idle)
             return
         swift, in_main = lists = node.idle_lists
-        stands = idle is swift or idle is in_main
-        sorts = False
-        if stands:
+        dispatches = idle is not swift and idle is not in_main  # other idle lists stand by now
+        if not dispatches:
             is_swift = instance.mean_s < SWIFT_S
             idle = swift if is_swift and not in_main[0] else in_main
-            # The last that has become swift: all of them go to the other idle list.
-            sorts = is_swift and idle is in_main and not self._sorts and self._all_swift(in_main)
-            self._sorts = self._sorts or sorts
+            # The last that has become swift: a helper thread puts all of them on the other idle list.
+            dispatches = (
+                is_swift and idle is in_main and not self._sorts and self._all_swift(in_main)
+            )
+            self._sorts = self._sorts or dispatches
         code = "" if error is None else code_of(error)
         failures = instance.failures
         count = failures.get(code, 0) + 1
@@ -291,7 +292,7 @@ class FastPath(SchedulerBase):
         instance.holder = None
         idle[0].append(instance)
         # end atomic
-        if self._queue.count or sorts or not stands or lists is not node.idle_lists:
+        if self._queue.count or dispatches or lists is not node.idle_lists:
             errands.run(self._dispatch_after, instance, idle)
 
     def _all_swift(self, idle: IdleList) -> bool:

@@ -132,7 +132,7 @@ def summary(total: Counts, *, submitted: int, waiting: int, running: int) -> dic
 
 FAST_S = 100e-6
 """A backend whose mean forward is below this is fast: its times are sampled, and a caller may run
-foreign batches on it for as long in all, since a hand-over to another thread costs about as much."""
+batches of others on it for as long in all, since a hand-over to another thread costs about as much."""
 
 SWIFT_S = 20e-6
 """A backend whose mean forward is below this is done sooner than a thread wakes up: while others
@@ -318,13 +318,14 @@ class FreeInstances:
         free: The instances in service that nobody holds, the one that has been free longest first.
             Those on the idle lists are not among them until `collect` has been called.
         idle_lists: Where the free instances are while nobody waits.
-        publishes: Whether any may lie there.
+        publishes: Whether any may lie there; set by the scheduler.
     """
+
+    publishes: bool
 
     def __init__(self, instances: Sequence[Instance]) -> None:
         self.free = list(instances)
         self.idle_lists = new_idle_lists()
-        self.publishes = False
 
     @property
     def has_idle(self) -> bool:

@@ -1,0 +1,159 @@
+"""What threads do for each other: helper threads, the timer, calls of one by another, notes of locks."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from headrace._scheduling import process_threads
+from headrace._scheduling.calls import Call
+from headrace._scheduling.fast_path import _may_lock
+from headrace._scheduling.locks import holds_a_lock, near_stack_end, taking
+from headrace._scheduling.process_threads import Helpers, Timer
+from headrace.errors import BackendError
+
+
+def elsewhere(function):
+    """Run a function in another thread, to its end."""
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+# Locks.
+
+
+def test_a_thread_is_known_to_hold_a_lock_until_it_has_left_the_outermost():
+    outer, inner = threading.RLock(), threading.Condition(threading.RLock())
+    seen = []
+
+    def nested():
+        seen.append(holds_a_lock())
+        with taking(outer):
+            seen.append(holds_a_lock())
+            with taking(inner):
+                seen.append(holds_a_lock())
+            seen.append(holds_a_lock())
+        seen.append(holds_a_lock())
+
+    elsewhere(nested)
+    assert seen == [False, True, True, True, False]
+
+
+def test_a_thread_may_take_a_lock_with_room_on_its_stack_and_while_it_holds_none():
+    found = {"main": _may_lock()}
+
+    def deep():
+        return _may_lock() if near_stack_end() else deep()
+
+    def look():
+        found["another"] = _may_lock()
+        found["near the end of its stack"] = deep()
+        with taking(threading.RLock()):
+            found["inside"] = _may_lock()
+
+    elsewhere(look)
+    assert [where for where, may in found.items() if may] == ["another"]
+
+
+# Calls.
+
+
+def interrupted(call, meanwhile=lambda: None):
+    """Interrupt the thread that waits for a call; give what it is told: whether a backend goes on."""
+
+    def sleep(_):
+        meanwhile()
+        raise KeyboardInterrupt
+
+    call._signal = SimpleNamespace(sleep=sleep, wake=lambda: None)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        call.wait()
+    return caught.value.abandoned
+
+
+def test_a_call_that_is_interrupted_before_it_begins_never_does():
+    ran = []
+    call = Call(ran.append, (1,))
+    assert interrupted(call) is False
+    call.run()
+    assert ran == []
+
+
+def test_a_call_that_is_interrupted_while_it_runs_is_abandoned():
+    told = []
+    call = Call(lambda: told.append(interrupted(call)), ())
+    call.run()
+    assert told == [True]
+
+
+@pytest.mark.parametrize(
+    ("error", "abandoned"),
+    [(None, False), (ValueError(), False), (BackendError("left", abandoned=True), True)],
+)
+def test_a_call_that_is_interrupted_when_it_is_over_is_abandoned_if_its_error_says_so(
+    error, abandoned
+):
+    def function():
+        if error is not None:
+            raise error
+
+    call = Call(function, ())
+    assert interrupted(call, call.run) is abandoned
+
+
+def test_a_call_whose_thread_has_died_fails_unless_it_was_over():
+    over, unbegun = Call(lambda: 5, ()), Call(lambda: 5, ())
+    over.run()
+    over.lost()
+    unbegun.lost()
+    assert over.wait() == 5
+    with pytest.raises(RuntimeError, match="has died"):
+        unbegun.wait()
+
+
+# Threads of the process.
+
+
+def test_a_helper_thread_that_has_nothing_to_do_waits_for_a_job(monkeypatch, until):
+    monkeypatch.setattr(process_threads, "_STAYS_S", 60.0)
+    helpers, ran = Helpers("test"), threading.Event()
+    helpers._idle.add(0)  # another one, so that none is started to follow
+    thread = threading.Thread(target=helpers._serve_one, args=(1,))
+    thread.start()
+    until(lambda: 1 in helpers._idle or not thread.is_alive())
+    helpers.add((ran.set,))
+    thread.join(30)
+    assert ran.is_set()
+
+
+def test_the_timer_sleeps_until_something_is_due(monkeypatch):
+    monkeypatch.setattr(process_threads, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    timer, seen = Timer(), []
+    timer._starts = True  # this thread is its own
+    timer._changed = SimpleNamespace(sleep=seen.append, wake=lambda: seen.append("woken"))
+    timer._call_due()
+    timer.call_at(107.0, lambda: None)
+    timer._call_due()
+    timer.call_at(100.0, lambda: seen.append("called"))
+    timer._call_due()
+    timer._call_due()
+    assert seen == [None, "woken", 7.0, "woken", "called", 7.0]
+
+
+def test_the_thread_of_the_timer_is_replaced_when_something_kills_it(monkeypatch):
+    def killed(*_, **__):
+        raise SystemExit
+
+    asked = []
+    monkeypatch.setattr(process_threads._log, "error", killed)
+    monkeypatch.setattr(process_threads, "errands", SimpleNamespace(run=asked.append))
+    timer = Timer()
+    timer._starts = True
+    timer.call_at(0.0, lambda: 1 / 0)
+    with pytest.raises(SystemExit):
+        timer._run()
+    assert asked == [timer._start]
