@@ -98,14 +98,21 @@ def test_a_picture_may_stand_in_json(tmp_path):
     assert found == {"format": "dot", "graph": plain.rstrip("\n")}
 
 
-def test_an_unknown_format_and_a_bare_expression_are_refused(tmp_path):
-    path = tmp_path / "page.toml"
-    path.write_text(CONFIG, encoding="utf-8")
-    for arguments in (
-        ["explain", str(path), "--graph", "png"],
-        ["explain", "Identity", "--graph", "svg"],
-    ):
-        assert CliRunner().invoke(app, arguments).exit_code == 2
+def test_an_expression_is_drawn_as_the_node_it_would_be(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('backend = "S[Identity,Identity]"\n', encoding="utf-8")
+    for form in FORMATS:
+        drawn = [
+            CliRunner().invoke(app, ["explain", what, "--graph", form])
+            for what in ("S[Identity,Identity]", str(path))
+        ]
+        assert [done.exit_code for done in drawn] == [0, 0]
+        assert drawn[0].stdout == drawn[1].stdout
+        assert "main" in drawn[0].stdout
+
+
+def test_an_unknown_format_is_refused(tmp_path):
+    assert CliRunner().invoke(app, ["explain", "Identity", "--graph", "png"]).exit_code == 2
 
 
 @pytest.fixture

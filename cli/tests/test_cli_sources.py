@@ -144,6 +144,25 @@ def test_what_is_set_wins_over_the_file_and_the_last_over_the_first(write):
         assert value == (9 if word == 2 else word)
 
 
+@pytest.mark.parametrize("text", ["word=5", "one.word=5", "one.Say::word=5", "Say::word=5"])
+def test_a_key_of_the_only_node_wins_over_what_its_table_says(text, write):
+    write(one_toml='[one]\nbackend = "Say"\nword = 1\n', over_toml='extends = "one.toml"\n')
+    for file in ("one.toml", "over.toml"):
+        result = says("explain", file, "--json", "--set", text, "--set", "threads=3")
+        found = json.loads(result.stdout)
+        assert found["nodes"]["one"]["tree"]["options"]["word"]["value"] == 5
+        assert found["threads"] == 3
+
+
+@pytest.mark.parametrize("text", ["word=5", "main.word=5", "main.Say::word=5"])
+def test_the_node_without_a_table_may_be_named(text, write):
+    write(line_toml='backend = "Say"\nword = 1\n', over_toml='extends = ["line.toml"]\n')
+    for what in ("line.toml", "over.toml", "Say"):
+        result = says("explain", what, "--json", "--set", text)
+        found = json.loads(result.stdout)
+        assert found["nodes"]["main"]["tree"]["options"]["word"]["value"] == 5
+
+
 def test_a_path_that_is_set_starts_here_and_one_in_the_file_there(write):
     write(there__line_toml='backend = "Say"\nfile = "own.txt"\n', there__own_txt="", own_txt="")
     assert says("check", "there/line.toml").exit_code == 0

@@ -58,16 +58,13 @@ def explain(
     if graph is not None and graph not in FORMATS:
         raise WrongArgument(f"--graph: expected one of {', '.join(FORMATS)}, got {graph!r}")
     with hinting_at_a_file(what):
-        if is_file(what) or settings:
+        if is_file(what) or settings or graph is not None:
             found = headrace.explain(source_of(what, settings or ()), allow_import=not no_import)
         else:
             found = headrace.explain(headrace.parse(what))
-    if graph is not None and "nodes" in found:
+    if graph is not None:
         picture = FORMATS[graph](found)
         print_data(as_json({"format": graph, "graph": picture}) if json else picture)
-    elif graph is not None:
-        message = "an expression by itself is no graph of nodes; name a configuration file"
-        raise WrongArgument(f"--graph: {message}")
     elif json:
         print_data(as_json(found))
     elif "nodes" in found:

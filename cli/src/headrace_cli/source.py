@@ -6,8 +6,10 @@ import contextlib
 import datetime as dt
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import headrace
 from headrace.errors import ConfigError
 from headrace_cli.console import WrongArgument, print_message
 
@@ -18,6 +20,8 @@ else:
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+_NO_NODES = ("extends", "import", "global", "define")
 
 
 def is_file(what: str) -> bool:
@@ -40,14 +44,44 @@ def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
     if is_file(what) and not settings:
         return what
     source: dict[str, Any] = {"backend": what}
+    top = source
     if is_file(what):
-        source = {"extends": [what.replace("$", "$$")]}
+        source, top = {"extends": [what.replace("$", "$$")]}, _top_level(Path(what), set())
     for text in settings:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise WrongArgument(f"--set: expected KEY=VALUE, got {text!r}")
-        _set(source, _parts(key.strip()), _value(value.strip()), text)
+        _set(source, _of_node(_parts(key.strip()), top), _value(value.strip()), text)
     return source
+
+
+def _top_level(path: Path, seen: set[Path]) -> dict[str, Any]:
+    """Give the keys at the top of a file and of those it extends; nothing of one that cannot be read."""
+    if path in seen or not path.is_file():
+        return {}
+    seen.add(path)
+    try:
+        own: dict[str, Any] = tomllib.loads(path.read_bytes().decode())
+    except (ValueError, OSError, RecursionError):
+        return {}  # it is read again, and what is wrong with it told, when it is loaded
+    bases = own.get("extends", [])
+    found: dict[str, Any] = {}
+    for base in [bases] if isinstance(bases, str) else bases if isinstance(bases, list) else []:
+        found |= _top_level(path.parent / str(base), seen)
+    return {**found, **own}
+
+
+def _of_node(parts: list[str], top: dict[str, Any]) -> list[str]:
+    """Give where a key stands in a configuration with these keys at the top.
+
+    That of the only node stands at the top where ``backend`` does, and the node is called ``main``;
+    else it stands in the one table that is a node.
+    """
+    if isinstance(top.get("backend"), str):
+        return parts[1:] if parts[0] == "main" and len(parts) > 1 else parts
+    nodes = [key for key, part in top.items() if isinstance(part, dict) and key not in _NO_NODES]
+    whole = (*_NO_NODES, *headrace.PipelineConfig.key_schemas()["global"])
+    return [*nodes, *parts] if len(nodes) == len(parts) == 1 and parts[0] not in whole else parts
 
 
 @contextlib.contextmanager
