@@ -131,6 +131,29 @@ def test_what_is_no_image_is_refused(kit, backend_class, data, got):
     assert caught.value.backend == backend_class.__name__
 
 
+@pytest.mark.parametrize("shape", [(9, 7), (9, 7, 1), (9, 7, 3)])
+def test_what_is_made_owns_its_memory(kit, shape):
+    image = np.zeros(shape, np.uint8)
+    image.flags.writeable = False
+    places = {
+        **PLACES,
+        "color": "bgr" if shape[2:] == (3,) else "gray",
+        "quad": [[1, 1], [2, 1], [2, 6], [1, 6]],
+    }
+    target = {"color": "gray" if shape[2:] == (3,) else "rgb"}
+    for backend_class, options in OPTIONS.items():
+        if backend_class not in ON_IMAGES or backend_class is EncodeMat:
+            continue
+        changed = {CvtColorMat: target, PerspectiveCropMat: {"rotate_upright": 1.5}}
+        backend = kit.ready(backend_class, **{**options, **changed.get(backend_class, {})})
+        result = kit.run(backend, data=image, **places)["result"]
+        assert result.flags.owndata
+        assert result.flags.writeable
+        assert result.flags.c_contiguous
+    planes = np.zeros((shape[2] if shape[2:] else 1, 9, 7), np.float32)
+    assert kit.run(kit.ready(Tensor2Mat), data=planes)["result"].flags.owndata
+
+
 @pytest.mark.parametrize("backend_class", OPTIONS)
 def test_missing_data_is_named(kit, backend_class):
     backend = kit.ready(backend_class, **OPTIONS[backend_class])

@@ -161,14 +161,10 @@ def crop_quad(
     if (height, width) != (h, w):
         x, y = width / w, height / h
         matrix = np.array([[x, 0, x / 2 - 0.5], [0, y, y / 2 - 0.5], [0, 0, 1]]) @ matrix
-    crop = cv2.warpPerspective(
-        dense(pixels),
-        matrix,
-        (width, height),
-        flags=INTERPOLATIONS[interpolation],
-        borderMode=cv2.BORDER_REPLICATE,
-    ).reshape((height, width, *pixels.shape[2:]))
-    return np.ascontiguousarray(np.rot90(crop)) if is_turned else crop
+    crop = np.empty((height, width, *pixels.shape[2:]), pixels.dtype)
+    flags = INTERPOLATIONS[interpolation]
+    cv2.warpPerspective(dense(pixels), matrix, (width, height), crop, flags, cv2.BORDER_REPLICATE)
+    return np.rot90(crop).copy() if is_turned else crop
 
 
 def _corners(quad: Any, height: int, width: int) -> NDArray[np.float32]:

@@ -165,7 +165,7 @@ def tensor_to_image(
         raise InputError("the tensor holds NaN", expected="numbers", got=describe(tensor, array))
     np.rint(values, out=values)
     np.clip(values, 0, 255, out=values)
-    pixels = values.astype(np.uint8)
     if channels == 1:
-        return pixels.reshape(height, width, 1)
+        return values.reshape(height, width, 1).astype(np.uint8)
+    pixels = values.astype(np.uint8)
     return np.asarray(cv2.merge(list(pixels)), np.uint8)
