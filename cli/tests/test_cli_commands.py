@@ -252,6 +252,13 @@ def test_check_warns_of_instances_that_nothing_makes(config):
     assert headrace_says("check", config(everywhere)).stderr == ""
 
 
+def test_explain_says_where_in_the_file_a_warning_is_about(config):
+    file = config('backend = "Identity"\nmin = 2\nmax = 4\n')
+    told = headrace_says("check", file).stderr.splitlines()[0]
+    assert told.startswith(f"warning: {file}:")
+    assert told.replace(": ", " ", 1) in headrace_says("explain", file).stdout
+
+
 def test_check_counts_the_instances_behind_a_second_door_once(config):
     text = '[a]\nbackend = "Identity"\ninstance_num = 3\nnext = "b"\n'
     file = config(text + '[b]\nbackend = "Forward[node.a]"\n')
@@ -270,7 +277,7 @@ def test_check_counts_the_instances_behind_a_second_door_once(config):
         (["explain", "wrong.toml"], "unknown_backend"),
         (["explain", "S["], "syntax"),
         (["explain", "right.toml", "--graph", "png"], "argument"),
-        (["explain", "Identity", "--graph", "svg"], "argument"),
+        (["explain", "Identty", "--graph", "svg"], "unknown_backend"),
         (["plugins", "info", "Identty"], "unknown_backend"),
         (["conformance", "Identty"], "unknown_backend"),
         (["new", "backend", "not a name"], "name"),
@@ -383,6 +390,19 @@ def test_lines_of_a_tree_are_not_cut_when_nobody_sees_a_terminal():
 
 
 # plugins
+
+
+def test_a_plugin_without_backends_is_not_judged(site, monkeypatch):
+    add_plugin(site, "headrace-hooks", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    (points,) = site.glob("*/entry_points.txt")
+    points.write_text("[headrace.plugins]\nhooks = good_module\n", encoding="utf-8")
+    only(monkeypatch, "hooks")
+    for name in ("hooks", "headrace-hooks"):
+        result = headrace_says("conformance", name)
+        assert result.exit_code == 2
+        assert (
+            result.stderr == "error: headrace-hooks brings no backends, so there is none to judge\n"
+        )
 
 
 def test_list_without_plugins(monkeypatch):

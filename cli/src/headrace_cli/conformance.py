@@ -130,6 +130,10 @@ def _named(name: str) -> list[tuple[str, Plugin]]:
     found = plugins_named(name)
     pairs = [(one, plugin) for plugin in found for one in sorted(plugin.backends)]
     pairs = pairs or backends_named(name)
+    if found and not pairs:
+        raise WrongArgument(
+            f"{found[0].distribution} brings no backends, so there is none to judge"
+        )
     if not pairs:
         raise ConfigError(headrace.plugins.why_unknown(name, all_names()))
     return pairs

@@ -100,7 +100,7 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
         tree.add(_text(("probe ", "bold cyan"), probe))
     _add_needs(tree, found)
     for warning in found["warnings"]:
-        first, *rest = Problem(**{**warning, "file": None, "text": None}).render().splitlines()
+        first, *rest = Problem(**{**warning, "text": None}).render().splitlines()
         shown_warning = tree.add(_text(("warning ", "bold yellow"), first))
         for line in rest:
             shown_warning.add(_text(line.strip()))
