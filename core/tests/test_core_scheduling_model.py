@@ -1,9 +1,10 @@
 """A model of the scheduler, driven by hand: no threads, no time but what the test lets pass.
 
 Whatever is submitted, called, cancelled, finished, failed (also by what is called at the end of the
-batch), lost, expired, reloaded or closed, in any order: every request has exactly one outcome, equals keep their order, range and queue bound hold,
-nothing that is due is left waiting beside a free instance, and an instance that was taken out of
-service ends its batch, begins no other, and is given back once.
+batch), lost, expired, reloaded or closed, in any order: every request has exactly one outcome, equals
+keep their order, range and queue bound hold, nothing that is due is left waiting beside a free
+instance, and an instance that was taken out of service ends its batch, begins no other, and is given
+back once.
 """
 
 from __future__ import annotations

@@ -338,6 +338,7 @@ class FastPath(SchedulerBase):
     def _dispatch_after(
         self, instance: Instance, idle: IdleList, leader: Caller | None = None
     ) -> Work | None:
+        """Dispatch once an instance has been given back, also one on an idle list that was replaced."""
         node = self._node
         self._sorts = False
         with node.section, node.lock:
