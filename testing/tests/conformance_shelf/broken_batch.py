@@ -144,6 +144,11 @@ class FailsInTheMiddleOfItsRange(Perfect):
 
 
 @breaks("range")
+class IsSavedByRerun(FailsInTheMiddleOfItsRange):
+    rerun = True
+
+
+@breaks("range")
 class UnboundedInWords(Perfect):
     rerun = False
 

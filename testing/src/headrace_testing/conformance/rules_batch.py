@@ -30,11 +30,16 @@ class Spy:
         self._own = vars(root).get("forward")  # what core itself has put before it
         self._forward: Callable[[list[Request]], Any] = root.forward
         self.calls: list[tuple[list[Request], list[Request], Any]] = []
+        self.raised: list[tuple[int, Exception]] = []
 
     def __enter__(self) -> Self:
         def forward(batch: list[Request]) -> Any:
             before = list(batch)
-            given = self._forward(batch)
+            try:
+                given = self._forward(batch)
+            except Exception as error:
+                self.raised.append((len(before), error))
+                raise
             self.calls.append((before, batch, given))
             return given
 
@@ -142,7 +147,9 @@ def batch_range(subject: Subject) -> str:
 
     Batches of every weight from `min` to 16, of each power of two above, and of `max` (without one
     that of `options`, at least 64; of more than 1024, 1024) succeed. One above `max` and one below
-    `min` fail with BatchRangeError for every item, and do not reach `forward`.
+    `min` fail with BatchRangeError for every item, and do not reach `forward`. Where `rerun` is
+    True, batches of equal requests make `forward` raise at no weight: core would run the requests
+    one by one, and nobody would notice.
     """
     live = subject.live
     least, most = live.range
@@ -152,6 +159,8 @@ def batch_range(subject: Subject) -> str:
             subject.given_once(ks)
         except Broken as error:
             raise Broken(f"a batch inside the range {_said(live)} fails: {error}") from error
+    if live.root.rerun:
+        _not_saved_by_rerun(subject, live)
     if most is not None and most <= MOST:
         ks = _of_weight(subject, live, most)
         _refused(live, subject.items([*ks, len(ks) % DISTINCT]), "above its max")
@@ -159,6 +168,20 @@ def batch_range(subject: Subject) -> str:
         below = [dict(subject.item(0), request_size=1)]
         _refused(live, below, "below its min")
     return f"range {_said(live)}"
+
+
+def _not_saved_by_rerun(subject: Subject, live: Live) -> None:
+    """Refuse a backend that cannot run a batch of its range, where each request is then run alone."""
+    for want in live.weights:
+        batch = live.take(lambda _: subject.item(0), want)
+        with Spy(live.root) as spy:
+            live.call(batch)
+        together = [error for size, error in spy.raised if size == len(batch) > 1]
+        if together:
+            raise Broken(
+                f"forward raises {type(together[0]).__name__} for {len(batch)} equal requests, inside "
+                f"the range {_said(live)}; only because of rerun = True each gets its result"
+            )
 
 
 def _of_weight(subject: Subject, live: Live, weight: int) -> list[int]:
