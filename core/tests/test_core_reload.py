@@ -871,7 +871,6 @@ def test_retired_instances_are_forgotten_by_backends_of_other_nodes_that_keep_th
         assert len(alive) == built
     del pipe
     gc.collect()
-    gc.collect()  # a second time for what counts its references per thread
     assert not alive
 
 
