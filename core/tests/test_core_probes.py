@@ -843,6 +843,35 @@ def test_many_threads_are_heard_of_exactly(probes, client, shortcut):
         assert len(set(ids)) == len(ids)
 
 
+def test_no_request_ends_before_it_arrived_whoever_reports_it(probes, client):
+    """One thread reports; another settles a request meanwhile, which the first one then reports, too."""
+    with piped({"backend": "S[Identity]", "instance_num": 2}) as pipe:
+        (probe,) = probes()
+        node = pipe._engine._schedulers[0]._node
+        report, reporter, others = node._notify_owners, [], []
+        settled, heard_of = threading.Event(), threading.Event()
+
+        def reports():
+            if reporter not in ([], [threading.get_ident()]) and node.settled:
+                settled.set()
+                assert heard_of.wait(20)
+            report()
+
+        def meanwhile(node_, request, started, ended, error):
+            if request["data"] == "first":
+                reporter.append(threading.get_ident())
+                others.append(client(pipe, {"data": "later"}, timeout=20))
+                assert settled.wait(20)
+            elif reporter == [threading.get_ident()]:
+                heard_of.set()
+
+        probe.on_request, node._notify_owners = meanwhile, reports
+        assert pipe.submit({"data": "first"}).result(20)["result"] == "first"
+        assert others[0].outcome()["result"] == "later"
+        assert heard_of.is_set()
+        assert pipe.stats()["probes"]["Recorder"]["errors"] == 0
+
+
 def test_probes_hear_of_new_instances_after_a_reload(probes, shortcut):
     with piped({"backend": "Half", "max": 4}) as pipe:
         (probe,) = probes()

@@ -852,7 +852,7 @@ def keeper(alive):
     headrace.register("Keeper", Keeper, replace=True)
 
 
-def test_retired_instances_are_forgotten_by_backends_of_other_nodes_that_keep_their_context():
+def test_retired_instances_are_forgotten_by_backends_of_other_nodes_that_keep_their_context(until):
     alive = weakref.WeakSet()
     keeper(alive)
     config = {
@@ -867,22 +867,21 @@ def test_retired_instances_are_forgotten_by_backends_of_other_nodes_that_keep_th
             for node in config:
                 pipe.reload(node, {"version": round_})
                 pipe({"data": 1})
-        gc.collect()
-        assert len(alive) == built
+        until(lambda: gc.collect() >= 0 and len(alive) == built)
     del pipe
-    gc.collect()
-    assert not alive
+    # The thread that closes wakes this one and then leaves its frames, which still hold what it closed.
+    # Where threads run at once, this one may collect before that.
+    until(lambda: gc.collect() >= 0 and not alive)
 
 
-def test_an_instance_that_a_reload_leaves_out_is_forgotten():
+def test_an_instance_that_a_reload_leaves_out_is_forgotten(until):
     alive = weakref.WeakSet()
     keeper(alive)
     config = {"first": {"backend": "Keeper", "instance_num": 3}, "second": {"backend": "Keeper"}}
     with headrace.pipe(config) as pipe:
         assert len(alive) == 4
         pipe.reload("first", {"instance_num": 1})
-        gc.collect()
-        assert len(alive) == 2
+        until(lambda: gc.collect() >= 0 and len(alive) == 2)
 
 
 def test_what_a_backend_builds_later_finds_the_instances_that_are_in_service():

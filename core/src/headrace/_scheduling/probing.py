@@ -70,11 +70,13 @@ class ProbedNode(Node):
         interrupt: BaseException | None = None
         entry: Entry | None = None
         taken: list[Entry] = []
-        ended = self.clock()
         try:
             while self.settled:
                 (entry,) = map(take, (self.settled,))
                 taken.append(entry)
+                # Read once it is taken: another thread may have settled it since this one came here, and
+                # a time read before would lie before its arrival.
+                ended = self.clock()
                 try:
                     entry.give_back()
                 finally:
