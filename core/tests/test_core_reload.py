@@ -135,7 +135,7 @@ def run_out(pipe, *keys):
     for job in list(pipe._reloader._jobs.values()):
         if tuple(job.changes) == keys:
             job.until = 0
-            job._signal.wake()
+            job._watchers.wake()
     for retirement in pipe._engine._retirements:
         retirement.signal.wake()
 

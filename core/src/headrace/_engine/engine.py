@@ -268,9 +268,9 @@ class Engine:
         """Wait for what is open, fail what is left, and close what was built."""
         self.blueprint.queues.close()
         # Nodes that call others come first: a node is quiet once no other one hands it requests.
-        quiet = self.graph is None or self.graph.wait_ended(until - time.monotonic())
+        quiet = self.graph is None or self.graph.wait_ended(until)
         for scheduler in reversed(self._schedulers):
-            quiet = scheduler.wait_quiet(until - time.monotonic()) and quiet
+            quiet = scheduler.wait_quiet(until) and quiet
         if not quiet:
             late = ClosedError("the pipeline was closed before the request was done")
             for scheduler in self._schedulers:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._scheduling.admission import inside
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import RUNNING, Entry
-from headrace._scheduling.locks import Signal
+from headrace._scheduling.locks import Watchers
 from headrace._scheduling.process_threads import callbacks, errands
 from headrace._scheduling.threads import cycle_of, noted
 
@@ -158,7 +158,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         super().__init__()
         self._waiters = _Waiters(self)
         self._open = [None]  # the thread that pops this decides the outcome
-        self._sleepers: deque[Signal] = deque()
+        self._sleepers = Watchers()
         self._calls: deque[Callable[[Any], object]] = deque()
 
     # What `concurrent.futures` looks at.
@@ -231,22 +231,11 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         return self._exception
 
     def _wait(self, timeout: float | None) -> None:
-        signal = Signal()
         until = None if timeout is None else time.monotonic() + timeout
-        try:
-            with noted(self):
-                self.check_wait()
-                # This thread adds its signal and then looks for the outcome; the answering thread sets the
-                # outcome and then wakes all signals. In either order this thread sees it or is woken.
-                self._sleepers.append(signal)
-                while not self.done():
-                    if not signal.sleep(None if until is None else until - time.monotonic()):
-                        break
-        finally:
-            with contextlib.suppress(ValueError):
-                self._sleepers.remove(signal)
-        if not self.done():
-            raise concurrent.futures.TimeoutError
+        with noted(self):
+            self.check_wait()
+            if not self._sleepers.wait(self.done, until):
+                raise concurrent.futures.TimeoutError
 
     def check_wait(self) -> None:
         """Refuse to let this thread, noted as waiting, wait while it holds what the request needs.
@@ -291,11 +280,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
             return False
         self._result, self._exception = result, error
         self._reached = state
-        while self._sleepers:
-            try:
-                self._sleepers.popleft().wake()
-            except IndexError:  # the last thread that waited has taken its signal out itself
-                break
+        self._sleepers.wake()
         self._waiters.notify(self)  # type: ignore[attr-defined]
         return True
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._portable import without_inner_frames
 from headrace._scheduling.calls import call_run_here, reentrant
-from headrace._scheduling.locks import Signal
+from headrace._scheduling.locks import Watchers
 from headrace._scheduling.threads import served_here
 from headrace.errors import (
     ClosedError,
@@ -66,7 +66,7 @@ class _Job:
         self._error: BaseException | None = None
         self._cancel: Callable[[], None] | None = None
         self._lock = threading.RLock()
-        self._signal = Signal()
+        self._watchers = Watchers()
 
     @property
     def left_s(self) -> float:
@@ -77,10 +77,10 @@ class _Job:
 
     def wait(self) -> None:
         """Wait until the reload or its time is over; raises the error when nothing has changed."""
-        while self.state not in (_OVER, _FAILED):
-            if not self._signal.sleep(self.left_s) and not self.left_s:
-                self.fail(self._late())
-                break
+        self._watchers.wait(
+            lambda: self.state in (_OVER, _FAILED) or not self.left_s, until=self.until
+        )
+        self.fail(self._late())  # unless it has ended
         if self._error is not None:
             raise self._error
         if self.state != _OVER:
@@ -103,7 +103,7 @@ class _Job:
             cancel = self._cancel
         if cancel is not None:
             cancel()
-        self._signal.wake()
+        self._watchers.wake()
 
     def give_up(self) -> bool:
         """End the job with nothing changed, for nobody waits for it; no backend is left running."""
@@ -116,7 +116,7 @@ class _Job:
             if self.state == _FAILED:
                 raise _GivenUpError
             self.state = state
-        self._signal.wake()
+        self._watchers.wake()
 
     def on_failure(self, cancel: Callable[[], None]) -> None:
         """Call ``cancel()`` when the job fails, at once if it has."""

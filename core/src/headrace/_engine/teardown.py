@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from headrace._scheduling.locks import Signal, taking
+from headrace._scheduling.locks import Signal, Watchers, taking
 from headrace._scheduling.process_threads import errands
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class _Pass:
         self.interrupt: BaseException | None = None
         self._steps = deque(steps)
         self._current: str | None = None
-        self._waiting: deque[Signal] = deque()
+        self._watchers = Watchers()
 
     def run(self) -> None:
         """Take one step after the other, whatever each raises."""
@@ -60,21 +60,11 @@ class _Pass:
             except BaseException as error:  # noqa: BLE001 - so they must here
                 self.interrupt = self.interrupt or error
         self.over = True
-        while self._waiting:
-            self._waiting.popleft().wake()
+        self._watchers.wake()
 
     def wait(self, until: float) -> bool:
         """Wait for the last step; False when the time was over first."""
-        signal = Signal()
-        # This thread adds its signal and then looks at `over`; the thread in `run` sets `over` and then
-        # wakes all signals. In either order this thread sees the end or is woken.
-        self._waiting.append(signal)
-        while not self.over:
-            left = until - time.monotonic()
-            if left <= 0:
-                return False
-            signal.sleep(left)
-        return True
+        return self._watchers.wait(lambda: self.over, until)
 
     def leave_behind(self) -> None:
         """Name the step that hangs, and let the others be taken without it."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from headrace._graph.route import Route, roots
 from headrace._portable import shown
-from headrace._scheduling.locks import Signal
+from headrace._scheduling.locks import Watchers
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from headrace._graph.route import Links
     from headrace._scheduling.scheduler import Scheduler
@@ -27,7 +27,7 @@ class Graph:
         only: The route from the only root; None where there are several.
         in_flight: A token per request that has begun and not ended: between two nodes it is in the
             queue of neither, and yet closing waits for it.
-        closers: The signals of threads that wait for the end of requests.
+        closers: The threads that wait for the end of requests.
     """
 
     def __init__(self, links: Mapping[str, Links], schedulers: Mapping[str, Scheduler]) -> None:
@@ -39,7 +39,7 @@ class Graph:
         """
         self._schedulers = schedulers
         self.in_flight: set[object] = set()
-        self.closers: list[Signal] = []
+        self.closers = Watchers()
         self.link(links)
 
     def link(self, links: Mapping[str, Links]) -> None:
@@ -103,7 +103,8 @@ class Graph:
         }
         self.link(both)
         begun = set(self.in_flight)
-        if self._wait(lambda: not begun.isdisjoint(set(self.in_flight)), timeout_s):
+        until = time.monotonic() + timeout_s
+        if self.closers.wait(lambda: begun.isdisjoint(set(self.in_flight)), until):
             return True
         self.link(old)
         return False
@@ -111,26 +112,8 @@ class Graph:
     def ended(self, request: object) -> None:
         """Take note that a request is over; a second time changes nothing."""
         self.in_flight.discard(request)
-        for signal in tuple(self.closers):
-            signal.wake()
+        self.closers.wake()
 
-    def wait_ended(self, timeout_s: float) -> bool:
-        """Wait until no request is on its way; False when the time was over first."""
-        return self._wait(lambda: bool(self.in_flight), timeout_s)
-
-    def _wait(self, goes_on: Callable[[], bool], timeout_s: float) -> bool:
-        until = time.monotonic() + timeout_s
-        signal = Signal()
-        # The closing thread adds its signal and then looks at `in_flight`; the thread that ends a
-        # request takes that out of `in_flight` and then looks for signals. If the signal comes first,
-        # the other thread wakes it; if the request is taken out first, the closing thread sees that.
-        self.closers.append(signal)
-        try:
-            while goes_on():
-                left = until - time.monotonic()
-                if left <= 0:
-                    return False
-                signal.sleep(left)
-            return True
-        finally:
-            self.closers.remove(signal)
+    def wait_ended(self, until: float) -> bool:
+        """Wait until no request is on its way; False when ``until`` came first."""
+        return self.closers.wait(lambda: not self.in_flight, until)

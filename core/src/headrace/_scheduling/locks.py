@@ -13,8 +13,12 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _ROOM = 100
 """How many more calls the stack must have room for when a lock is to be taken: more than it takes."""
@@ -41,6 +45,40 @@ class Signal:
         if timeout_s is None:
             return self._lock.acquire()
         return self._lock.acquire(timeout=min(max(timeout_s, 0.0), threading.TIMEOUT_MAX))
+
+
+class Watchers(list[Signal]):
+    """The threads that sleep until something is so that no lock guards; a list of their signals.
+
+    A thread that waits adds its signal first and then looks whether it is so. A thread that makes it so
+    does that first and calls `wake` then. In either order the first sees it or is woken.
+    """
+
+    __slots__ = ()
+
+    def wait(self, is_so: Callable[[], bool], until: float | None = None) -> bool:
+        """Sleep until ``is_so()``; False when the time was over first.
+
+        Args:
+            is_so: Asked before each sleep; called without any lock.
+            until: In seconds of `time.monotonic`; None for never.
+        """
+        signal = Signal()
+        self.append(signal)
+        try:
+            while not is_so():
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                signal.sleep(left)
+            return True
+        finally:
+            self.remove(signal)
+
+    def wake(self) -> None:
+        """Let all of them look again."""
+        for signal in self.copy():
+            signal.wake()
 
 
 class _Main:

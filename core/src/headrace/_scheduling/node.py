@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, Entry, own_error
 from headrace._scheduling.instance import Counts, FreeInstances
-from headrace._scheduling.locks import outermost, taking
+from headrace._scheduling.locks import Watchers, outermost, taking
 from headrace._scheduling.process_threads import errands
 from headrace._scheduling.queue import NodeQuota, RequestQueue
 from headrace._scheduling.threads import Blocked, Caller
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace._scheduling.instance import Instance, Limits
-    from headrace._scheduling.locks import Signal
     from headrace.errors import ClosedError
 
 
@@ -90,6 +89,7 @@ class Node(FreeInstances):
         dispatch: That of the `Dispatcher`, which sets it.
         afterwards: What is to be called as soon as the lock is left.
         settled: Entries whose owners are to be notified: the thread that pops one does so.
+        closers: The threads that wait until it is `quiet`.
         section, lock: See `Section`.
         notifies_callers: Whether callers that wait are notified of their outcome, as all other owners
             are; else `settle` counts it for them.
@@ -128,7 +128,7 @@ class Node(FreeInstances):
         self.dispatch: Callable[[None], object] = lambda _: None
         self.settled: deque[Entry] = deque()
         self._unnotified: dict[Entry, None] = {}  # all that is settled, until its owner is notified
-        self._closers: list[Signal] = []
+        self.closers = Watchers()
         self.measure(self.instances)
         for instance in self.instances:
             instance.limits = limits
@@ -345,14 +345,8 @@ class Node(FreeInstances):
 
     def look_if_quiet(self) -> None:
         """Wake those who wait for quiet, if it is."""
-        if self._closers and self.quiet:
-            for signal in self._closers:
-                signal.wake()
-
-    def add_closer(self, signal: Signal) -> None:
-        """Wake ``signal`` when it is quiet."""
-        self._closers.append(signal)
-        self.look_if_quiet()
+        if self.closers and self.quiet:
+            self.closers.wake()
 
     def lose(self, instance: Instance) -> None:
         """Take an instance out of service that serves no more, with all that only it could serve."""

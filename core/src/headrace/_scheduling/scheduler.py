@@ -15,7 +15,6 @@ on an idle list are taken without it. The main thread never takes it. The parts,
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -224,20 +223,13 @@ class Scheduler(FastPath):
             self._dispatcher.dispatch(None)
 
     @reentrant()
-    def wait_quiet(self, timeout_s: float) -> bool:
-        """Wait until nothing waits or runs; False when the time was over first."""
-        until = time.monotonic() + timeout_s
-        signal = Signal()
+    def wait_quiet(self, until: float) -> bool:
+        """Wait until nothing waits or runs; False when ``until`` came first."""
+        return self._node.closers.wait(self._is_quiet, until)
+
+    def _is_quiet(self) -> bool:
         with self._node.section, self._node.lock:
-            self._node.add_closer(signal)
-        while True:
-            with self._node.section, self._node.lock:
-                if self._node.quiet:
-                    return True
-            left = until - time.monotonic()
-            if left <= 0:
-                return False
-            signal.sleep(left)
+            return self._node.quiet
 
     @reentrant()
     def fail_open(self, error: ClosedError, retire: Callable[[Instance], None]) -> None:
