@@ -140,6 +140,11 @@ class Slow(torch.nn.Module):
         return x + 1
 
 
+class IsUint8(torch.nn.Module):
+    def forward(self, x):
+        return torch.full((len(x),), x.dtype is torch.uint8)
+
+
 class Embedding(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -414,6 +419,22 @@ def test_integers_are_not_cast(bench):
     backend = one.start(TorchModule, module=f"{HERE}Embedding", dtype="float16", shape="4")
     (result,) = one.run(backend, {"data": torch.tensor([0, 1, 4, 2])})
     assert (result.shape, result.dtype) == ((4, 2), torch.float16)
+
+
+def test_integers_are_not_cast_where_the_batch_comes_as_one_tensor():
+    config = {
+        "backend": "S[ResizeTensor(2,2),TorchModule]",
+        "module": f"{HERE}IsUint8",
+        "dtype": "float16",
+        "shape": "uint8:3x2x2",
+        "device": "cpu",
+        "min": 2,
+        "max": 2,
+    }
+    image = torch.zeros(3, 4, 4, dtype=torch.uint8)
+    with headrace.pipe(config) as pipe:
+        for request in pipe([{"data": image}, {"data": image}]):
+            assert request["result"].item() is True
 
 
 def test_a_fixed_batch_is_its_range_and_is_filled_up(files, net):

@@ -242,8 +242,9 @@ class TorchModule(TensorBackend):
         if not fits(whole, port, self._dtype):
             return False
         try:
-            given = whole.to(self._dtype) if self._dtype is not None else whole
-            outputs = self._runner.run((given,), rows)
+            if self._dtype is not None and whole.is_floating_point():
+                whole = whole.to(self._dtype)
+            outputs = self._runner.run((whole,), rows)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
