@@ -22,14 +22,32 @@ class Sized(headrace.Backend):
 
     def forward(self, batch):
         pass
+
+class Counts:
+    class Options(headrace.Options):
+        every: int = Field(1, ge=1, description="One in how many is counted.")
+
+    def request_done(self, node, request, started, ended, error):
+        pass
+"""
+
+HOOKS = """
+from headrace.hookspecs import hookimpl
+
+@hookimpl
+def headrace_probes():
+    return {"Counts": "hrt_sized:Counts"}
 """
 
 
 @pytest.fixture(scope="module")
 def validator(site_of_module):
-    points = "[headrace.backends]\nSized = hrt_sized:Sized\n"
-    site_of_module.add("headrace-sized", points, {"hrt_sized": SIZED})
+    points = (
+        "[headrace.backends]\nSized = hrt_sized:Sized\n[headrace.plugins]\nh = hrt_sized_hooks\n"
+    )
+    site_of_module.add("headrace-sized", points, {"hrt_sized": SIZED, "hrt_sized_hooks": HOOKS})
     schema = json_schema()
+    assert "Counts" in schema["$defs"]["global"]["properties"]["probes"]["examples"]
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(json.loads(json.dumps(schema)))
 
@@ -46,6 +64,8 @@ def validator(site_of_module):
         {"global": {"backend": "X"}, "n": {"max": 3}},
         {"extends": "a.toml", "import": ["x.py"], "define": {"Z": "A"}},
         {"extends": ["a.toml"]},
+        {"backend": "X", "import": "x.py"},
+        {"backend": "Sized", "probes": ["Counts(every=2)"], "every": 3},
         {
             "width": {"backend": "X", "next": ["file", "max"]},
             "max": {"backend": "Sized", "width": 3},
@@ -83,7 +103,7 @@ def test_right_configurations_pass(validator, config):
         ({"backend": 3}, ["backend"]),
         ({"n": {"backend": "Sized", "width": 0}}, ["n", "width"]),
         ({"n": {"queue_full": "drop"}}, ["n", "queue_full"]),
-        ({"import": "x.py"}, ["import"]),
+        ({"import": 3}, ["import"]),
         ({"define": {"Z": 3}}, ["define", "Z"]),
         ({"global": {"threads": 0}}, ["global", "threads"]),
         ({"n": {"next": 3}}, ["n", "next"]),

@@ -737,7 +737,7 @@ def test_an_imported_file_that_cannot_be_read_is_a_problem(tmp_path, monkeypatch
 
     write(tmp_path / "code.py", "x = 1\n")
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    (found,) = problems({"import": [str(tmp_path / "code.py")], "backend": "Show"})
+    (found,) = problems({"import": str(tmp_path / "code.py"), "backend": "Show"})
     assert found.code == "import"
     assert "cannot be read: [Errno 13] Permission denied" in found.message
 
@@ -1101,3 +1101,8 @@ def test_the_line_is_that_of_the_table_where_a_key_is_missing(tmp_path):
 def test_a_dict_has_no_lines():
     (found,) = problems({"backend": "Shoe"})
     assert (found.file, found.line, found.column) == (None, None, None)
+
+
+def test_a_pipeline_of_a_configuration_says_what_makes_it():
+    with pytest.raises(TypeError, match=r"headrace\.pipe"):
+        headrace.Pipeline({"backend": "Identity"})

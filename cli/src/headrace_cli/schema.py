@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic.errors import PydanticUserError
 
-from headrace import PipelineConfig
+from headrace import Options, PipelineConfig
 from headrace.errors import PluginError
 from headrace_cli.console import OK, print_data
 from headrace_cli.names import all_plugins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from pydantic import BaseModel
 
@@ -42,7 +43,7 @@ def schema(
 ) -> int:
     """Print the JSON Schema of configurations, for editors.
 
-    It knows the keys of nodes and the options of all installed backends.
+    It knows the keys of nodes and the options of all installed backends, policies and probes.
 
     \b
     Example:
@@ -55,8 +56,8 @@ def schema(
 def json_schema() -> dict[str, Any]:
     """Give a JSON Schema (draft 2020-12) of the configuration.
 
-    Options of all backends that can be imported here are listed as keys of nodes; which of them a
-    node may have depends on its expressions, and `check` knows. Other keys are refused, unless the
+    Options of all backends, policies and probes that can be imported here are listed as keys of nodes;
+    which of them a node may have depends on its expressions, and `check` knows. Other keys are refused, unless the
     configuration has ``import`` or ``extends``, whose backends are not known here, or a backend that
     is installed cannot be imported. Numbers and flags that are written as texts are refused,
     although they can be read.
@@ -68,6 +69,9 @@ def json_schema() -> dict[str, Any]:
         for where, schemas in PipelineConfig.key_schemas().items()
     }
     own, node_only, whole = {**options, **keys["node"]}, keys["node_only"], keys["global"]
+    whole["probes"]["examples"] = sorted(
+        name for one in all_plugins() for name in one.hooks["probes"]
+    )
     scoped = {"::": {"description": "An option of the backend before '::'."}}
     definitions["node"] = {
         "type": "object",
@@ -118,7 +122,10 @@ def json_schema() -> dict[str, Any]:
                 "description": "Configurations that this one is laid over; later ones win.",
                 "anyOf": [{"type": "string"}, _TEXTS],
             },
-            "import": {"description": "Python files and modules that register backends.", **_TEXTS},
+            "import": {
+                "description": "Python files and modules that register backends.",
+                "anyOf": [{"type": "string"}, _TEXTS],
+            },
             "global": {"$ref": "#/$defs/global"},
             "define": {
                 "description": "Names that stand for expressions.",
@@ -190,18 +197,22 @@ def _keys_of(model: type[BaseModel], definitions: dict[str, Any]) -> dict[str, A
 
 
 def _option_keys(definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Give the options of all backends by key, and whether these are all.
+    """Give the options of all backends, policies and probes by key, and whether these are all.
 
-    Of several backends with one key any may be meant.
+    Of several with one key any may be meant.
     """
     offers: dict[str, list[dict[str, Any]]] = {}
     all_known = True
-    offered = [
-        (name, plugin) for plugin in all_plugins() if plugin.usable for name in plugin.backends
-    ]
-    for name, plugin in sorted(offered, key=lambda one: one[0]):
+    offered: list[tuple[str, Callable[[], Any]]] = []
+    for plugin in all_plugins():
+        if plugin.usable:
+            offered += [(name, partial(plugin.backend, name)) for name in plugin.backends]
+            for hook in ("batch_policies", "dispatch_policies", "probes"):
+                classes = plugin.hooks[hook].items()
+                offered += [(name, partial(plugin.load, path)) for name, path in classes]
+    for name, load in sorted(offered, key=lambda one: one[0]):
         try:
-            keys = _keys_of(plugin.backend(name).Options, definitions)
+            keys = _keys_of(getattr(load(), "Options", Options), definitions)
         except (PluginError, PydanticUserError, ValueError, TypeError):
             all_known = False  # it cannot be imported, or an option has no JSON form
             continue

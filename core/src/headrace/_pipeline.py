@@ -7,6 +7,7 @@ import math
 from numbers import Real
 from typing import TYPE_CHECKING, Any, overload
 
+from headrace._engine.blueprint import Blueprint
 from headrace._engine.engine import Engine
 from headrace._engine.entrance import raise_failed
 from headrace._engine.futures import AsyncOwner, RequestFuture, give_up_all
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
-    from headrace._engine.blueprint import Blueprint
     from headrace._pipeline_config import PipelineConfig
     from headrace.keys import Request
 
@@ -49,7 +49,10 @@ class Pipeline:
         Raises:
             SetupError: A backend could not be built; what was built is closed again.
             PluginError: A plugin or a library is missing.
+            TypeError: It is no blueprint.
         """
+        if not isinstance(blueprint, Blueprint):
+            raise TypeError("a Pipeline is made of a configuration by headrace.pipe(source)")
         engine = Engine(blueprint)
         self._engine = engine
         self._reloader = Reloader(engine)

@@ -21,20 +21,20 @@ A test of a backend builds one expression and calls its instances itself, withou
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace._registry.backends import BackendSpec, load
 from headrace._registry.discovery import (
     CORE_BACKENDS,
     CORE_BATCH_POLICIES,
     CORE_DISPATCH_POLICIES,
     KNOWN_ELSEWHERE,
-    PluginRecord,
+    PROBE_METHODS,
+    TABLES,
+    Plugin,
     normalised_plugin,
 )
-from headrace._registry.hooks import HOOK_NAMES, PROBE_METHODS, given
 from headrace._registry.registry import registry
 
 if TYPE_CHECKING:
@@ -70,66 +70,6 @@ KNOWN_BACKENDS: Mapping[str, str] = KNOWN_ELSEWHERE
 """Names of well-known backends, installed or not, and the distribution to install for each."""
 
 
-@dataclass(frozen=True)
-class Plugin:
-    """What is known of one installed plugin.
-
-    Attributes:
-        plugin: The qualifier in ``plugin:Name``: the distribution's normalised name without a
-            leading ``headrace-``.
-        distribution: Name of the distribution, as installed.
-        version: Its version, ``"unknown"`` where the metadata do not tell.
-        range: The versions of core it asks for, as ``>=0.1,<0.2``; empty when it names none.
-        backends: Per name of a backend its import path.
-        hooks: What its hooks give, by their short names: ``definitions``, ``batch_policies``,
-            ``dispatch_policies``, ``probes``, ``commands``, each a table, and ``node_entrypoint``.
-        state: ``"ok"``; else ``"disabled"``, ``"incompatible"``, ``"broken"`` or
-            ``"missing_dependency"``. What several plugins do to each other, and what they lack where an
-            instance is built, `headrace plugins doctor` finds.
-        reason: Why it is not ok, in a sentence; None when it is.
-        remedy: What to do about that, or None.
-        usable: Whether a configuration may use its names.
-        requires: All that it requires, as in ``Requires-Dist``.
-    """
-
-    plugin: str
-    distribution: str
-    version: str
-    range: str
-    backends: Mapping[str, str]
-    hooks: Mapping[str, Any]
-    state: str
-    reason: str | None = None
-    remedy: str | None = None
-    usable: bool = True
-    requires: tuple[str, ...] = ()
-
-    def backend(self, name: str) -> type[Backend]:
-        """Import one of its `backends`.
-
-        Raises:
-            KeyError: It has none of that name.
-            PluginLoadError: The module cannot be imported, or has no such class.
-            MissingDependencyError: The module needs a library that is not installed.
-            PluginError: It is no class that could be a backend.
-        """
-        path = self.backends[name]
-        return BackendSpec(name, self.plugin, self.distribution, self.version, path).load()
-
-    def load(self, path: str) -> Any:
-        """Import what an entry of `hooks` names: ``"package.module:Name"``.
-
-        Raises:
-            PluginLoadError: It cannot be imported.
-            MissingDependencyError: It needs a library that is not installed.
-        """
-        return load(path, self.distribution)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give it as plain data for JSON, as ``headrace plugins list --json`` prints it."""
-        return asdict(self)
-
-
 def installed(*, refresh: bool = False) -> list[Plugin]:
     """List the installed plugins by name, core not among them.
 
@@ -138,7 +78,7 @@ def installed(*, refresh: bool = False) -> list[Plugin]:
     """
     if refresh:
         registry.refresh()
-    return [_plugin(record) for record in registry.plugins()]
+    return list(registry.plugins())
 
 
 def refresh() -> None:
@@ -149,7 +89,7 @@ def refresh() -> None:
 def core() -> Plugin:
     """Give Headrace itself as if it were a plugin: its backends and policies."""
     policies = {"batch_policies": CORE_BATCH_POLICIES, "dispatch_policies": CORE_DISPATCH_POLICIES}
-    own = {**{name: {} for name in HOOK_NAMES}, **policies, "node_entrypoint": None}
+    own = {**{name: {} for name in TABLES}, **policies, "node_entrypoint": None}
     return Plugin("headrace", "headrace", headrace.__version__, "", CORE_BACKENDS, own, "ok")
 
 
@@ -166,23 +106,6 @@ def why_unknown(name: str, known: Iterable[str] = ()) -> Problem:
         known: Names of which the nearest one is suggested.
     """
     return registry.unknown(name, known)
-
-
-def _plugin(record: PluginRecord) -> Plugin:
-    hooks = given(record)  # first: a plugin whose hooks fail becomes broken
-    return Plugin(
-        record.plugin,
-        record.distribution,
-        record.version,
-        range=record.requires,
-        backends=dict(sorted(record.backends.items())),
-        hooks=hooks,
-        state=record.state,
-        reason=record.reason,
-        remedy=record.remedy,
-        usable=record.state == "ok",
-        requires=record.dependencies,
-    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._build.channel import LARGE_BYTES
-from headrace._function import FunctionBackend, of_function
-from headrace._registry.backends import as_backend, source_of
+from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable

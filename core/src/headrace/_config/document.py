@@ -221,16 +221,16 @@ class _Reader:
         return False
 
     def _texts(self, own: dict[str, Any], key: str, file: str | None) -> list[str]:
-        """Take a list of texts out of ``own``; one text may stand alone under ``extends``."""
+        """Take a list of texts out of ``own``, or one text alone."""
         value = own.pop(key, None)
         if value is None:
             return []
         place = key_place(file, key, key, value)
-        if isinstance(value, str) and key == "extends":
+        if isinstance(value, str):
             value = [value]
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             hint = f'Write {key} = ["..."].'
-            self.problems.add("type", "expected a list of texts", hint=hint, **place)
+            self.problems.add("type", "expected a text or a list of texts", hint=hint, **place)
             return []
         texts = []
         for item in value:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace._config.nodekeys import NodeKeys
     from headrace._expression.tree import Call
     from headrace._options import Options
-    from headrace._registry.backends import BackendSpec
+    from headrace._registry.registry import BackendSpec
     from headrace.errors import Problem
 
 

@@ -13,9 +13,7 @@ from headrace._plan.element import PolicyPlan, ProbePlan
 from headrace._plan.options import OptionsReader
 from headrace._plan.scope import Layer, Scope
 from headrace._problem import nearest
-from headrace._registry.backends import found, load
-from headrace._registry.discovery import CORE_POLICIES
-from headrace._registry.hooks import PROBE_METHODS, Offer, find_offer, offers, unusable_hooks
+from headrace._registry.discovery import CORE_POLICIES, PROBE_METHODS, found, load
 from headrace._registry.registry import registry
 from headrace.errors import PluginError
 from headrace.policies import BatchPolicy, DispatchPolicy
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 
     from headrace._config.document import Written
     from headrace._plan.planning import Planning
+    from headrace._registry.registry import Offer
 
 
 class Kind(NamedTuple):
@@ -32,7 +31,7 @@ class Kind(NamedTuple):
 
     Attributes:
         noun: What it is called.
-        hook: The hook through which plugins offer it.
+        hook: The table of hooks in which plugins offer it.
         base: The class that it derives from; None for a probe, which has some of `PROBE_METHODS`.
     """
 
@@ -47,9 +46,9 @@ class Kind(NamedTuple):
         return any(callable(getattr(cls, method, None)) for method in PROBE_METHODS)
 
 
-BATCH_POLICY = Kind("policy", "headrace_batch_policies", BatchPolicy)
-DISPATCH_POLICY = Kind("policy", "headrace_dispatch_policies", DispatchPolicy)
-PROBE = Kind("probe", "headrace_probes", None)
+BATCH_POLICY = Kind("policy", "batch_policies", BatchPolicy)
+DISPATCH_POLICY = Kind("policy", "dispatch_policies", DispatchPolicy)
+PROBE = Kind("probe", "probes", None)
 
 
 class _Named(NamedTuple):
@@ -79,7 +78,7 @@ def _read(planning: Planning, kind: Kind, call: Call | None, layer: Layer) -> _N
         what = f"{call.name!r} is no {kind.base.__name__}" if kind.base else ""
         if offer is not None and not what:
             methods = " or ".join(PROBE_METHODS)
-            whose = f"{offer.path!r} of {offer.record.distribution}"
+            whose = f"{offer.path!r} of {offer.by.distribution}"
             what = f"{whose} is no probe: a class with {methods}"
         planning.add(kind.noun, what, call, scope)
         return None
@@ -99,10 +98,10 @@ def _find(planning: Planning, kind: Kind, name: str) -> tuple[Any, Offer | None]
         for known, cls in _without_plugins(planning):
             if name in (known, f"headrace:{known}" if known in CORE_POLICIES else known):
                 return cls, None
-    offer = find_offer(kind.hook, kind.noun, name)
+    offer = registry.find_offer(kind.hook, kind.noun, name)
     if offer is None:
         return None, None
-    brings = offer.record.distribution
+    brings = offer.by.distribution
     return load(offer.path, brings, f"the {kind.noun} {offer.name!r} of {brings}"), offer
 
 
@@ -114,9 +113,14 @@ def _without_plugins(planning: Planning) -> Iterator[tuple[str, Any]]:
 
 
 def _report_unknown(planning: Planning, kind: Kind, call: Call, scope: Scope) -> None:
-    known = {offer.name for offer in offers(kind.hook)}
+    known = {offer.name for offer in registry.offers(kind.hook)}
     if kind.base is not None:
         known.update(name for name, cls in _without_plugins(planning) if kind.has(cls))
+    unusable = [
+        f"{one.distribution} cannot be used: {one.reason}."
+        for one in registry.plugins()
+        if not one.usable
+    ]
     are = f"There are: {', '.join(sorted(known))}." if known else f"No plugin offers a {kind.noun}."
     planning.add(
         f"unknown_{kind.noun}",
@@ -124,7 +128,7 @@ def _report_unknown(planning: Planning, kind: Kind, call: Call, scope: Scope) ->
         call,
         scope,
         suggestion=nearest(call.part, sorted(known)),
-        hint=" ".join([are, *unusable_hooks()]),
+        hint=" ".join([are, *unusable]),
     )
 
 
@@ -133,7 +137,7 @@ def _options(
 ) -> Options | None:
     """Check the options of what is named; None when something is wrong."""
     cls = getattr(found.cls, "Options", Options)
-    plugin = "" if found.offer is None else found.offer.record.plugin
+    plugin = "" if found.offer is None else found.offer.by.plugin
     return OptionsReader(found.call, cls, found.scope, planning, plugin).read(given)[0]
 
 
@@ -217,7 +221,7 @@ def plan_probes(planning: Planning, table: Mapping[str, Written]) -> tuple[Probe
         if found is None or found.offer is None or options is None:
             planning.parameters.unresolved += 1
             continue
-        name, record = text.strip(), found.offer.record
+        name, record = text.strip(), found.offer.by
         if name in planned:
             planning.problems.add("twice", f"the probe {name} is listed twice", **place)
         given = options if hasattr(found.cls, "Options") else None

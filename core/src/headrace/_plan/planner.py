@@ -35,7 +35,7 @@ from headrace._plan.planning import without_prefix
 from headrace._plan.resolver import Resolver
 from headrace._plan.scope import Layer, Scope
 from headrace._plan.word import called, check_used, core_word, give_threads, word_of
-from headrace._registry.hooks import node_entrypoint
+from headrace._registry.registry import registry
 from headrace.errors import ConfigError, PluginError, SetupError
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class _NodePlanner:
         if found is not None and not self._only_prepares():
             return self._core(_DEFAULT_FRONT) if self._is_registered(found) else None
         try:
-            hooked = node_entrypoint()
+            hooked = registry.node_entrypoint()
         except PluginError as error:
             self.problems.add(error.code, error.what, hint=error.hint)
             return None

@@ -13,7 +13,7 @@ from headrace._expression.parser import read_expression
 from headrace._expression.tree import PLAIN_NAME
 from headrace._plan.element import Element, Named, NodePlan, Place
 from headrace._plan.scope import Layer
-from headrace._registry.hooks import definitions
+from headrace._registry.discovery import CORE_BACKENDS
 from headrace._registry.registry import registry
 from headrace.errors import ConfigError
 
@@ -66,13 +66,11 @@ class Definitions:
         self._known: dict[str, list[Definition]] = {}
         self._trees: dict[tuple[str, str | None], Call | None] = {}
         self.cycles: set[frozenset[str]] = set()
-        for name, offers in definitions().items():
-            self._known[name] = [
-                Definition(
-                    name, text, Layer(f"{name} of {r.distribution}"), r.plugin, r.distribution
-                )
-                for r, text in offers
-            ]
+        for by, name, text in registry.offers("definitions"):
+            if name not in CORE_BACKENDS:  # else it is never used, as a backend of that name is not
+                layer = Layer(f"{name} of {by.distribution}")
+                offered = Definition(name, text, layer, by.plugin, by.distribution)
+                self._known.setdefault(name, []).append(offered)
         for name, one in written.items():
             self._add(name, one)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace._config.document import Written
     from headrace._expression.tree import Call
     from headrace._plan.parameters import Found
-    from headrace._registry.backends import BackendSpec
+    from headrace._registry.registry import BackendSpec
 
 
 class Resolver(Planning):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from headrace._backend import Backend
 from headrace._plan.declared import OPTIONAL, Needs, keys_named
 from headrace._plan.scope import Bracket, Scope, prefix_values
-from headrace._registry.backends import load, source_of
-from headrace._registry.discovery import CORE_BACKENDS
+from headrace._registry.backends import source_of
+from headrace._registry.discovery import CORE_BACKENDS, load
 from headrace.keys import DATA
 
 if TYPE_CHECKING:

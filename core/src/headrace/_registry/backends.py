@@ -1,27 +1,25 @@
-"""From an import path, a plain class or a function to a backend, with errors that say what to do."""
+"""From a class or a function to a backend, with errors that say what is wrong with it."""
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import inspect
-import re
-import sys
-import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from headrace._backend import Backend
 from headrace._portable import shown
-from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
+from headrace.errors import ContractError, InputError, PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace._backend import Backend
+    from headrace._checked import Outcomes
+    from headrace.keys import Request
 
 _METHODS = ("forward", "forward_with_dep", "init", "warm_up", "close", "describe")
 
-_LOCK = threading.RLock()
 _made: dict[Any, type[Backend]] = {}
 """Per plain class the backend that was made of it."""
 
@@ -29,61 +27,8 @@ _right: WeakSet[type[Any]] = WeakSet()
 """Backends that `_check_class` has found to be right: a large configuration names each very often."""
 
 
-@dataclass(frozen=True)
-class BackendSpec:
-    """One backend that a name may mean.
-
-    Attributes:
-        name: The name without a qualifier.
-        plugin: The qualifier: ``cv``, ``headrace`` for core, or the module that registered it.
-        distribution, version: Who brings it; ``version`` empty when no distribution does.
-        path: Import path ``module:Class``, empty for a registered class.
-        cls: The class, when it was registered.
-    """
-
-    name: str
-    plugin: str
-    distribution: str
-    version: str = ""
-    path: str = ""
-    cls: type[Any] | None = field(default=None, repr=False)
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the module of the class is imported already."""
-        return self.cls is not None or self.path.partition(":")[0] in sys.modules
-
-    def load(self) -> type[Backend]:
-        """Import the class.
-
-        Raises:
-            PluginLoadError: Its module cannot be imported, or has no such class.
-            MissingDependencyError: Its module needs a library that is not installed.
-            PluginError: It is no class that could be a backend.
-        """
-        if self.cls is not None:
-            return as_backend(self.cls)
-        what = f"the backend {self.name!r} of {self.distribution}"
-        found = load(self.path, self.distribution, what)
-        try:
-            return as_backend(found)
-        except PluginError as error:
-            error.what = f"{self.name!r} of {self.distribution}: {error.what}"
-            raise
-
-
-def is_policy(cls: Any) -> bool:
-    """Tell whether a class is a policy, and not a backend."""
-    policies = sys.modules.get("headrace.policies")  # before its import no class can be one
-    if policies is None or not isinstance(cls, type):
-        return False
-    return issubclass(cls, (policies.BatchPolicy, policies.DispatchPolicy))
-
-
 def as_backend(cls: Any) -> type[Backend]:
     """Give ``cls`` if it is a Backend, else a Backend made of a plain class with ``forward``."""
-    from headrace._backend import Backend
-
     if not isinstance(cls, type):
         hint = "A backend is a class with forward(self, batch), or a function of data."
         raise PluginError(f"{cls!r} is no backend", hint=hint)
@@ -93,46 +38,23 @@ def as_backend(cls: Any) -> type[Backend]:
     if issubclass(cls, Backend):
         _right.add(cls)
         return cls
-    with _LOCK:
-        made = _made.get(cls)
-        if made is None:
-            body = {
-                "__call__": Backend.__call__,
-                "__doc__": cls.__doc__,
-                "__module__": cls.__module__,
-            }
-            try:
-                made = _made[cls] = type(cls.__name__, (cls, Backend), body)
-            except TypeError as error:
-                raise PluginError(f"{cls!r} is no backend: {error}") from error
-    return made
-
-
-def of_callable(function: Any, *, batched: bool) -> type[Backend]:
-    """Make a backend class of a callable."""
-    from headrace._backend import Backend
-    from headrace._function import is_async, of_function
-
-    if not callable(function) or isinstance(function, Backend):
-        return as_backend(function)  # which says why not
-    if is_async(function):
-        raise PluginError(
-            f"{function!r} is asynchronous, and a backend is not awaited",
-            hint="Register a function that returns its result.",
-        )
-    return of_function(function, batched=batched)
+    if cls not in _made:
+        body = {
+            "__call__": Backend.__call__,
+            "__doc__": cls.__doc__,
+            "__module__": cls.__module__,
+            "_made_of": cls,
+        }
+        try:
+            _made.setdefault(cls, type(cls.__name__, (cls, Backend), body))
+        except TypeError as error:
+            raise PluginError(f"{cls!r} is no backend: {error}") from error
+    return _made[cls]
 
 
 def source_of(cls: type[Backend]) -> Any:
     """Give the function or the plain class of which a backend was made; itself if of none."""
-    from headrace._backend import Backend
-    from headrace._function import FunctionBackend
-
-    if issubclass(cls, FunctionBackend) and "function" in vars(cls):
-        return cls.function
-    plain = cls.__bases__[0]
-    made = len(cls.__bases__) == 2 and cls.__bases__[1] is Backend and _made.get(plain) is cls
-    return plain if made else cls
+    return vars(cls).get("_made_of", cls)
 
 
 # What can be seen of a class without running it.
@@ -194,8 +116,6 @@ def _has_forward(cls: type[Any]) -> bool:
     """Tell whether a class has a ``forward`` of its own; core's words of wiring need none."""
     if cls.__module__.startswith("headrace.words."):
         return True
-    from headrace._backend import Backend
-
     inherited = (Backend.forward, None)
     return any(
         getattr(cls, name, None) not in inherited for name in ("forward", "forward_with_dep")
@@ -224,66 +144,95 @@ def _is_typed_dict(value: Any) -> bool:
     return isinstance(value, type) and hasattr(value, "__required_keys__")
 
 
-_POINT = re.compile(r"\s*([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[[^\[\]]*\]\s*)?")
+# Functions.
 
 
-def plain_path(path: str) -> str:
-    """Give an import path without the blanks and extras that an entry point may have.
+class FunctionBackend(Backend):
+    """Call a function on ``data``.
 
-    ``odd : Odd [gpu]`` is ``odd:Odd``; what is no import path stays as it is.
-
-    Source:
-        The entry points specification of packaging.python.org, "File format".
+    Attributes:
+        function: From ``data`` to ``result``; where ``batched``, from a list to a list.
+        batched: Whether it is called once per batch.
     """
-    match = _POINT.fullmatch(path)
-    if match is None:
-        return path.strip()
-    return f"{match[1]}:{match[2]}" if match[2] else match[1]
+
+    function: Callable[[Any], Any]
+    batched: bool = False
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Call the function per item, so that what it raises fails its item alone, or per batch.
+
+        Raises:
+            ContractError: A function for batches gave another number of results.
+        """
+        outcomes: list[Exception | None] = [
+            None if "data" in request else _no_data() for request in batch
+        ]
+        if self.batched:
+            self._call_once([request for request in batch if "data" in request])
+            return outcomes if any(outcomes) else None
+        for place, request in enumerate(batch):
+            if outcomes[place] is None:
+                try:
+                    request["result"] = self.function(request["data"])
+                except Exception as error:  # noqa: BLE001 - any error is the outcome of its item
+                    outcomes[place] = error
+        return outcomes if any(outcomes) else None
+
+    def _call_once(self, batch: list[Request]) -> None:
+        if not batch:
+            return
+        results = _listed(self.function([request["data"] for request in batch]))
+        if len(results) != len(batch):
+            raise _wrong_results(f"{len(results)} results for {len(batch)} items")
+        for request, result in zip(batch, results, strict=True):
+            request["result"] = result
 
 
-def found(path: str) -> Any:
-    """Import ``module`` or ``module:attribute``."""
-    path = plain_path(path)
-    module, _, attribute = path.partition(":")
-    one: Any = importlib.import_module(module)
-    for part in attribute.split(".") if attribute else ():
-        one = getattr(one, part)
-    return one
+def _listed(results: Any) -> list[Any]:
+    """Give a list, or the rows of an array, as a list."""
+    if not isinstance(results, (str, bytes, bytearray, Mapping)):
+        with contextlib.suppress(TypeError, LookupError):
+            return [results[index] for index in range(len(results))]
+    raise _wrong_results(f"a {type(results).__name__}")
 
 
-def library_missing(error: BaseException, path: str) -> str | None:
-    """Give the module that an import lacks, when it is another than the one that is imported."""
-    if not isinstance(error, ModuleNotFoundError) or not error.name:
-        return None
-    module = path.partition(":")[0]
-    return None if module == error.name or module.startswith(f"{error.name}.") else error.name
+def _no_data() -> InputError:
+    what = "the request has no 'data'"
+    return InputError(what, key="data", expected="what the function takes", got="nothing")
 
 
-def load(path: str, distribution: str, what: str = "") -> Any:
-    """Import ``module:attribute`` of a plugin.
+def _wrong_results(got: str) -> ContractError:
+    return ContractError(
+        f"the function returned {got}",
+        hint="A function for batches takes a list of data and returns a list of as many results.",
+    )
 
-    Args:
-        path: The import path.
-        distribution: Who brings it.
-        what: What it is, for the error: ``the backend 'ResizeMat' of headrace-cv``.
 
-    Raises:
-        PluginLoadError: It cannot be imported.
-        MissingDependencyError: It needs a library that is not installed.
-    """
-    about = f"{what} cannot be imported from {path!r}" if what else f"cannot import {path!r}"
-    try:
-        return found(path)
-    except (Exception, SystemExit) as error:
-        missing = library_missing(error, path)
-        if missing is not None:
-            raise MissingDependencyError(
-                f"{about}: {error}",
-                distribution=distribution,
-                hint=f"Install {missing!r}, or install {distribution} again.",
-            ) from error
-        raise PluginLoadError(
-            f"{about}: {type(error).__name__}: {error}",
-            distribution=distribution,
-            hint="See `headrace plugins doctor`.",
-        ) from error
+def is_async(function: Any) -> bool:
+    """Tell whether calling a function only gives a coroutine or an asynchronous generator."""
+    return any(
+        check(one)
+        for check in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+        for one in (function, getattr(function, "__call__", None))  # noqa: B004 - of an object
+    )
+
+
+def of_function(function: Callable[[Any], Any], *, batched: bool) -> type[Backend]:
+    """Make a backend class of a function, named and documented as it is."""
+    if not callable(function) or isinstance(function, Backend):
+        return as_backend(function)  # which says why not
+    if is_async(function):
+        raise PluginError(
+            f"{function!r} is asynchronous, and a backend is not awaited",
+            hint="Register a function that returns its result.",
+        )
+    named = getattr(function, "__name__", type(function).__name__)
+    body = {
+        "__doc__": inspect.getdoc(function),
+        "__module__": getattr(function, "__module__", None) or "builtins",
+        "__qualname__": getattr(function, "__qualname__", named),
+        "function": staticmethod(function),
+        "batched": batched,
+        "_made_of": function,
+    }
+    return type(named, (FunctionBackend,), body)

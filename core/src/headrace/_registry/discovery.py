@@ -1,9 +1,11 @@
-"""Names that are known without an import: core's own, and those in the metadata of installed plugins.
+"""Names that are known without importing a backend: core's own, and those of installed plugins.
 
-A plugin is a distribution with entry points in one of our groups. Its state is one of:
+A plugin is a distribution with entry points in one of our groups. Its backends, version and range are read
+from metadata; its hooks (`headrace.hookspecs`), which live in light modules, are called once. Its state is
+one of:
 
 ``ok``
-    It can be used, as far as its metadata tells.
+    It can be used, as far as its metadata and hooks tell.
 ``disabled``
     ``HEADRACE_PLUGINS`` does not allow it.
 ``incompatible``
@@ -16,59 +18,102 @@ A plugin is a distribution with entry points in one of our groups. Its state is 
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace._registry.backends import plain_path
+from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 
 if TYPE_CHECKING:
-    from email.message import Message
+    from collections.abc import Iterable, Mapping
     from importlib.metadata import Distribution, EntryPoint
 
-BACKENDS = "headrace.backends"
-HOOKS = "headrace.plugins"
-_GROUPS = (BACKENDS, HOOKS)
+    from headrace._backend import Backend
+
+_BACKENDS = "headrace.backends"
+_HOOKS = "headrace.plugins"
 _OURS = re.compile(r"\s*headrace\b(?![-_.]*\w)", re.IGNORECASE)
+_BLANKS_AND_EXTRAS = re.compile(r"\s|\[.*\]")
+"""What an entry point may have in its import path: ``odd : Odd [gpu]`` is ``odd:Odd``."""
+_COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+TABLES = ("definitions", "batch_policies", "dispatch_policies", "probes", "commands")
+"""The hooks that give tables, without the ``headrace_`` in front; ``node_entrypoint`` gives a text."""
+
+PROBE_METHODS = (
+    *("batch_done", "request_done", "batch_ran"),
+    *("element_began", "element_done", "span_done", "instance_changed", "pipeline_started"),
+)
+"""A probe is a class with any of these methods; see `headrace.hookspecs.headrace_probes`."""
 
 
-@dataclass
-class PluginRecord:
-    """What is known of one plugin.
+@dataclass(frozen=True)
+class Plugin:
+    """What is known of one installed plugin.
 
     Attributes:
         plugin: The qualifier in ``plugin:Name``: the distribution's normalised name without a
             leading ``headrace-``.
-        distribution, version: As installed.
-        requires: The range of core it asks for, as written; empty when it names none.
-        dependencies: All that it requires, as its metadata say.
-        backends: Name of each backend and its import path.
-        hooks: Import paths of its modules with hooks.
-        state, reason, remedy: See the module; the last two are None for ``ok``.
-        managers: Its hook modules, once they are loaded, by import path.
-        answers: What its hooks gave, by the name of the hook; each is called once.
+        distribution: Name of the distribution, as installed.
+        version: Its version, ``"unknown"`` where the metadata do not tell.
+        range: The versions of core it asks for, as ``>=0.1,<0.2``; empty when it names none.
+        backends: Per name of a backend its import path.
+        hooks: What its hooks give, by their short names: ``definitions``, ``batch_policies``,
+            ``dispatch_policies``, ``probes``, ``commands``, each a table, and ``node_entrypoint``.
+        state: ``"ok"``; else ``"disabled"``, ``"incompatible"``, ``"broken"`` or
+            ``"missing_dependency"``. What several plugins do to each other, and what they lack where an
+            instance is built, `headrace plugins doctor` finds.
+        reason: Why it is not ok, in a sentence; None when it is.
+        remedy: What to do about that, or None.
+        usable: Whether a configuration may use its names.
+        requires: All that it requires, as in ``Requires-Dist``.
     """
 
     plugin: str
     distribution: str
     version: str
-    requires: str = ""
-    dependencies: tuple[str, ...] = field(default=(), repr=False)
-    backends: dict[str, str] = field(default_factory=dict)
-    hooks: list[str] = field(default_factory=list)
+    range: str
+    backends: Mapping[str, str]
+    hooks: Mapping[str, Any]
     state: str = "ok"
     reason: str | None = None
     remedy: str | None = None
-    managers: dict[str, Any] = field(default_factory=dict, repr=False)
-    answers: dict[str, list[Any]] = field(default_factory=dict, repr=False)
+    usable: bool = True
+    requires: tuple[str, ...] = ()
 
-    def refuse(self, state: str, reason: str, remedy: str = "") -> None:
-        """Say that nothing of it can be used; ``remedy`` is to install it again unless it is given."""
-        again = f"Install it again: pip install --force-reinstall {self.distribution}"
-        self.state, self.reason, self.remedy = state, reason, remedy or again
+    def backend(self, name: str) -> type[Backend]:
+        """Import one of its `backends`.
+
+        Raises:
+            KeyError: It has none of that name.
+            PluginLoadError: The module cannot be imported, or has no such class.
+            MissingDependencyError: The module needs a library that is not installed.
+            PluginError: It is no class that could be a backend.
+        """
+        return load_backend(name, self.backends[name], self.distribution)
+
+    def load(self, path: str) -> Any:
+        """Import what an entry of `hooks` names: ``"package.module:Name"``.
+
+        Raises:
+            PluginLoadError: It cannot be imported.
+            MissingDependencyError: It needs a library that is not installed.
+        """
+        return load(path, self.distribution)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as plain data for JSON, as ``headrace plugins list --json`` prints it."""
+        return asdict(self)
+
+    def _refused(self, state: str, reason: str, remedy: str = "") -> Plugin:
+        """Give it as one that cannot be used; ``remedy`` is to install it again unless it is given."""
+        remedy = remedy or f"Install it again: pip install --force-reinstall {self.distribution}"
+        return replace(self, state=state, reason=reason, remedy=remedy, usable=False)
 
 
 def normalised_plugin(distribution: str) -> str:
@@ -77,7 +122,7 @@ def normalised_plugin(distribution: str) -> str:
     return name.removeprefix("headrace-") if name != "headrace" else name
 
 
-def discover() -> list[PluginRecord]:
+def discover() -> list[Plugin]:
     """List all installed plugins, ordered by name, with their states.
 
     Of distributions that are no plugins nothing but ``entry_points.txt`` is read, of plugins the
@@ -86,100 +131,188 @@ def discover() -> list[PluginRecord]:
     from importlib.metadata import entry_points
 
     points = entry_points()
-    by_source: dict[object, list[EntryPoint]] = {}
-    for group in _GROUPS:
+    by_source: dict[int, list[EntryPoint]] = {}
+    for group in (_BACKENDS, _HOOKS):
         for point in points.select(group=group):
-            source = id(point.dist) if point.dist is not None else _module_of(point)
-            by_source.setdefault(source, []).append(point)
-    by_name: dict[str, PluginRecord] = {}
-    for found in by_source.values():
-        _add(by_name, found)
-    if (allowed := os.environ.get("HEADRACE_PLUGINS")) is not None:
-        for record in by_name.values():
-            _check_allowed(record, allowed)
-    return [record for _, record in sorted(by_name.items())]
+            by_source.setdefault(id(point.dist), []).append(point)
+    return sorted(map(_plugin, by_source.values()), key=lambda one: one.distribution)
 
 
-def _module_of(point: EntryPoint) -> str:
-    return plain_path(point.value).partition(":")[0].partition(".")[0]
-
-
-def _add(by_name: dict[str, PluginRecord], points: list[EntryPoint]) -> None:
-    """Make the record of one distribution, or add to that of another of the same name."""
-    dist = points[0].dist
-    unreadable: Exception | None = None
-    version, dependencies = "unknown", tuple[str, ...]()
-    name = _module_of(points[0])  # however broken the metadata is, it has a name
+def _plugin(points: list[EntryPoint]) -> Plugin:
+    """Read what one distribution says of itself, and ask its hooks if it can be used."""
+    paths = [(point, _BLANKS_AND_EXTRAS.sub("", point.value)) for point in points]
+    name = paths[0][1].partition(":")[0].partition(".")[0]  # however broken the rest is
+    backends: dict[str, str] = {}
+    plugin = Plugin(normalised_plugin(name), name, "unknown", "", backends, _hooks_of(()))
     try:
-        head = _head(dist)
-        name = head["Name"] or name
-        version = head["Version"] or version
-        dependencies = tuple(head.get_all("Requires-Dist") or (dist and dist.requires) or ())
+        for point, path in paths:
+            if point.group == _BACKENDS:
+                _add(backends, "backend", point.name, path)
+        plugin = _named(plugin, points[0].dist)
+        plugin = _compared(plugin)
     except Exception as error:  # noqa: BLE001 - one plugin's bad metadata must not stop the others
-        unreadable = error
-    known = name in by_name
-    made = PluginRecord(normalised_plugin(name), name, version, dependencies=dependencies)
-    record = by_name.setdefault(name, made)
-    _add_points(record, points)
-    if known:
-        return
+        plugin = plugin._refused("broken", f"its metadata cannot be used: {error}")
+    if (allowed := os.environ.get("HEADRACE_PLUGINS")) is not None:
+        plugin = _if_allowed(plugin, allowed)
+    modules = dict.fromkeys(path for point, path in paths if point.group == _HOOKS)
     try:
-        _check_range(record)
-    except Exception as error:  # noqa: BLE001 - as above
-        unreadable = unreadable or error
-    if unreadable is not None:
-        record.refuse("broken", f"its metadata cannot be read: {unreadable}")
+        return replace(plugin, hooks=_hooks_of(modules)) if plugin.usable else plugin
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - nor must its hooks
+        reason = f"its hooks failed: {type(error).__name__}: {error}"
+        lacking = [library_missing(error, path) for path in modules]
+        if not all(lacking):
+            return plugin._refused("broken", reason)
+        remedy = f"Install {lacking[0]!r}, or install {plugin.distribution} again."
+        return plugin._refused("missing_dependency", reason, remedy)
 
 
-def _head(dist: Distribution | None) -> Message:
-    """Give the fields of the metadata; the description after them may be long, and is not read."""
+def _add(table: dict[str, str], noun: str, name: str, path: str) -> None:
+    if table.setdefault(name, path) != path:
+        raise ValueError(f"it offers the {noun} {name!r} twice")
+
+
+def _named(plugin: Plugin, dist: Distribution | None) -> Plugin:
+    """Read name, version and requirements; the description after them may be long, and is not read."""
     from email.parser import HeaderParser
 
     names = ("METADATA", "PKG-INFO", "")
     text = next(filter(None, map(dist.read_text, names)), "") if dist is not None else ""
-    return HeaderParser().parsestr(re.split(r"\r?\n\r?\n", text, maxsplit=1)[0])
+    head = HeaderParser().parsestr(re.split(r"\r?\n\r?\n", text, maxsplit=1)[0])
+    name = head["Name"] or plugin.distribution
+    return replace(
+        plugin,
+        plugin=normalised_plugin(name),
+        distribution=name,
+        version=head["Version"] or plugin.version,
+        requires=tuple(head.get_all("Requires-Dist") or (dist and dist.requires) or ()),
+    )
 
 
-def _add_points(record: PluginRecord, points: list[EntryPoint]) -> None:
-    for point in points:
-        path = plain_path(point.value)
-        if point.group == HOOKS:
-            if path not in record.hooks:
-                record.hooks.append(path)
-        elif record.backends.setdefault(point.name, path) != path:
-            twice = f"it offers the backend {point.name!r} twice"
-            record.refuse("broken", twice, "Ask its author for a version that offers it once.")
-
-
-def _check_range(record: PluginRecord) -> None:
+def _compared(plugin: Plugin) -> Plugin:
     """Compare what the plugin requires of core with the core that runs."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    for wanted in map(Requirement, filter(_OURS.match, record.dependencies)):
+    for wanted in map(Requirement, filter(_OURS.match, plugin.requires)):
         here = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
         if not here or canonicalize_name(wanted.name) != "headrace":
             continue
-        record.requires = str(wanted.specifier)
+        plugin = replace(plugin, range=str(wanted.specifier))
         if not wanted.specifier.contains(headrace.__version__, prereleases=True):
-            record.refuse(
+            plugin = plugin._refused(
                 "incompatible",
-                f"it requires headrace {record.requires}, this is {headrace.__version__}",
-                f"Install versions that fit: pip install --upgrade {record.distribution} headrace",
+                f"it requires headrace {plugin.range}, this is {headrace.__version__}",
+                f"Install versions that fit: pip install --upgrade {plugin.distribution} headrace",
             )
+    return plugin
 
 
-def _check_allowed(record: PluginRecord, allowed: str) -> None:
+def _if_allowed(plugin: Plugin, allowed: str) -> Plugin:
     """Apply ``HEADRACE_PLUGINS``: ``cv,ort`` allows only these, ``-torch`` denies, empty none."""
     words = [normalised_plugin(word.strip()) for word in allowed.split(",") if word.strip()]
     denied = {normalised_plugin(word[1:].strip()) for word in words if word.startswith("-")}
     only = {word for word in words if not word.startswith("-")}
-    if record.plugin in denied or (not denied and not only) or (only and record.plugin not in only):
-        remedy = f"Add {record.plugin!r} to HEADRACE_PLUGINS, or unset it."
-        if record.plugin in denied:
-            remedy = f"Take '-{record.plugin}' out of HEADRACE_PLUGINS."
-        record.refuse("disabled", f"HEADRACE_PLUGINS={allowed} does not allow it", remedy)
+    name = plugin.plugin
+    if name not in denied and (name in only or (denied and not only)):
+        return plugin
+    remedy = f"Add {name!r} to HEADRACE_PLUGINS, or unset it."
+    if name in denied:
+        remedy = f"Take '-{name}' out of HEADRACE_PLUGINS."
+    return plugin._refused("disabled", f"HEADRACE_PLUGINS={allowed} does not allow it", remedy)
 
+
+def _hooks_of(modules: Iterable[str]) -> dict[str, Any]:
+    """Call every hook of some modules, each with a plugin manager of its own; give what they give."""
+    hooks: dict[str, Any] = {**{name: {} for name in TABLES}, "node_entrypoint": None}
+    for module in modules:
+        import pluggy
+
+        from headrace import hookspecs
+
+        manager = pluggy.PluginManager("headrace")
+        manager.add_hookspecs(hookspecs)
+        manager.register(found(module))
+        manager.check_pending()
+        for name, table in hooks.items():
+            for answer in getattr(manager.hook, f"headrace_{name}")():
+                if not _is_right(name, answer):
+                    raise TypeError(f"headrace_{name}() gave {answer!r}")
+                if name == "node_entrypoint":
+                    hooks[name] = answer
+                else:
+                    for key, text in answer.items():
+                        _add(table, name, key, text)
+    return hooks
+
+
+def _is_right(hook: str, answer: Any) -> bool:
+    """Tell whether a hook has given what it should."""
+    if hook == "node_entrypoint" or not isinstance(answer, dict):
+        return hook == "node_entrypoint" and isinstance(answer, str)
+    if not all(isinstance(text, str) for entry in answer.items() for text in entry):
+        return False
+    return hook != "commands" or all(map(_COMMAND.fullmatch, answer))
+
+
+# Importing what a plugin names.
+
+
+def found(path: str) -> Any:
+    """Import ``module`` or ``module:attribute``."""
+    return pkgutil.resolve_name(path) if ":" in path else importlib.import_module(path)
+
+
+def library_missing(error: BaseException, path: str) -> str | None:
+    """Give the module that an import lacks, when it is another than the one that is imported."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return None
+    module = path.partition(":")[0]
+    return None if module == error.name or module.startswith(f"{error.name}.") else error.name
+
+
+def load(path: str, distribution: str, what: str = "") -> Any:
+    """Import ``module:attribute`` of a plugin.
+
+    Args:
+        path: The import path.
+        distribution: Who brings it.
+        what: What it is, for the error: ``the backend 'ResizeMat' of headrace-cv``.
+
+    Raises:
+        PluginLoadError: It cannot be imported.
+        MissingDependencyError: It needs a library that is not installed.
+    """
+    about = f"{what} cannot be imported from {path!r}" if what else f"cannot import {path!r}"
+    try:
+        return found(path)
+    except (Exception, SystemExit) as error:
+        missing = library_missing(error, path)
+        if missing is not None:
+            raise MissingDependencyError(
+                f"{about}: {error}",
+                distribution=distribution,
+                hint=f"Install {missing!r}, or install {distribution} again.",
+            ) from error
+        raise PluginLoadError(
+            f"{about}: {type(error).__name__}: {error}",
+            distribution=distribution,
+            hint="See `headrace plugins doctor`.",
+        ) from error
+
+
+def load_backend(name: str, path: str, distribution: str) -> type[Backend]:
+    """Import the class of a backend; see `Plugin.backend`."""
+    from headrace._registry.backends import as_backend
+
+    cls = load(path, distribution, f"the backend {name!r} of {distribution}")
+    try:
+        return as_backend(cls)
+    except PluginError as error:
+        error.what = f"{name!r} of {distribution}: {error.what}"
+        raise
+
+
+# Core.
 
 _ALL = re.compile(r"^__all__ = \[(.*?)\]", re.MULTILINE | re.DOTALL)
 

@@ -1,6 +1,6 @@
 """Running the code that a configuration imports: modules once, files once per version.
 
-One thread at a time runs an imported file or module, and there is an error where waiting for it would
+One thread at a time runs imported files and modules, and there is an error where waiting for it would
 never end. The code is the user's: it may load a configuration that imports it again, in its own thread
 or in one that it waits for. Python would run a file within itself until memory is used up, and its locks
 would wait for ever.
@@ -144,90 +144,59 @@ def _line(error: BaseException, path: Path) -> str:
     return f" in line {lines[-1]}" if lines else ""
 
 
-class _Run:
-    """One import that is under way.
-
-    Attributes:
-        thread: The identity of the thread that imports.
-        before: The threads that there were when it began.
-        ended: Set when it is over.
-    """
-
-    def __init__(self) -> None:
-        self.thread = threading.get_ident()
-        self.before = {one.ident for one in threading.enumerate()}
-        self.ended = threading.Event()
-
-
-_lock = threading.Lock()
-_runs: dict[str, _Run] = {}
-"""What is being imported, by the name of the module or the path of the file."""
-_waiting: dict[int, str] = {}
-"""What each waiting thread wants to import."""
+_gate = threading.RLock()
+"""Held by the thread that runs imported code."""
+_running: list[str] = []
+"""What is being imported by that thread, the innermost last."""
+_runner: tuple[int, set[int | None]] = (0, set())
+"""That thread, and the threads that there were when it began."""
 
 
 @contextmanager
 def _alone(name: str) -> Iterator[None]:
-    """Run the body while no other thread imports ``name``.
+    """Run the body while no other thread runs imported code.
 
     Raises:
-        PluginLoadError: This thread imports it already; or a thread does that waits for this one.
+        PluginLoadError: This thread imports ``name`` already; or another one imports, and waits for
+            this one.
     """
-    me = threading.get_ident()
-    run = _Run()
-    while True:
-        with _lock:
-            other = _runs.setdefault(name, run)
-            if other is run:
-                break
-            if _waits_for(me, name):
-                raise _cycle(name, "what it runs loads a configuration that imports it")
-            _waiting[me] = name
-        try:
-            _wait(other, name, me)
-        finally:
-            with _lock:
-                del _waiting[me]
+    global _runner
+    _enter(name)
     try:
-        yield
+        if name in _running:
+            raise _cycle(name, "what it runs loads a configuration that imports it")
+        if not _running:
+            _runner = threading.get_ident(), {one.ident for one in threading.enumerate()}
+        _running.append(name)
+        try:
+            yield
+        finally:
+            _running.pop()
     finally:
-        with _lock:
-            del _runs[name]
-        run.ended.set()
+        _gate.release()
 
 
-def _waits_for(thread: int, name: str | None) -> bool:
-    """Tell whether the thread that imports ``name`` is ``thread``, or waits for it here."""
-    while name is not None and (run := _runs.get(name)) is not None:
-        if run.thread == thread:
-            return True
-        name = _waiting.get(run.thread)
-    return False
-
-
-def _wait(run: _Run, name: str, me: int) -> None:
-    """Wait for the end of a run.
+def _enter(name: str) -> None:
+    """Wait for `_gate`.
 
     A thread that the imported code has started may be one that it waits for. Where it waits is
-    not known, so a thread that is younger than the run looks whether the importing one stands
+    not known, so a thread that is younger than the import looks whether the importing one stands
     still; a thread that is older waits for as long as it takes.
     """
-    if me in run.before:
-        run.ended.wait()
-        return
-    place, still_s = None, 0.0
-    while not run.ended.wait(LOOK_S):
-        frame = sys._current_frames().get(run.thread)
-        now = None if frame is None else (id(frame), frame.f_lasti)
-        still_s = still_s + LOOK_S if now == place else 0.0
+    me, place, still_s = threading.get_ident(), None, 0.0
+    while not _gate.acquire(timeout=LOOK_S):
+        thread, before = _runner
+        frame = sys._current_frames().get(thread)
+        now = None if frame is None or me in before else (id(frame), frame.f_lasti)
+        still_s = still_s + LOOK_S if now is not None and now == place else 0.0
         place = now
         waits = frame is not None and frame.f_globals.get("__name__") == "threading"
         if still_s >= (LOOK_S if waits else PATIENCE_S):
-            raise _cycle(name, "what it runs waits for a thread that loads it again")
+            raise _cycle(name, "what it runs waits for a thread that imports as well")
 
 
 def _cycle(name: str, why: str) -> PluginLoadError:
     return PluginLoadError(
-        f"import = [{name!r}] is being imported already: {why}",
+        f"code is being imported already, so import = [{name!r}] cannot be: {why}",
         hint="Code under 'import' registers backends; load and build configurations elsewhere.",
     )

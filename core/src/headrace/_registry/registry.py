@@ -6,30 +6,87 @@ import re
 import sys
 import threading
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import headrace
 from headrace._problem import nearest
-from headrace._registry.backends import BackendSpec, as_backend, is_policy, of_callable
 from headrace._registry.discovery import (
     CORE_BACKENDS,
     CORE_POLICIES,
     KNOWN_ELSEWHERE,
-    PluginRecord,
+    Plugin,
     discover,
     how_to_install,
+    load_backend,
 )
 from headrace.errors import PluginError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from headrace._backend import Backend
 
 _lock = threading.RLock()
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 C = TypeVar("C", bound="Callable[..., Any]")
+
+
+@dataclass(frozen=True)
+class BackendSpec:
+    """One backend that a name may mean.
+
+    Attributes:
+        name: The name without a qualifier.
+        plugin: The qualifier: ``cv``, ``headrace`` for core, or the module that registered it.
+        distribution, version: Who brings it; ``version`` empty when no distribution does.
+        path: Import path ``module:Class``, empty for a registered class.
+        cls: The class, when it was registered.
+    """
+
+    name: str
+    plugin: str
+    distribution: str
+    version: str = ""
+    path: str = ""
+    cls: type[Any] | None = field(default=None, repr=False)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the module of the class is imported already."""
+        return self.cls is not None or self.path.partition(":")[0] in sys.modules
+
+    def load(self) -> type[Backend]:
+        """Give the class, imported if need be; it raises as `headrace.plugins.Plugin.backend` does."""
+        from headrace._registry.backends import as_backend
+
+        if self.cls is not None:
+            return as_backend(self.cls)
+        return load_backend(self.name, self.path, self.distribution)
+
+
+class Offer(NamedTuple):
+    """One entry of what the hooks of a plugin gave.
+
+    Attributes:
+        by: The plugin.
+        name: The name it offers.
+        path: The import path behind it, or the expression.
+    """
+
+    by: Plugin
+    name: str
+    path: str
+
+
+def is_policy(cls: Any) -> bool:
+    """Tell whether a class is a policy, and not a backend."""
+    policies = sys.modules.get("headrace.policies")  # before its import no class can be one
+    if policies is None or not isinstance(cls, type):
+        return False
+    return issubclass(cls, (policies.BatchPolicy, policies.DispatchPolicy))
 
 
 def _is_again(known: type[Any], cls: type[Any]) -> bool:
@@ -53,23 +110,24 @@ class Registry:
 
     def __init__(self) -> None:
         self.local: dict[str, type[Any]] = {}
-        self._plugins: list[PluginRecord] | None = None
+        self._plugins: list[Plugin] | None = None
         self._recording: dict[int, list[tuple[str, dict[str, type[Any]]]]] = {}
 
-    def plugins(self) -> list[PluginRecord]:
-        """Give a record per installed plugin; the first call reads the metadata."""
-        with _lock:
-            if self._plugins is None:
-                self._plugins = discover()
-            return self._plugins
+    def plugins(self) -> list[Plugin]:
+        """Give what is known of each installed plugin; the first call reads metadata and asks hooks."""
+        found = self._plugins
+        if found is None:  # without a lock, since modules are imported: two threads may come here
+            found = self._plugins = discover()
+        return found
 
     def refresh(self) -> None:
         """Forget what was discovered, so that the next question reads the metadata again."""
-        with _lock:
-            self._plugins = None
+        self._plugins = None
 
     def add(self, name: str, cls: Any, *, replace: bool, batched: bool) -> None:
         """Register a class or a function; see `register`."""
+        from headrace._registry.backends import as_backend, of_function
+
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise PluginError(
                 f"{name!r} is no name for a backend",
@@ -78,7 +136,7 @@ class Registry:
         if name in CORE_BACKENDS or name in CORE_POLICIES:
             raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
         if not isinstance(cls, type):
-            cls = of_callable(cls, batched=batched)
+            cls = of_function(cls, batched=batched)
         elif batched:
             raise PluginError(
                 f"{cls!r} is a class, and batched=True is for functions",
@@ -153,9 +211,9 @@ class Registry:
         if cls is not None and not is_policy(cls):
             local = [BackendSpec(name, cls.__module__, cls.__module__, cls=cls)]
         installed = [
-            BackendSpec(name, r.plugin, r.distribution, r.version, r.backends[name])
-            for r in self.plugins()
-            if r.state == "ok" and name in r.backends
+            BackendSpec(name, one.plugin, one.distribution, one.version, one.backends[name])
+            for one in self.plugins()
+            if one.usable and name in one.backends
         ]
         return [core, imported, local, installed]
 
@@ -164,23 +222,21 @@ class Registry:
         names = set(CORE_BACKENDS)
         for table in (self.local, *(table for _, table in files)):
             names.update(name for name, cls in table.items() if not is_policy(cls))
-        for record in self.plugins():
-            if record.state == "ok":
-                names.update(record.backends)
+        names.update(name for one in self.plugins() if one.usable for name in one.backends)
         return sorted(names)
 
     def unknown(self, name: str, known: Iterable[str]) -> Problem:
         """Say why ``name`` is unknown and what to do about it."""
         _, _, part = name.rpartition(":")
-        for record in self.plugins():
-            if part in record.backends and record.state != "ok":
+        for one in self.plugins():
+            if part in one.backends and not one.usable:
                 return Problem(
-                    "plugin_" + record.state,
-                    f"{name!r} comes with {record.distribution} {record.version}, which cannot be "
-                    f"used: {record.reason}",
-                    hint=record.remedy,
+                    "plugin_" + one.state,
+                    f"{name!r} comes with {one.distribution} {one.version}, which cannot be "
+                    f"used: {one.reason}",
+                    hint=one.remedy,
                 )
-        installed = {record.distribution for record in self.plugins()}
+        installed = {one.distribution for one in self.plugins()}
         if part in KNOWN_ELSEWHERE and KNOWN_ELSEWHERE[part] not in installed:
             distribution = KNOWN_ELSEWHERE[part]
             return Problem(
@@ -191,6 +247,60 @@ class Registry:
         return Problem(
             "unknown_backend", f"unknown backend {name!r}", suggestion=nearest(part, known)
         )
+
+    # What plugins offer through hooks.
+
+    def offers(self, table: str) -> list[Offer]:
+        """Give every entry of one table of the hooks: ``definitions``, ``probes``, ..."""
+        return [
+            Offer(one, name, path)
+            for one in self.plugins()
+            for name, path in one.hooks[table].items()
+        ]
+
+    def find_offer(self, table: str, noun: str, name: str) -> Offer | None:
+        """Find who offers ``name``, perhaps ``plugin:Name``; None for an unknown name.
+
+        Args:
+            table: The table of the hooks.
+            noun: What it names, for the error.
+            name: As written.
+
+        Raises:
+            PluginError: Two plugins offer it.
+        """
+        plugin, _, part = name.rpartition(":")
+        same = [
+            offer
+            for offer in self.offers(table)
+            if offer.name == part and plugin in ("", offer.by.plugin)
+        ]
+        if len(same) < 2:
+            return same[0] if same else None
+        names = " and ".join(offer.by.distribution for offer in same)
+        written = " or ".join(f"{offer.by.plugin}:{part}" for offer in same)
+        raise PluginError(
+            f"the {noun} {part!r} is offered by {names}",
+            hint=f"Write {written}, or disable one of them with HEADRACE_PLUGINS.",
+        )
+
+    def node_entrypoint(self) -> tuple[str, str] | None:
+        """Give the expression of a node that a plugin sets, with its distribution.
+
+        Raises:
+            PluginError: Two plugins set one.
+        """
+        found = [
+            (one.hooks["node_entrypoint"], one.distribution)
+            for one in self.plugins()
+            if one.hooks["node_entrypoint"] is not None
+        ]
+        if len(found) > 1:
+            raise PluginError(
+                f"{' and '.join(who for _, who in found)} both set the expression of a node",
+                hint="Disable one of them with HEADRACE_PLUGINS.",
+            )
+        return found[0] if found else None
 
 
 registry = Registry()

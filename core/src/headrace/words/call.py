@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, field_validator
 
 from headrace._backend import Backend, InitContext
-from headrace._function import FunctionBackend, is_async
 from headrace._options import Options as _Options
 from headrace._plan.word import Word
 from headrace._problem import nearest
+from headrace._registry.backends import FunctionBackend, is_async
 from headrace.errors import InputError, SetupError
 
 if TYPE_CHECKING:
