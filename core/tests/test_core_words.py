@@ -27,7 +27,7 @@ class Twice(Word):
 
     @classmethod
     def _plan(cls, use):
-        name, inside = use.bracket.children
+        name, inside = use.children
         key = use.name(name)
         if key is None or key.startswith("no"):
             use.add("twice", f"{key!r} is no name for this", name)
@@ -35,7 +35,7 @@ class Twice(Word):
         child = use.child(inside)
         if child is None:
             return None
-        frames = (*use.bracket.scope.frames, {key: Named(key, child)})
+        frames = (*use.scope.frames, {key: Named(key, child)})
         use.element.phases = [[child, use.plan(name, frames=frames)]]
         return use.element
 

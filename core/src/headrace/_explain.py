@@ -225,7 +225,7 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
         "waits": why and queue and f"holds its instance while queue {queue!r} is {why}",
         "definition": element.definition,
         "instance": element.named and element.named.name,
-        "target": element.target and element.target[0],
+        "target": element.target,
         "own_thread": element.own_thread,
         "prefixes": prefixes if any(prefixes) else None,
         "not_chosen": dict(element.unavailable),

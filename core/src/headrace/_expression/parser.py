@@ -66,6 +66,8 @@ _Rule: TypeAlias = "Generator[_Rule, Any, Any]"
 class _Parser(Scanner):
     """The rules of the grammar, each a generator: it yields a rule and is sent what that has read."""
 
+    source: Any = None
+
     def run(self, rule: _Rule) -> Any:
         """Read the whole text by one rule."""
         rules, result = [rule], None
@@ -106,9 +108,8 @@ class _Parser(Scanner):
             if self.peek() == "[":
                 raise self.refuse("second '[ ]': a name has one pair of brackets", self.at)
         span = (start, self.end)
-        return Call(
-            name, args, phases, prefix=prefix, span=span, name_span=name_span, text=self.text
-        )
+        where = {"span": span, "name_span": name_span, "text": self.text, "source": self.source}
+        return Call(name, args, phases, prefix=prefix, **where)
 
     def phases(self) -> _Rule:
         """Read the bracket of a name."""
@@ -245,7 +246,9 @@ def parse(text: str) -> Call:
     return _parsed(text)
 
 
-def read_expression(text: str, *, node_name: str | None, environ: Mapping[str, str]) -> Call:
+def read_expression(
+    text: str, *, node_name: str | None, environ: Mapping[str, str], source: Any = None
+) -> Call:
     """Parse an expression of a configuration and put values in the place of its placeholders.
 
     If all of it is one ``${NAME:-default}``, the default may be any expression without a
@@ -255,6 +258,7 @@ def read_expression(text: str, *, node_name: str | None, environ: Mapping[str, s
         text: The expression.
         node_name: What ``{node_name}`` stands for; None refuses it.
         environ: The environment, ``os.environ`` or the like.
+        source: What every name of the tree is to know of the text.
 
     Raises:
         ConfigError: The text is no expression, or placeholders have no value, or one that does not
@@ -264,9 +268,9 @@ def read_expression(text: str, *, node_name: str | None, environ: Mapping[str, s
     values = Values(node_name, environ)
     whole = whole_placeholder(text)
     if whole is None:
-        return _parsed(text, values=values)
+        return _parsed(text, values=values, source=source)
     try:
-        return _parsed(values.of(whole), literal=True)
+        return _parsed(values.of(whole), literal=True, source=source)
     except MissingError as error:
         span = (0, len(text))
         problem = Problem("placeholder", str(error), span=span, text=text, hint=error.hint)
@@ -278,10 +282,13 @@ def read_expression(text: str, *, node_name: str | None, environ: Mapping[str, s
         ) from None
 
 
-def _parsed(text: object, *, literal: bool = False, values: Values | None = None) -> Call:
+def _parsed(
+    text: object, *, literal: bool = False, values: Values | None = None, source: Any = None
+) -> Call:
     if not isinstance(text, str):
         raise TypeError(f"an expression is a str, not {type(text).__name__}")
     parser = _Parser(str.__str__(text), literal=literal, values=values)
+    parser.source = source
     tree = parser.run(parser.element())
     if parser.problems:
         raise ConfigError(parser.problems)

@@ -101,6 +101,7 @@ class Call(_Node):
         span: Where the element stands in ``text``, prefix included, or None.
         name_span: Where the name stands, or None.
         text: The whole text that the element was parsed from, or None.
+        source: What whoever reads it knows of that text, or None; see `headrace._plan.scope.Source`.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Call(_Node):
     span: Span | None = field(default=None, kw_only=True)
     name_span: Span | None = field(default=None, kw_only=True)
     text: str | None = field(default=None, kw_only=True)
+    source: Any = field(default=None, kw_only=True)
 
     @property
     def plugin(self) -> str | None:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from headrace._config.problems import MAX_DEPTH
 from headrace._expression.tree import Args, Call
 from headrace._plan.element import Element, takes_dependency
-from headrace._plan.scope import Bracket
+from headrace._plan.scope import use_behind
 from headrace._plan.word import core_word, word_of
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._plan.planning import Planning
+    from headrace._plan.scope import Phases, Scope
     from headrace._plan.word import Use
 
 
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 def check_arity(use: Use) -> bool:
     """Check the number of children; report it if it is wrong."""
-    call, cls, phases, scope = use.element.call, use.element.cls, use.bracket.phases, use.scope
-    count = len(use.bracket.children)
+    call, cls, phases, scope = use.element.call, use.element.cls, use.phases, use.scope
+    count = len(use.children)
     least, most = _takes(cls)
-    if not phases and (scope.open_slot or (scope.named and takes_dependency(cls))):
+    if not phases and (call is scope.slot or (scope.named and takes_dependency(cls))):
         return True
     if phases and most != 0 and len(phases) != cls.phases:
         has = f"{cls.phases} phases in brackets, separated by ';', got {len(phases)}"
@@ -36,8 +37,8 @@ def check_arity(use: Use) -> bool:
         return False
     if least <= count and (most is None or count <= most):
         return True
-    if most == 0 and not call.phases and scope.graft is not None:
-        use.refuse_graft(call.name)
+    if most == 0 and use_behind(call) is not None:
+        use.refuse_bracket(call)
     elif most == 0:
         use.add("arity", f"{call.name} takes nothing in brackets")
     else:
@@ -82,11 +83,10 @@ def too_deep(tree: Call) -> Call | None:
     return None
 
 
-def joined(planning: Planning, bracket: Bracket) -> Bracket:
+def joined(planning: Planning, phases: Phases, scope: Scope) -> Phases:
     """Join ``S`` directly in ``S``, to any depth, without recursion."""
-    scope = bracket.scope
     result = []
-    for phase in bracket.phases:
+    for phase in phases:
         flat: list[Call] = []
         todo = list(reversed(phase))
         while todo:
@@ -97,7 +97,7 @@ def joined(planning: Planning, bracket: Bracket) -> Bracket:
             else:
                 flat.append(call)
         result.append(tuple(flat))
-    return Bracket(tuple(result), scope)
+    return tuple(result)
 
 
 def _joins(call: Call) -> bool:
@@ -112,7 +112,7 @@ def _joins(call: Call) -> bool:
 
 def check_prefixes(use: Use) -> None:
     """Report the prefixes before the children that their container does not understand."""
-    for phase in use.bracket.phases:
+    for phase in use.phases:
         for index, child in enumerate(phase):
             wrong = child.prefix and _wrong(use.element, child, child.prefix, first=index == 0)
             if wrong and child.prefix is not None:

@@ -52,7 +52,7 @@ class Element:
         own_thread: Whether a `BackgroundThread` is put around it.
         definition: The definition that this is the outermost name of, or None.
         frames: The instances of enclosing ``IoC``s that it can name.
-        target: The node at which a `Repost` lets the request go on, and where that was written.
+        target: The node at which a `Repost` lets the request go on, or None.
         parameter: The parameter in which a `Reflect` has found its expression, or None.
         unavailable: Children that cannot be built here, or that were not chosen, and why.
     """
@@ -71,7 +71,7 @@ class Element:
     unavailable: dict[str, str] = field(default_factory=dict)
     definition: str | None = None
     frames: tuple[dict[str, Named], ...] = ()
-    target: tuple[str, Place] | None = None
+    target: str | None = None
     parameter: str | None = None
 
     @property

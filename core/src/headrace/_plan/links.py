@@ -27,6 +27,7 @@ from headrace._plan.element import (
 )
 from headrace._plan.options import check_keys
 from headrace._plan.parameters import written_key
+from headrace._plan.scope import place_of
 from headrace._plan.word import needs_of, word_of
 
 if TYPE_CHECKING:
@@ -261,7 +262,8 @@ def with_calls(
         roots = roots_of(node)
         *chain, _ = doors(nodes, name)
         limits = [ms for one in chain if (ms := nodes[one].keys.timeout_ms) is not None]
-        targets = dict(e.target for e in elements_run(nodes, roots) if e.target is not None)
+        run = elements_run(nodes, roots)
+        targets = {e.target: place_of(e.call) for e in run if e.target is not None}
         found[name] = replace(
             links[name],
             reposts=tuple(targets),
@@ -338,8 +340,8 @@ def check_front(
         if element.target is not None:
             problems.add(
                 "graph",
-                f"Repost[{element.target[0]}] is called by the entrypoint, where there is no walk to end",
-                **element.target[1],
+                f"Repost[{element.target}] is called by the entrypoint, where there is no walk to end",
+                **place_of(element.call),
             )
     if any(word_of(element.cls)._walks for element in run):
         return

@@ -11,7 +11,7 @@ from headrace._expression.tree import Call
 from headrace._options import Options
 from headrace._plan.element import PolicyPlan, ProbePlan
 from headrace._plan.options import OptionsReader
-from headrace._plan.scope import Layer, Scope
+from headrace._plan.scope import Source
 from headrace._problem import nearest
 from headrace._registry.discovery import CORE_POLICIES, PROBE_METHODS, found, load
 from headrace._registry.registry import registry
@@ -55,24 +55,22 @@ class _Named(NamedTuple):
     """What a key names."""
 
     call: Call
-    scope: Scope
     cls: type[Any]
     offer: Offer | None
 
 
-def _read(planning: Planning, kind: Kind, call: Call | None, layer: Layer) -> _Named | None:
+def _read(planning: Planning, kind: Kind, call: Call | None) -> _Named | None:
     """Find the class that is named; report what is in the way."""
     if call is None:
         return None
-    scope = Scope(layer)
     try:
         cls, offer = _find(planning, kind, call.name)
     except PluginError as error:
-        planning.add(error.code, error.what, call, scope, hint=error.hint)
+        planning.add(error.code, error.what, call, hint=error.hint)
         return None
     if cls is None:
         if kind is PROBE or planning.all_names:
-            _report_unknown(planning, kind, call, scope)
+            _report_unknown(planning, kind, call)
         return None
     if not kind.has(cls):
         what = f"{call.name!r} is no {kind.base.__name__}" if kind.base else ""
@@ -80,12 +78,12 @@ def _read(planning: Planning, kind: Kind, call: Call | None, layer: Layer) -> _N
             methods = " or ".join(PROBE_METHODS)
             whose = f"{offer.path!r} of {offer.by.distribution}"
             what = f"{whose} is no probe: a class with {methods}"
-        planning.add(kind.noun, what, call, scope)
+        planning.add(kind.noun, what, call)
         return None
     if call.phases:
         message = f"the {kind.noun} {call.name} takes nothing in [ ]"
-        planning.add("arity", message, call, scope)
-    return _Named(call, scope, cls, offer)
+        planning.add("arity", message, call)
+    return _Named(call, cls, offer)
 
 
 def _find(planning: Planning, kind: Kind, name: str) -> tuple[Any, Offer | None]:
@@ -112,7 +110,7 @@ def _without_plugins(planning: Planning) -> Iterator[tuple[str, Any]]:
         yield from table.items()
 
 
-def _report_unknown(planning: Planning, kind: Kind, call: Call, scope: Scope) -> None:
+def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
     known = {offer.name for offer in registry.offers(kind.hook)}
     if kind.base is not None:
         known.update(name for name, cls in _without_plugins(planning) if kind.has(cls))
@@ -126,7 +124,6 @@ def _report_unknown(planning: Planning, kind: Kind, call: Call, scope: Scope) ->
         f"unknown_{kind.noun}",
         f"unknown {kind.noun} {call.name!r}",
         call,
-        scope,
         suggestion=nearest(call.part, sorted(known)),
         hint=" ".join([are, *unusable]),
     )
@@ -138,7 +135,7 @@ def _options(
     """Check the options of what is named; None when something is wrong."""
     cls = getattr(found.cls, "Options", Options)
     plugin = "" if found.offer is None else found.offer.by.plugin
-    return OptionsReader(found.call, cls, found.scope, planning, plugin).read(given)[0]
+    return OptionsReader(found.call, cls, planning, plugin).read(given)[0]
 
 
 # Policies.
@@ -160,11 +157,11 @@ def plan_policies(
 def _policy(planning: Planning, key: str, kind: Kind) -> _Named | None:
     found = planning.parameters.key(key)
     if found is None:
-        default = Call(NodeKeys.model_fields[key].default)
-        named = _read(planning, kind, default, Layer(f"{planning.node}.{key}"))
+        source = Source(f"{planning.node}.{key}")
+        call: Call | None = Call(NodeKeys.model_fields[key].default, source=source)
     else:
-        call = planning.read(found.written, found.layer.path)
-        named = _read(planning, kind, call, found.layer)
+        call = planning.read(found.written, found.source)
+    named = _read(planning, kind, call)
     planning.parameters.unresolved += named is None
     return named
 
@@ -180,7 +177,6 @@ def _one_for_both(planning: Planning, batch: _Named, dispatch: _Named) -> _Named
         f"{dispatch.call.name!r} stands for both policies and is made once, with other args in "
         "batch_policy",
         dispatch.call,
-        dispatch.scope,
         hint="Write its args at one of the two.",
     )
     return None
@@ -206,17 +202,16 @@ def plan_probes(planning: Planning, table: Mapping[str, Written]) -> tuple[Probe
     written = table.get("probes")
     if written is None or written.value is None:
         return ()
-    layer = Layer.of(written, "global.probes")
+    source = Source.of(written, "global.probes")
     value = [written.value] if isinstance(written.value, str) else written.value
-    place = key_place(written.file, layer.path, "probes", value)
+    place = key_place(written.file, source.path, "probes", value)
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         hint = 'Write probes = ["Name"] or ["Name(a=1)"].'
         planning.problems.add("type", "probes is a list of texts", hint=hint, **place)
         return ()
     planned: dict[str, ProbePlan] = {}
     for text in value:
-        call = planning.read(replace(written, value=text), layer.path)
-        found = _read(planning, PROBE, call, layer)
+        found = _read(planning, PROBE, planning.read(replace(written, value=text), source))
         options = None if found is None else _options(planning, found)
         if found is None or found.offer is None or options is None:
             planning.parameters.unresolved += 1

@@ -12,7 +12,7 @@ from headrace._config.nodekeys import EXPRESSION_KEYS, KEYS_ELSEWHERE, NODE_KEYS
 from headrace._config.problems import Problems, shown_value
 from headrace._options import Options
 from headrace._plan.parameters import Found, argument, written_key
-from headrace._plan.scope import Scope, plain_value
+from headrace._plan.scope import place_of, plain_value
 from headrace._portable import error_text
 from headrace._problem import nearest
 from headrace.errors import ConfigError
@@ -37,16 +37,16 @@ class OptionsReader:
     Args:
         call: The element.
         options: The class of its options.
-        scope: Where it stands.
         planning: The planner, with the keys of its node.
         plugin: The qualifier of the plugin that brings it, empty where none does.
+        lenient: Whether options may be missing.
     """
 
     call: Call
     options: Any
-    scope: Scope
     planning: Planning
     plugin: str = ""
+    lenient: bool = False
     _found: dict[str, Found] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
     _wrong: bool = False
@@ -78,7 +78,7 @@ class OptionsReader:
         values: dict[str, Any] = {}
         for key in self.keys:
             found = self.planning.parameters.find(
-                self.names, key, self.scope.layer, arguments.get(key)
+                self.names, key, self.call.source, arguments.get(key)
             )
             if found is not None:
                 self._found[key], origins[key] = found, found.origin
@@ -90,14 +90,14 @@ class OptionsReader:
 
     def _arguments(self) -> dict[str, Found]:
         """Give the args of the element by key, and report those it cannot have."""
-        call, layer = self.call, self.scope.layer
+        call = self.call
         positional = getattr(self.options, "positional", ())
         found: dict[str, Found] = {}
         for index, value in enumerate(call.args.positional):
             if index >= len(positional) or positional[index] not in self.keys:
                 self._refuse_positional(index, positional)
                 break
-            found[positional[index]] = argument(layer, call, index, plain_value(value))
+            found[positional[index]] = argument(call, index, plain_value(value))
         for index, (key, value) in enumerate(call.args.named, len(call.args.positional)):
             if key not in self.keys:
                 self._add(
@@ -110,7 +110,7 @@ class OptionsReader:
             elif key in found:
                 self._add("twice", f"{key!r} stands there twice", key)
             else:
-                found[key] = argument(layer, call, key, plain_value(value))
+                found[key] = argument(call, key, plain_value(value))
         return found
 
     def _refuse_positional(self, index: int, positional: tuple[str, ...]) -> None:
@@ -153,8 +153,7 @@ class OptionsReader:
 
     def _add(self, code: str, message: str, which: int | str | None = None, **more: Any) -> None:
         self._wrong = True
-        place = self.scope.layer.place(self.call, which)
-        self.planning.problems.add(code, message, **{**place, **more})
+        self.planning.problems.add(code, message, **{**place_of(self.call, which), **more})
 
     def _add_raised(self, error: BaseException) -> None:
         cls = f"{self.options.__module__}.{self.options.__qualname__}"
@@ -175,12 +174,12 @@ class OptionsReader:
         got = "" if "no such file" in message else f", got {shown_value(detail['input'])}"
         what = f"{key}{inner}: {message}{got}" if key else message
         found = self._found.get(key or "")
-        place = self.scope.layer.place(self.call) if found is None else found.place()
+        place = place_of(self.call) if found is None else found.place()
         more = {**place, "suggestion": _nearest_choice(detail)}
         self._add("option", f"{self.call.name}: {what}", **more)
 
     def _report_missing(self, key: str) -> None:
-        if self.scope.lenient:
+        if self.lenient:
             return
         own = self.planning.parameters.is_own(key)
         ways = f'"{self.call.name}::{key}" = ...' if own else f"{key} = ..."

@@ -14,7 +14,7 @@ from headrace._config.problems import Problems, key_place
 from headrace._config.shape import misspelt_table
 from headrace._expression.templates import substitute_text
 from headrace._options import TextWithBase, mapped
-from headrace._plan.scope import Layer
+from headrace._plan.scope import Source, place_of
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _OWN = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS))
 """Keys that configure nodes and the pipeline; they are never options."""
 
-_NO_LAYER = Layer("")
+_NO_SOURCE = Source("")
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,22 @@ class Found:
     Attributes:
         origin: Where: ``inline``, ``node``, ``global`` or ``definition``.
         written: The value.
-        layer: The text that it is, or that it is an argument in.
+        source: The text that it is, or that it is an argument in.
         key: The key it is written under, or the argument.
         call: The element that it is an argument of, None for the value of a key.
     """
 
     origin: str
     written: Written
-    layer: Layer
+    source: Source
     key: int | str
     call: Call | None = None
 
     def place(self, *, at_key: bool = False) -> dict[str, Any]:
         """Give its place for a problem."""
         if self.call is not None:
-            return self.layer.place(self.call, self.key)
-        file, path, value = self.written.file, self.layer.path, self.written.value
+            return place_of(self.call, self.key)
+        file, path, value = self.written.file, self.source.path, self.written.value
         return key_place(file, path, str(self.key), value, at_key=at_key)
 
     def value(self, problems: Problems) -> Any:
@@ -65,7 +65,7 @@ class Found:
         try:
             return mapped(self.written.value, _replaced)
         except ConfigError as error:
-            problems.extend(error.problems, file=self.written.file, path=self.layer.path)
+            problems.extend(error.problems, file=self.written.file, path=self.source.path)
             raise
 
 
@@ -81,10 +81,11 @@ def _replaced(value: Any) -> Any:
     return TextWithBase(text, value.base) if isinstance(value, TextWithBase) else text
 
 
-def argument(layer: Layer, call: Call, which: int | str, value: Any) -> Found:
-    """Give a value that is an argument of ``call``, which stands in the text ``layer``."""
-    origin = "inline" if layer.depth == 0 else "definition"
-    return Found(origin, Written(value, Path(layer.base), layer.file), layer, which, call)
+def argument(call: Call, which: int | str, value: Any) -> Found:
+    """Give a value that is an argument of ``call``."""
+    source: Source = call.source
+    written = Written(value, Path(source.base), source.file)
+    return Found(source.origin, written, source, which, call)
 
 
 def written_key(
@@ -99,7 +100,7 @@ def _written(
 ) -> Iterator[Found]:
     for origin, owner, values in (("node", node, table), ("global", "global", shared)):
         if key in values and not (origin == "global" and key in NODE_ONLY):
-            yield Found(origin, values[key], Layer.of(values[key], f"{owner}.{key}"), key)
+            yield Found(origin, values[key], Source.of(values[key], f"{owner}.{key}"), key)
 
 
 @dataclass(eq=False)
@@ -152,7 +153,7 @@ class Parameters:
         return next(_written(key, self.node, self.table, {}), None)
 
     def find(
-        self, names: Sequence[str], key: str, layer: Layer = _NO_LAYER, own: Found | None = None
+        self, names: Sequence[str], key: str, source: Source = _NO_SOURCE, own: Found | None = None
     ) -> Found | None:
         """Give the value of an option of an element; this is the rule of who wins.
 
@@ -169,18 +170,18 @@ class Parameters:
         Args:
             names: The names of the element that may stand before ``::``.
             key: The option.
-            layer: The text that the element stands in.
+            source: The text that the element stands in.
             own: The option among the args of the element itself.
         """
-        args = [*_args_of_definitions(layer, key), *([own] if own is not None else [])]
+        args = [*_args_of_definitions(source, key), *([own] if own is not None else [])]
         keys = list(self._keys(names, key))
         inside = [one for one in args if one.origin == "definition"]
         ranked = [*(one for one in args if one.origin == "inline"), *keys, *inside]
         for one in keys:
             if one is ranked[0]:
-                self.effective.add(one.layer.path)
+                self.effective.add(one.source.path)
             else:
-                self.overruled.setdefault(one.layer.path, (one, []))[1].append(names[0])
+                self.overruled.setdefault(one.source.path, (one, []))[1].append(names[0])
         return ranked[0] if ranked else None
 
     def _keys(self, names: Sequence[str], key: str) -> Iterator[Found]:
@@ -220,13 +221,13 @@ class Parameters:
                 _report_unknown(found, message, known, problems, incomplete=self.unresolved > 0)
 
 
-def _args_of_definitions(layer: Layer, key: str) -> Iterator[Found]:
+def _args_of_definitions(source: Source, key: str) -> Iterator[Found]:
     """Give what the uses of definitions around an element say of an option, outermost first."""
-    for scoped in layer.scoped:
-        scoped.asked.add(key)
-        if key in scoped.values:
-            scoped.used.add(key)
-            yield argument(scoped.layer, scoped.call, key, scoped.values[key])
+    for use in source.uses:
+        use.asked.add(key)
+        if key in use.values:
+            use.used.add(key)
+            yield argument(use.call, key, use.values[key])
 
 
 def report_overruled(nodes: Sequence[Parameters], warnings: Problems) -> None:
@@ -257,7 +258,7 @@ def report_unknown_globals(
     excused = any(node.excused for node in nodes)
     incomplete = any(node.unresolved for node in nodes)
     for key, written in shared.items():
-        found = Found("global", written, Layer.of(written, f"global.{key}"), key)
+        found = Found("global", written, Source.of(written, f"global.{key}"), key)
         if key in NODE_ONLY:
             message = f"{key!r} belongs to a node, not to [global]"
             problems.add("node_key", message, **found.place(at_key=True))

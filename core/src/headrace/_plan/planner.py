@@ -31,10 +31,9 @@ from headrace._plan.parameters import (
     report_unknown_globals,
     written_key,
 )
-from headrace._plan.planning import without_prefix
 from headrace._plan.resolver import Resolver
-from headrace._plan.scope import Layer, Scope
-from headrace._plan.word import called, check_used, core_word, give_threads, word_of
+from headrace._plan.scope import Scope, Source, open_slot
+from headrace._plan.word import called, check_used, core_word, give_threads_to_instances, word_of
 from headrace._registry.registry import registry
 from headrace.errors import ConfigError, PluginError, SetupError
 
@@ -111,9 +110,9 @@ class Planner(Resolver):
         with self.within("global", None, parameters):
             found = parameters.key("entrypoint")
             element = None if found is None else self.expression(found)
-            if found is not None and element is not None:
-                self.check_called(element, found.layer)
-                give_threads(element)
+            if element is not None:
+                self.check_called(element)
+                give_threads_to_instances(element)
             return element, keys, plan_probes(self, table)
 
     def plan_node(self, name: str) -> None:
@@ -150,14 +149,18 @@ class Planner(Resolver):
     def _check_definitions(self) -> None:
         """Check every definition of the configuration by itself, used or not."""
         node = next(iter(self.shape.nodes), "main")
-        for definition in self.definitions.own():
-            tree = self.definitions.tree(definition, node)
-            if tree is None or self.too_large:
-                continue
-            layer = replace(definition.layer, depth=1)
+        for name in self.shape.definitions:
+            (one,) = self.definitions[name]
+            source = replace(one.source, origin="definition", expanding=(name,))
             with self.within(node, NodeKeys(), Parameters(node, {}, {})):
-                if self.fits(tree, layer):
-                    self.plan(tree, _by_itself(layer, expanding=(definition.name,)))
+                self.by_itself(one.written, source)
+
+    def by_itself(self, written: Written, source: Source) -> Element | None:
+        """Plan an expression that is looked at by itself: options and instances may be missing."""
+        call = None if self.too_large else self.read(written, source)
+        if call is None:
+            return None
+        return self.plan(call, Scope(entry=True, named=True, slot=open_slot(call), lenient=True))
 
     # What is built late.
 
@@ -173,14 +176,12 @@ class Planner(Resolver):
         table = self.shape.nodes.get(node, {}) if node is not None else {}
         parameters = Parameters(node or "global", table, self.shape.globals)
         keys = self.nodes[node].keys if node is not None else None
-        layer = Layer(f"{node or 'global'}: built in init")
+        source = Source(f"{node or 'global'}: built in init")
         with other.within(node or "global", keys, parameters):
-            call = read_expression(text, node_name=node, environ=os.environ)
-            call = without_prefix(call, layer, other.problems)
-            fits = other.fits(call, layer)
-            element = other.plan(call, Scope(layer, frames=frames)) if fits else None
+            call = other.read(Written(text, Path()), source)
+            element = None if call is None else other.plan(call, Scope(frames=frames))
             if element is not None:
-                other.check_called(element, layer)
+                other.check_called(element)
         other.problems.raise_if_any()
         if element is None:
             raise SetupError(f"nothing can be built from {text!r}")
@@ -243,12 +244,9 @@ class _NodePlanner:
         if hooked is None:
             return self._core(DEFAULT_NODE)
         text, distribution = hooked
-        path = f"node_entrypoint of {distribution}"
-        layer = Layer(path, depth=1)
-        call = self.planner.read(Written(text, Path.cwd()), path)
-        if call is None:
-            return None
-        return self.planner.plan(call, Scope(layer, entry=True, wraps=True))
+        source = Source(f"node_entrypoint of {distribution}", origin="definition")
+        call = self.planner.read(Written(text, Path()), source)
+        return None if call is None else self.planner.plan(call, Scope(entry=True))
 
     def _only_prepares(self) -> bool:
         """Tell whether ``init`` leaves the instances of ``backend`` to the default expression."""
@@ -270,16 +268,15 @@ class _NodePlanner:
         return False
 
     def _core(self, text: str) -> Element | None:
-        call = read_expression(text, node_name=self.name, environ={})
-        layer = Layer(f"{self.name}.node_entrypoint")
-        return self.planner.plan(call, Scope(layer, depth=-_AROUND, entry=True, wraps=True))
+        source = Source(f"{self.name}.node_entrypoint")
+        call = self.planner.read(Written(text, Path()), source)
+        return None if call is None else self.planner.plan(call, Scope(depth=-_AROUND, entry=True))
 
     # The whole.
 
     def _finish(self, plan: NodePlan) -> None:
         """Find what the node is called through, and check that it can be."""
         registered = self.planner.registered
-        layer = self._layer()
         named = registered.get(f"node.{self.name}")
         if named is None:
             named = registered[f"node.{self.name}"] = Named(
@@ -292,28 +289,22 @@ class _NodePlanner:
             plan.instance = first.element
         roots = roots_of(plan)
         for root in roots:
-            give_threads(root)
+            give_threads_to_instances(root)
         own = [n for n in registered.values() if n.node == self.name and n.index is None]
-        check_used(self.planner, own, Scope(layer))
+        check_used(self.planner, own)
         door = called(named.element)
-        self._check_one_queue(roots, door, layer)
-        self.planner.check_called(door, layer)
+        self._check_one_queue(roots, door)
+        self.planner.check_called(door)
         self._check_range(plan, door)
 
-    def _check_one_queue(self, roots: list[Element], door: Element, layer: Layer) -> None:
+    def _check_one_queue(self, roots: list[Element], door: Element) -> None:
         """Check that what gathers requests in a node is what the node is called through."""
         for element in (one for root in roots for one in root.walk()):
             if word_of(element.cls)._gathers and element.children and element is not door:
                 message = (
                     f"a node has one {element.cls.__name__}, the one that it is called through"
                 )
-                self.problems.add("scheduling", message, **layer.place(element.call))
-
-    def _layer(self) -> Layer:
-        found = self.parameters.key("node_entrypoint") or self.parameters.key("init")
-        if found is None:
-            return Layer(self.name, self.planner.file_of(self.name))
-        return Layer(found.layer.path, found.layer.file)
+                self.planner.add("scheduling", message, element.call)
 
     def _check_range(self, plan: NodePlan, door: Element) -> None:
         """Check that the keys of the node leave something of the range that the classes tell."""
@@ -359,11 +350,6 @@ class _NodePlanner:
         return target
 
 
-def _by_itself(layer: Layer, **more: Any) -> Scope:
-    """Give the scope of an expression that is looked at by itself: options may be missing."""
-    return Scope(layer, lenient=True, open_slot=True, wraps=True, entry=True, named=True, **more)
-
-
 def _parsed_quietly(text: Any, node: str) -> list[Call]:
     """Read an expression, or nothing: what is wrong is reported when its node is planned."""
     try:
@@ -375,10 +361,8 @@ def _parsed_quietly(text: Any, node: str) -> list[Call]:
 def plan_expression(text: str, files: Files, problems: Problems) -> Element | None:
     """Plan one expression by itself, as ``explain`` does: options may be missing."""
     planner = Planner(Shape(), files, problems)
-    call = read_expression(text, node_name="main", environ=os.environ)
-    layer = Layer("expression")
     with planner.within("main", NodeKeys(), Parameters("main", {}, {})):
-        element = planner.plan(call, _by_itself(layer)) if planner.fits(call, layer) else None
+        element = planner.by_itself(Written(text, Path()), Source("expression"))
     if element is not None:
-        give_threads(element)
+        give_threads_to_instances(element)
     return element

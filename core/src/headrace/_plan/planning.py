@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace._config.document import Written
 from headrace._config.problems import Problems, key_place
-from headrace._expression.parser import read_expression
 from headrace._expression.tree import PLAIN_NAME
-from headrace._plan.element import Element, Named, NodePlan, Place
-from headrace._plan.scope import Layer
+from headrace._plan.element import Element, Named, NodePlan
+from headrace._plan.scope import Source, place_of
 from headrace._registry.discovery import CORE_BACKENDS
 from headrace._registry.registry import registry
-from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from headrace._config.document import Written
     from headrace._config.nodekeys import NodeKeys
     from headrace._config.shape import Shape
     from headrace._expression.tree import Call
     from headrace._plan.parameters import Parameters
-    from headrace._plan.scope import Bracket, Scope
+    from headrace._plan.scope import Scope
 
 
 Files = tuple[tuple[str, dict[str, type[Any]]], ...]
@@ -35,106 +33,47 @@ MAX_ELEMENTS = 10_000
 """Most elements that an expression may become through definitions and parameters."""
 
 
-@dataclass(frozen=True)
-class Definition:
+class Definition(NamedTuple):
     """One definition.
 
     Attributes:
         name: Its name.
-        text: Its expression as written, None when that is no text.
-        layer: Where it was written.
+        written: Its expression.
+        source: Where that was written.
         plugin, distribution: Who brings it; both empty for one of the configuration.
     """
 
     name: str
-    text: str | None
-    layer: Layer
+    written: Written
+    source: Source
     plugin: str = ""
     distribution: str = ""
 
 
-class Definitions:
-    """All definitions that a configuration may use.
-
-    Attributes:
-        cycles: Those that use each other, as far as it is reported.
-    """
-
-    def __init__(self, written: Mapping[str, Written], files: Files, problems: Problems) -> None:
-        self._problems = problems
-        self._files = files
-        self._known: dict[str, list[Definition]] = {}
-        self._trees: dict[tuple[str, str | None], Call | None] = {}
-        self.cycles: set[frozenset[str]] = set()
-        for by, name, text in registry.offers("definitions"):
-            if name not in CORE_BACKENDS:  # else it is never used, as a backend of that name is not
-                layer = Layer(f"{name} of {by.distribution}")
-                offered = Definition(name, text, layer, by.plugin, by.distribution)
-                self._known.setdefault(name, []).append(offered)
-        for name, one in written.items():
-            self._add(name, one)
-
-    def _add(self, name: str, written: Written) -> None:
-        """Take one from the configuration."""
+def known_definitions(
+    own: Mapping[str, Written], files: Files, problems: Problems
+) -> dict[str, list[Definition]]:
+    """Give every definition that each name may mean: those of plugins, or the configuration's own."""
+    known: dict[str, list[Definition]] = {}
+    for by, name, text in registry.offers("definitions"):
+        if name not in CORE_BACKENDS:  # else it is never used, as a backend of that name is not
+            source = Source(f"{name} of {by.distribution}")
+            offered = Definition(name, Written(text, Path()), source, by.plugin, by.distribution)
+            known.setdefault(name, []).append(offered)
+    for name, written in own.items():
         path = f"define.{name}"
         at_key = key_place(written.file, path, name, written.value, at_key=True)
-        text = written.value if isinstance(written.value, str) else None
         if not PLAIN_NAME.fullmatch(name) or ":" in name:
-            self._problems.add("definition", f"{name!r} is no name for a definition", **at_key)
-        elif text is None:
-            place = key_place(written.file, path, name, written.value)
-            self._problems.add("type", "a definition is a text, an expression", **place)
-        for other in self._known.get(name, ()):
+            problems.add("definition", f"{name!r} is no name for a definition", **at_key)
+        for other in known.get(name, ()):
             message = f"{name!r} is defined by {other.distribution} already"
-            self._problems.add("definition", message, **at_key)
-        specs = registry.find(name, self._files)
-        if specs:
-            message = f"{name!r} is the name of a backend of {specs[0].distribution}"
-            self._problems.add(
-                "definition", message, hint="Choose another name for the definition.", **at_key
-            )
-        self._known[name] = [Definition(name, text, Layer.of(written, path))]
-
-    def find(self, call: Call) -> list[Definition]:
-        """Give every definition that the name of ``call``, perhaps ``plugin:Name``, may mean."""
-        plugin = call.plugin
-        return [d for d in self._known.get(call.part, ()) if plugin is None or d.plugin == plugin]
-
-    def names(self) -> list[str]:
-        """Give all names."""
-        return list(self._known)
-
-    def own(self) -> Iterator[Definition]:
-        """Give those of the configuration; one of a plugin is checked where it is used."""
-        return (d for offers in self._known.values() for d in offers if not d.distribution)
-
-    def tree(self, definition: Definition, node: str | None) -> Call | None:
-        """Give the expression of a definition for use in a node; None when it is wrong."""
-        key = (definition.layer.path, node)
-        if key not in self._trees:
-            self._trees[key] = self._read(definition, node)
-        return self._trees[key]
-
-    def _read(self, definition: Definition, node: str | None) -> Call | None:
-        file, path = definition.layer.file, definition.layer.path
-        if definition.text is None:
-            return None
-        try:
-            tree = read_expression(definition.text, node_name=node, environ=os.environ)
-        except ConfigError as error:
-            self._problems.extend(error.problems, file=file, path=path)
-            return None
-        return without_prefix(tree, definition.layer, self._problems)
-
-
-def without_prefix(call: Call, layer: Layer, problems: Problems) -> Call:
-    """Refuse a prefix before the outermost name of a text."""
-    if call.prefix is None:
-        return call
-    place = {**layer.place(call), "span": call.prefix.span}
-    message = "nobody understands the prefix of the outermost name"
-    problems.add("prefix", message, hint="A prefix belongs to a child in [ ].", **place)
-    return call.replace(prefix=None)
+            problems.add("definition", message, **at_key)
+        for spec in registry.find(name, files)[:1]:
+            message = f"{name!r} is the name of a backend of {spec.distribution}"
+            hint = "Choose another name for the definition."
+            problems.add("definition", message, hint=hint, **at_key)
+        known[name] = [Definition(name, written, Source.of(written, path))]
+    return known
 
 
 @dataclass(eq=False)
@@ -152,7 +91,8 @@ class Planning(ABC):
         allow_import: Whether code that the configuration names may be imported.
 
     Attributes:
-        definitions: The definitions.
+        definitions: The definitions that each name may mean.
+        cycles: Definitions that use each other, as far as it is reported.
         registered: What the names of registered instances mean.
         nodes: The nodes that are planned.
         all_parameters: The keys of all nodes.
@@ -164,6 +104,7 @@ class Planning(ABC):
     problems: Problems
     all_names: bool = True
     allow_import: bool = True
+    cycles: set[frozenset[str]] = field(default_factory=set)
     registered: dict[str, Named] = field(default_factory=dict)
     nodes: dict[str, NodePlan] = field(default_factory=dict)
     all_parameters: list[Parameters] = field(default_factory=list)
@@ -174,7 +115,7 @@ class Planning(ABC):
     _homes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.definitions = Definitions(self.shape.definitions, self.files, self.problems)
+        self.definitions = known_definitions(self.shape.definitions, self.files, self.problems)
 
     # What else can be asked.
 
@@ -187,24 +128,17 @@ class Planning(ABC):
         """Plan a name that stands for an instance, perhaps with what it depends on."""
 
     @abstractmethod
-    def read(self, written: Written, path: str) -> Call | None:
-        """Parse an expression of the configuration and replace its placeholders; None when wrong."""
+    def read(self, written: Written, source: Source) -> Call | None:
+        """Parse an expression and replace its placeholders; None when wrong, which is reported."""
 
     @abstractmethod
     def plan_node(self, name: str) -> None:
         """Plan one node."""
 
-    def plan_all(self, bracket: Bracket, *, names: int = 0, is_slot: bool = False) -> None:
-        """Plan what stands in a bracket that nobody understands, for what is wrong in it.
-
-        Args:
-            bracket: The bracket.
-            names: How many of its children are names, and no backends.
-            is_slot: Whether what is on its way to the open slot goes to the last child.
-        """
-        for child in bracket.children[names:]:
-            within = bracket.within(child, named=True)
-            self.plan(child, within if is_slot else within.same(graft=None, open_slot=False))
+    def plan_all(self, calls: Iterable[Call], scope: Scope) -> None:
+        """Plan what stands in the bracket of a name that is wrong, for what is wrong in it."""
+        for call in calls:
+            self.plan(call, scope.within(named=True))
 
     # The node that is being planned.
 
@@ -244,15 +178,15 @@ class Planning(ABC):
 
     # Problems.
 
-    def add(self, code: str, message: str, call: Call, scope: Scope, **more: Any) -> None:
+    def add(self, code: str, message: str, call: Call, **more: Any) -> None:
         """Report a problem at ``call``."""
-        self.problems.add(code, message, **{**scope.layer.place(call), **more})
+        self.problems.add(code, message, **{**place_of(call), **more})
 
-    def report_cycle(self, call: Call, node: str, scope: Scope) -> None:
+    def report_cycle(self, call: Call, node: str) -> None:
         """Report a node that needs itself, through the nodes that are being planned."""
         chain = [*self._unfinished[self._unfinished.index(node) :], node]
         shown = f": {' needs '.join(chain)}" if len(chain) > 2 else ""
-        self.add("circle", f"node {node!r} is needed to build itself{shown}", call, scope)
+        self.add("circle", f"node {node!r} is needed to build itself{shown}", call)
 
     # Registered instances.
 
@@ -286,11 +220,11 @@ class Planning(ABC):
                 return None
         return name if name in self.shape.nodes else None
 
-    def register(self, named: Named, place: Place) -> None:
+    def register(self, named: Named, call: Call) -> None:
         """Make an instance known to the whole pipeline."""
         known = self.registered.get(named.name)
         if known is not None and known.element is not None:
-            self.problems.add("twice", f"{named.name!r} is registered twice", **place)
+            self.add("twice", f"{named.name!r} is registered twice", call)
         self.registered[named.name] = named
 
     def register_wrong(self, node: str, instance_num: int) -> None:

@@ -13,13 +13,23 @@ from headrace._plan import brackets
 from headrace._plan.declared import states_range, static_range
 from headrace._plan.element import Element, Named
 from headrace._plan.options import OptionsReader
-from headrace._plan.planning import MAX_ELEMENTS, Definition, Planning, without_prefix
-from headrace._plan.scope import Graft, Layer, Scope, ScopedArgs, bracket_of, plain_value
-from headrace._plan.word import Use, why_not_callable, word_of
+from headrace._plan.planning import MAX_ELEMENTS, Definition, Planning
+from headrace._plan.scope import (
+    DefinitionUse,
+    Scope,
+    Source,
+    open_slot,
+    place_of,
+    plain_value,
+    with_bracket,
+)
+from headrace._plan.word import Use, core_word, why_not_callable, word_of
 from headrace._registry.registry import registry
 from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace._backend import Backend
     from headrace._config.document import Written
     from headrace._expression.tree import Call
@@ -34,15 +44,6 @@ class Resolver(Planning):
     looked at.
     """
 
-    def fits(self, call: Call, layer: Layer) -> bool:
-        """Tell whether an expression is no deeper than is allowed; report it if it is."""
-        wrong = brackets.too_deep(call)
-        if wrong is not None:
-            message = f"nested more than {MAX_DEPTH} levels deep"
-            place = {**layer.place(call), "span": wrong.name_span or wrong.span}
-            self.problems.add("nesting", message, **place)
-        return wrong is None
-
     def plan(self, call: Call, scope: Scope) -> Element | None:
         """Plan one element and all below it; None when something in it is wrong."""
         if not self._goes_on(call, scope):
@@ -50,21 +51,20 @@ class Resolver(Planning):
         named = scope.lookup(call.name) or self.named(call.name)
         if named is not None:
             return self.reference(call, named, scope)
-        definitions = self.definitions.find(call)
-        node = None if definitions else self.being_planned(call.name)
+        known = self.definitions.get(call.part, ())
+        defined = [d for d in known if call.plugin in (None, d.plugin)]
+        node = None if defined else self.being_planned(call.name)
         if node is not None:
-            self.report_cycle(call, node, scope)
+            self.report_cycle(call, node)
             return None
-        specs = registry.find(call.name, self.files)
-        shipped = [d for d in definitions if d.distribution]
-        if len(shipped) + (len(specs) if shipped else 0) > 1:
-            self._ambiguous(call, scope, [(d.plugin, d.distribution) for d in shipped], specs)
-            return None
-        if definitions:
-            return self._expand(call, definitions[-1], scope)
-        cls = self._class(specs, call, scope)
+        own = any(not d.distribution for d in defined)
+        specs = [] if own else registry.find(call.name, self.files)
+        if len(defined) == 1 and not specs:
+            return self._expand(call, defined[0], scope)
+        cls = self._class([*defined, *specs], call, scope)
         if cls is None:
-            self._plan_below_unknown(call, scope)
+            near = "" if not call.phases else self._nearest(call, scope)
+            self.plan_all(call.children[core_word(near or "")._names :], scope)
             return None
         return self._backend(call, specs[0], cls, scope)
 
@@ -74,10 +74,11 @@ class Resolver(Planning):
         Definitions and reflected parameters may double each other, so what they bring is counted.
         """
         if scope.depth > MAX_DEPTH:
-            self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", call, scope)
+            self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", call)
             self.parameters.unresolved += 1
             return False
-        if not scope.expanding and len(scope.reflecting) < 2:
+        expanding = call.source.expanding
+        if not expanding and len(scope.reflecting) < 2:
             return True
         self.parameters.brought += 1
         if self.parameters.brought <= MAX_ELEMENTS and not self.too_large:
@@ -85,154 +86,151 @@ class Resolver(Planning):
         self.parameters.unresolved += 1
         if not self.too_large:
             self.too_large = True
-            kind, names = "definitions", scope.expanding[:2]
+            kind, names = "definitions", expanding[:2]
             if not names:
                 kind = "parameters"
                 names = tuple(one.partition(".")[2] for one in scope.reflecting[-2:])
             message = f"the {kind} {' and '.join(map(repr, names))} bring more than {MAX_ELEMENTS} elements"
-            use = next(iter(scope.layer.scoped), None)  # of the outermost definition
-            place = scope.layer.place(call) if use is None else use.layer.place(use.call)
-            self.problems.add("definition", message, **place)
+            use = next(iter(call.source.uses), None)  # of the outermost definition
+            self.add("definition", message, call if use is None else use.call)
         return False
 
     # Expressions of the configuration.
 
-    def expression(self, found: Found, *, entry: bool = False) -> Element | None:
-        """Plan the expression under a key of the node that was entered."""
-        call = self.read(found.written, found.layer.path)
-        if call is None:
-            return None
-        return self.plan(call, Scope(found.layer, entry=entry, wraps=True))
+    def read(self, written: Written, source: Source) -> Call | None:
+        """Parse an expression and replace its placeholders; None when wrong, which is reported."""
+        call = self._parsed(written, source)
+        self.parameters.unresolved += call is None
+        if call is None or call.prefix is None:
+            return call
+        message = "nobody understands the prefix of the outermost name"
+        hint = "A prefix belongs to a child in [ ]."
+        self.add("prefix", message, call, span=call.prefix.span, hint=hint)
+        return call.replace(prefix=None)
 
-    def read(self, written: Written, path: str) -> Call | None:
-        """Parse an expression of the configuration and replace its placeholders; None when wrong."""
-        layer = Layer.of(written, path)
-        key = path.rpartition(".")[2]
-        place = key_place(written.file, path, key, written.value)
+    def _parsed(self, written: Written, source: Source) -> Call | None:
+        text, node = written.value, self.known_node
+        if not isinstance(text, str):
+            key = source.path.rpartition(".")[2]
+            place = key_place(written.file, source.path, key, text)
+            self.problems.add("type", f"{key} is a text, an expression", **place)
+            return None
         try:
-            if not isinstance(written.value, str):
-                self.problems.add("type", f"{key} is a text, an expression", **place)
-            else:
-                node = self.known_node
-                call = read_expression(written.value, node_name=node, environ=os.environ)
-                call = without_prefix(call, layer, self.problems)
-                if self.fits(call, layer):
-                    return call
+            call = read_expression(text, node_name=node, environ=os.environ, source=source)
         except ConfigError as error:
-            self.problems.extend(error.problems, file=written.file, path=path)
-        self.parameters.unresolved += 1
+            self.problems.extend(error.problems, file=written.file, path=source.path)
+            return None
+        deep = brackets.too_deep(call)
+        if deep is None:
+            return call
+        self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", deep)
         return None
 
-    def check_called(self, element: Element, layer: Layer) -> None:
+    def expression(self, found: Found, *, entry: bool = False) -> Element | None:
+        """Plan the expression under a key of the node that was entered."""
+        call = self.read(found.written, found.source)
+        return None if call is None else self.plan(call, Scope(entry=entry))
+
+    def check_called(self, element: Element) -> None:
         """Check that what a node or the pipeline is called through can be called."""
         why = why_not_callable(element)
         if why is not None:
             message = f"{element.name} {why} and cannot be called"
-            self.problems.add("not_callable", message, **layer.place(element.call))
+            self.add("not_callable", message, element.call)
 
     # An instance.
 
     def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
         """Plan a name that stands for an instance, perhaps with what it depends on."""
         named.used = True
-        target = named.element
+        target, children = named.element, call.children
         before = len(self.problems)
         if len(call.args):
-            self.add("args", f"{call.name!r} is an instance here and takes no args", call, scope)
-        bracket = bracket_of(call, scope)
-        children = bracket.children
+            self.add("args", f"{call.name!r} is an instance here and takes no args", call)
         if target is None:
-            self.plan_all(bracket)
+            self.plan_all(children, scope)
             return None
         element = Element(call.name, call, target.spec, target.cls, named=named)
         element.range = target.range
         if not children:
-            if target.is_bare and not (scope.named or scope.open_slot):
+            if target.is_bare and not (scope.named or call is scope.slot):
                 message = f"{call.name!r} needs what it depends on: {call.name}[...]"
-                self.add("dependency", message, call, scope)
-        elif not target.is_bare:
-            hint = "Only an instance of a class with forward_with_dep, built without one, does."
-            message = f"{call.name!r} is an instance here and takes nothing in brackets"
-            self.add("arity", message, call, scope, hint=hint)
-            self.plan_all(bracket)
-        elif len(children) != 1:
-            self.add("arity", f"{call.name!r} depends on one child", call, scope)
-            self.plan_all(bracket)
+                self.add("dependency", message, call)
+        elif not target.is_bare or len(children) != 1:
+            message, hint = f"{call.name!r} depends on one child", None
+            if not target.is_bare:
+                message = f"{call.name!r} is an instance here and takes nothing in brackets"
+                hint = "Only an instance of a class with forward_with_dep, built without one, does."
+            self.add("arity", message, call, hint=hint)
+            self.plan_all(children, scope)
         else:
-            child = self.plan(children[0], bracket.within(children[0], parent=target.cls))
+            child = self.plan(children[0], scope.within(parent=target.cls))
             if child is None:
                 return None
             element.phases = [[child]]
             if not states_range(target.cls):
                 element.range = child.range
-        word_of(target.cls)._check(Use(self, element, bracket, scope))
+        word_of(target.cls)._check(Use(self, element, scope, call.phases))
         return element if len(self.problems) == before else None
 
     # A definition.
 
     def _expand(self, call: Call, definition: Definition, scope: Scope) -> Element | None:
         """Plan what a definition stands for: args are defaults, the bracket goes to its open slot."""
-        if definition.name in scope.expanding:
-            self._report_definition_cycle(call, scope)
+        expanding = call.source.expanding
+        if definition.name in expanding:
+            self._report_definition_cycle(call, expanding[expanding.index(definition.name) :])
             return None
         if call.args.positional:
             self.add(
                 "args",
                 f"{call.name!r} is a definition and takes no positional args",
                 call,
-                scope,
                 span=call.args.span_of(0) or call.name_span,
                 hint="Write key=value: it goes to every backend of the definition that has the key.",
             )
-        tree = self.definitions.tree(definition, self.known_node)
-        if tree is None or not self.fits(tree, definition.layer):
-            self.parameters.unresolved += 1
-            self.plan_all(bracket_of(call, scope.same(graft=None)))
+        use = DefinitionUse(call, {key: plain_value(value) for key, value in call.args.named})
+        source = replace(
+            definition.source,
+            origin="definition",
+            expanding=(*expanding, definition.name),
+            uses=(*call.source.uses, use),
+        )
+        tree = self.read(definition.written, source)
+        if tree is None:
+            self.plan_all(call.children, scope)
             return None
-        scoped = ScopedArgs(
-            call, scope.layer, {key: plain_value(value) for key, value in call.args.named}
-        )
-        layer = replace(
-            definition.layer, depth=scope.layer.depth + 1, scoped=(*scope.layer.scoped, scoped)
-        )
-        inner = scope.within(
-            layer=layer,
-            # A bracket of its own goes to the open slot; one that is on its way goes on through it.
-            graft=Graft(call, scope) if call.phases else scope.graft,
-            open_slot=scope.open_slot and not call.phases,
-            expanding=(*scope.expanding, definition.name),
-            named=scope.named,
-            parent=scope.parent,
-        )
+        slot = scope.slot
+        if call.phases:
+            tree = with_bracket(tree, call.phases)
+        elif call is slot:
+            slot = open_slot(tree)
         unresolved = self.parameters.unresolved
+        inner = scope.within(named=scope.named, parent=scope.parent, slot=slot)
         element = self.plan(tree, inner)
         if self.parameters.unresolved == unresolved:
-            self._report_unused(call, scoped, scope)
+            self._report_unused(call, use)
         if element is not None:
             element.definition = call.name
         return None if call.args.positional else element
 
-    def _report_definition_cycle(self, call: Call, scope: Scope) -> None:
+    def _report_definition_cycle(self, call: Call, chain: tuple[str, ...]) -> None:
         """Report a definition that uses itself, once per cycle."""
-        chain = scope.expanding[scope.expanding.index(call.part) :]
         self.parameters.unresolved += 1
-        if frozenset(chain) not in self.definitions.cycles:
-            self.definitions.cycles.add(frozenset(chain))
+        if frozenset(chain) not in self.cycles:
+            self.cycles.add(frozenset(chain))
             shown = " uses ".join((*chain, call.part))
-            message = f"the definition {call.part!r} uses itself: {shown}"
-            self.add("circle", message, call, scope)
+            self.add("circle", f"the definition {call.part!r} uses itself: {shown}", call)
 
-    def _report_unused(self, call: Call, scoped: ScopedArgs, scope: Scope) -> None:
-        for index, (key, _) in enumerate(call.args.named, len(call.args.positional)):
-            if key not in scoped.used:
-                self.add(
-                    "unknown_option",
-                    f"no backend of the definition {call.name!r} has an option {key!r}",
-                    call,
-                    scope,
-                    span=call.args.span_of(index) or call.name_span,
-                    suggestion=self.problems.nearest(key, scoped.asked),
-                )
+    def _report_unused(self, call: Call, use: DefinitionUse) -> None:
+        for key in (key for key in use.values if key not in use.used):
+            self.add(
+                "unknown_option",
+                f"no backend of the definition {call.name!r} has an option {key!r}",
+                call,
+                span=call.args.span_of(key) or call.name_span,
+                suggestion=self.problems.nearest(key, use.asked),
+            )
 
     # A backend.
 
@@ -240,27 +238,26 @@ class Resolver(Planning):
         self, call: Call, spec: BackendSpec, cls: type[Backend], scope: Scope
     ) -> Element | None:
         word = word_of(cls)
-        options, origins = OptionsReader(call, cls.Options, scope, self, spec.plugin).read()
+        reader = OptionsReader(call, cls.Options, self, spec.plugin, scope.lenient)
+        options, origins = reader.read()
         element = Element(call.name, call, spec, cls, options, origins, frames=scope.frames)
-        bracket = bracket_of(call, scope)
-        if word._joins:
-            bracket = brackets.joined(self, bracket)
-        use = Use(self, element, bracket, scope)
+        phases = brackets.joined(self, call.phases, scope) if word._joins else call.phases
+        use = Use(self, element, scope, phases)
         good = brackets.check_arity(use)
         brackets.check_prefixes(use)
         wrong = options is None and not scope.lenient
         if not good or (wrong and word._registers_names):
             if word._registers_names and not scope.lenient:
                 self.register_wrong(self.node, 0 if self.keys is None else self.keys.instance_num)
-            self.plan_all(bracket, names=word._names, is_slot=True)
+            self.plan_all(use.children[word._names :], scope)
             return None
-        planned = word._plan(use) if bracket.phases else element
+        planned = word._plan(use) if phases else element
         if planned is not element or wrong:
             return None if wrong else planned
         try:
             element.range = static_range(element)
         except ValueError as error:
-            self.add("range", f"{element.name}: {error}", element.call, scope)
+            self.add("range", f"{element.name}: {error}", element.call)
             return None
         before = len(self.problems)
         word._check(use)
@@ -268,20 +265,27 @@ class Resolver(Planning):
 
     # The class behind a name.
 
-    def _class(self, specs: list[BackendSpec], call: Call, scope: Scope) -> type[Backend] | None:
+    def _class(
+        self, offers: Sequence[Definition | BackendSpec], call: Call, scope: Scope
+    ) -> type[Backend] | None:
         """Give the class behind a name; report what is in the way."""
-        if not specs:
+        if not offers:
             self._unknown(call, scope)
             return None
-        if len(specs) > 1:
-            self._ambiguous(call, scope, [], specs)
-            return None
-        try:
-            return specs[0].load()
-        except PluginError as error:
-            self.parameters.unresolved += 1
-            self.add(error.code, error.what, call, scope, hint=error.hint)
-            return None
+        if len(offers) > 1:
+            ways = [f"{offer.plugin}:{call.part}" for offer in offers]
+            hint = f"Write {' or '.join(ways)}."
+            if len(set(ways)) < len(ways):
+                hint = "Give one of them another name, or import only one."
+            message = f"{call.name!r} is offered by {' and '.join(o.distribution for o in offers)}"
+            self.add("ambiguous", message, call, hint=hint)
+        else:
+            try:
+                return offers[0].load()  # type: ignore[union-attr]
+            except PluginError as error:
+                self.add(error.code, error.what, call, hint=error.hint)
+        self.parameters.unresolved += 1
+        return None
 
     def _unknown(self, call: Call, scope: Scope) -> None:
         """Report an unknown name; the options of what was probably meant are no second error."""
@@ -290,7 +294,7 @@ class Resolver(Planning):
             return
         near = self._nearest(call, scope)
         problem = registry.unknown(call.name, [near] if near else [])
-        self.problems.extend([replace(problem, **scope.layer.place(call))])
+        self.problems.extend([replace(problem, **place_of(call))])
         meant = registry.find(near or "", self.files) if problem.suggestion else []
         # A name that is wrong imports nothing: of a class that is not there yet any key may be.
         if not meant or not all(spec.is_loaded for spec in meant):
@@ -298,33 +302,12 @@ class Resolver(Planning):
             return
         with suppress(PluginError, AttributeError):
             for key in meant[0].load().Options.model_fields:
-                self.parameters.find((call.name, str(near)), key, scope.layer)
+                self.parameters.find((call.name, str(near)), key, call.source)
 
     def _nearest(self, call: Call, scope: Scope) -> str | None:
         """Give the known name that is most like an unknown one."""
         if len(self.problems) >= SUGGESTED:
             return None  # the names are not even listed then
         local = [name for frame in scope.frames for name in frame]
-        other = [*self.registered, *self.definitions.names(), *registry.names(self.files)]
+        other = [*self.registered, *self.definitions, *registry.names(self.files)]
         return self.problems.nearest(call.part, [*local, *other])
-
-    def _ambiguous(
-        self, call: Call, scope: Scope, offers: list[tuple[str, str]], specs: list[BackendSpec]
-    ) -> None:
-        offers = [*offers, *((spec.plugin, spec.distribution) for spec in specs)]
-        ways = [f"{plugin}:{call.part}" for plugin, _ in offers]
-        hint = f"Write {' or '.join(ways)}."
-        if len(set(ways)) < len(ways):
-            hint = "Give one of them another name, or import only one."
-        self.parameters.unresolved += 1
-        message = f"{call.name!r} is offered by {' and '.join(d for _, d in offers)}"
-        self.add("ambiguous", message, call, scope, hint=hint)
-        self._plan_below_unknown(call, scope)
-
-    def _plan_below_unknown(self, call: Call, scope: Scope) -> None:
-        """Look into the bracket of a name without a class; some of it may be names."""
-        bracket = bracket_of(call, scope)
-        near = registry.find(self._nearest(call, scope) or "") if bracket.phases else ()
-        core = [spec.load() for spec in near if spec.distribution == "headrace"]
-        names = max((word_of(cls)._names for cls in core), default=0)
-        self.plan_all(bracket, names=names)

@@ -1,4 +1,4 @@
-"""What the planner carries down an expression: its text, the names in scope, what stands around."""
+"""What surrounds a name: the text it was written in, and what stands around it while it is planned."""
 
 from __future__ import annotations
 
@@ -10,74 +10,62 @@ from headrace._expression.tree import Args, Call
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._config.document import Written
-    from headrace._plan.element import Named, Prefix
+    from headrace._plan.element import Named, Place, Prefix
 
 
-Phases = tuple[tuple["Call", ...], ...]
+Phases = tuple[tuple[Call, ...], ...]
 """What stands in a bracket, by phase."""
 
 
 @dataclass(eq=False)
-class ScopedArgs:
-    """The args written on a definition: ``a=1`` in ``Z(a=1)``, for every backend of Z that has it.
+class DefinitionUse:
+    """One use of a definition: the args of ``Z(a=1)`` hold for every backend of Z that has them.
 
     Attributes:
-        call: Where they were written.
-        layer: The text they were written in.
-        values: By key.
+        call: Where it was written.
+        values: The args, by key.
         used: Keys that some backend of the definition has.
         asked: All keys that backends of the definition have.
     """
 
     call: Call
-    layer: Layer
     values: dict[str, Any]
     used: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
-    """The text that an element was written in.
+class Source:
+    """The text that a name was written in; every `Call` of a configuration has its ``source``.
 
     Attributes:
         path: The keys that lead to the text, ``main.backend`` or ``define.Z``.
         file: The file that holds it, None for a dict.
         base: The folder that relative paths in it start from, as text.
-        depth: 0 for what the user wrote, 1 inside a definition, 2 inside one used there, ...
-        scoped: Args on the definitions around, outermost first.
+        origin: What its args are: ``inline``, or ``definition`` where they are defaults.
+        expanding: The definitions that have led to the text, outermost first.
+        uses: Their uses.
     """
 
     path: str
     file: str | None = None
     base: str = "."
-    depth: int = 0
-    scoped: tuple[ScopedArgs, ...] = ()
+    origin: str = "inline"
+    expanding: tuple[str, ...] = ()
+    uses: tuple[DefinitionUse, ...] = ()
 
     @classmethod
-    def of(cls, written: Written, path: str) -> Layer:
-        """Give the layer of a text of the configuration."""
+    def of(cls, written: Written, path: str) -> Source:
+        """Give the source of a text of the configuration."""
         return cls(path, written.file, str(written.base))
 
-    def place(self, call: Call, argument: int | str | None = None) -> dict[str, Any]:
-        """Give the place of an element of this text, or of one of its args, for a problem."""
-        span = call.name_span or call.span
-        if argument is not None:
-            span = call.args.span_of(argument) or span
-        return {"file": self.file, "path": self.path, "span": span, "text": call.text}
 
-
-@dataclass(frozen=True, eq=False)
-class Graft:
-    """A bracket on its way to the open slot of a definition.
-
-    Attributes:
-        call: The use of the definition, ``Z[...]``.
-        scope: The scope it was written in.
-    """
-
-    call: Call
-    scope: Scope
+def place_of(call: Call, argument: int | str | None = None) -> Place:
+    """Give the place of a name, or of one of its args, for a problem."""
+    span = call.name_span or call.span
+    if argument is not None:
+        span = call.args.span_of(argument) or span
+    return {"file": call.source.file, "path": call.source.path, "span": span, "text": call.text}
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,53 +73,28 @@ class Scope:
     """Where the planner stands.
 
     Attributes:
-        layer: The text it reads.
         frames: The instances of the enclosing ``IoC``s, outermost first.
         depth: How deep the nesting is.
         entry: Whether ``Register`` may stand here: in ``init`` and ``node_entrypoint``.
         named: Whether this element gets a name, so that it need not be callable as it is.
         parent: The class of what this element stands in, where that is what calls it.
-        wraps: Whether the outermost ``Reflect`` of an instance may still come.
-        graft: A bracket on its way to the open slot.
-        open_slot: Whether this is the open slot of an expression that is checked by itself.
-        expanding: The definitions that are being expanded.
+        slot: The open slot of an expression that is looked at by itself: it may lack its bracket.
         reflecting: The parameters that are being reflected.
         lenient: Whether options and instances may be missing: an expression by itself.
     """
 
-    layer: Layer
     frames: tuple[dict[str, Named], ...] = ()
     depth: int = 0
     entry: bool = False
     named: bool = False
     parent: type[Backend] | None = None
-    wraps: bool = False
-    graft: Graft | None = None
-    open_slot: bool = False
-    expanding: tuple[str, ...] = ()
+    slot: Call | None = None
     reflecting: tuple[str, ...] = ()
     lenient: bool = False
 
-    def within(self, *, last: bool = False, **changes: Any) -> Scope:
-        """Give the scope one level deeper, with changes; what concerns one element is dropped.
-
-        Args:
-            last: Whether this is the last element of a bracket: what is on its way to the open
-                slot goes there.
-            changes: Attributes that differ.
-        """
-        plain: dict[str, Any] = {
-            "depth": self.depth + 1,
-            "named": False,
-            "parent": None,
-            "graft": self.graft if last else None,
-            "open_slot": self.open_slot and last,
-        }
-        return replace(self, **{**plain, **changes})
-
-    def same(self, **changes: Any) -> Scope:
-        """Give the scope with changes, on the same level."""
-        return replace(self, **changes)
+    def within(self, **changes: Any) -> Scope:
+        """Give the scope one level deeper, with changes; what concerns one element is dropped."""
+        return replace(self, **{"depth": self.depth + 1, "named": False, "parent": None, **changes})
 
     def lookup(self, name: str) -> Named | None:
         """Give the instance of an enclosing ``IoC`` that ``name`` stands for, or None."""
@@ -141,44 +104,36 @@ class Scope:
         return None
 
 
-@dataclass(frozen=True, eq=False)
-class Bracket:
-    """What stands in the bracket of an element.
-
-    Attributes:
-        phases: The expressions, by phase; none without a bracket.
-        scope: The scope in which it was written.
-    """
-
-    phases: Phases
-    scope: Scope
-
-    @property
-    def children(self) -> list[Call]:
-        """All expressions in it."""
-        return [child for phase in self.phases for child in phase]
-
-    def within(self, child: Call, **changes: Any) -> Scope:
-        """Give the scope of one of the children, with changes."""
-        last = bool(self.phases) and child is self.phases[-1][-1]
-        return self.scope.within(last=last, **changes)
+# The bracket of a definition's use goes to the open slot, the innermost last name of its text.
 
 
-def bracket_of(call: Call, scope: Scope) -> Bracket:
-    """Give what stands in the bracket of ``call``.
+def open_slot(tree: Call) -> Call:
+    """Give the innermost last name of an expression."""
+    while tree.phases:
+        tree = tree.phases[-1][-1]
+    return tree
 
-    The bracket of a definition's use goes to the innermost last name, which has none.
-    """
-    if call.phases or scope.graft is None:
-        return Bracket(call.phases, scope)
-    graft = scope.graft
-    inner = graft.scope.same(
-        depth=max(scope.depth, graft.scope.depth),
-        frames=scope.frames,
-        entry=scope.entry,
-        wraps=scope.wraps,
-    )
-    return Bracket(graft.call.phases, inner)
+
+def with_bracket(tree: Call, phases: Phases) -> Call:
+    """Give an expression with ``phases`` in the bracket of its open slot."""
+    outer = []
+    while tree.phases:
+        outer.append(tree)
+        tree = tree.phases[-1][-1]
+    tree = tree.replace(phases=phases)
+    for call in reversed(outer):
+        *first, last = call.phases
+        tree = call.replace(phases=(*first, (*last[:-1], tree)))
+    return tree
+
+
+def use_behind(call: Call) -> Call | None:
+    """Give the use of a definition from which a name in its text has its bracket, or None."""
+    uses = (use.call for use in call.source.uses)
+    return next((use for use in uses if call.phases and use.phases is call.phases), None)
+
+
+# Values of args.
 
 
 def prefix_values(prefix: Args | None) -> Prefix:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace._backend import Backend
 from headrace._plan.declared import OPTIONAL, Needs, keys_named
-from headrace._plan.scope import Bracket, Scope, prefix_values
+from headrace._plan.scope import Phases, Scope, prefix_values, use_behind
 from headrace._registry.backends import source_of
 from headrace._registry.discovery import CORE_BACKENDS, load
 from headrace.keys import DATA
@@ -79,16 +79,15 @@ class Word(Backend):
             ``use.element``, which is given its ``phases``, or another one that it only stands for.
         """
         element = use.element
-        wraps = use.scope.wraps and not (cls._threaded or element.cls.builds_elsewhere)
-        for phase in use.bracket.phases:
+        for phase in use.phases:
             row = []
             for call in phase:
-                child = use.child(call, parent=element.cls, wraps=wraps)
+                child = use.child(call, parent=element.cls)
                 if child is not None:
                     row.append(child)
                     element.prefixes.append(prefix_values(call.prefix))
             element.phases.append(row)
-        return element if len(element.children) == len(use.bracket.children) else None
+        return element if len(element.children) == len(use.children) else None
 
     @classmethod
     def _check_prefix(
@@ -213,68 +212,68 @@ class Use:
     Attributes:
         planning: The planner.
         element: The word, with its options.
-        bracket: What stands in its bracket.
         scope: Where the word stands.
+        phases: What stands in its bracket, by phase.
     """
 
     planning: Planning
     element: Element
-    bracket: Bracket
     scope: Scope
+    phases: Phases = ()
 
-    def add(self, code: str, message: str, child: Call | None = None, **more: Any) -> None:
-        """Report a problem at the word, or at something in its bracket."""
-        if child is None:
-            self.planning.add(code, message, self.element.call, self.scope, **more)
-        else:
-            self.planning.add(code, message, child, self.bracket.scope, **more)
+    @property
+    def children(self) -> list[Call]:
+        """What stands in its bracket, all phases one after the other."""
+        return [child for phase in self.phases for child in phase]
+
+    def add(self, code: str, message: str, at: Call | None = None, **more: Any) -> None:
+        """Report a problem at the word, or at something else."""
+        self.planning.add(code, message, at or self.element.call, **more)
 
     def plan(self, child: Call, **changes: Any) -> Element | None:
         """Plan a child; ``changes`` are those of its scope."""
-        return self.planning.plan(child, self.bracket.within(child, **changes))
+        return self.planning.plan(child, self.scope.within(**changes))
 
     def child(self, child: Call, **changes: Any) -> Element | None:
         """Plan a child that is going to be called."""
         planned = self.plan(child, **changes)
         return planned if planned is not None and self.may_call(planned) else None
 
-    def may_call(self, child: Element, scope: Scope | None = None) -> bool:
-        """Check that an element that is going to be called can be, also one of another scope."""
+    def may_call(self, child: Element) -> bool:
+        """Check that an element that is going to be called can be."""
         why = why_not_callable(child)
         if why is not None:
             message = f"{child.name} {why}: {self.element.name} cannot call it"
-            hint = word_of(child.cls)._not_callable_hint
-            scope = scope or self.bracket.scope
-            self.planning.add("not_callable", message, child.call, scope, hint=hint)
+            self.add(
+                "not_callable", message, child.call, hint=word_of(child.cls)._not_callable_hint
+            )
         return why is None
 
     def name(self, child: Call) -> str | None:
         """Give a child that is a name and no backend; None when it has args or a bracket."""
-        graft = self.bracket.scope.graft
-        if len(child.args) or child.phases:
+        if use_behind(child) is not None:
+            self.refuse_bracket(child)
+        elif len(child.args) or child.phases:
             self.add("word", f"{self.element.name} takes a name here, without ( ) and [ ]", child)
-            return None
-        if graft is not None and child in self.element.call.children[-1:]:
-            self.refuse_graft(child.name)
-            return None
-        return child.name
+        else:
+            return child.name
+        return None
 
-    def refuse_graft(self, name: str) -> None:
-        """Report a bracket on its way to the open slot of a definition, which takes none."""
-        graft = self.scope.graft
-        if graft is not None:
-            message = f"{graft.call.name}[...] goes to {name}, which takes nothing in brackets"
-            self.planning.add("arity", message, graft.call, graft.scope)
+    def refuse_bracket(self, call: Call) -> None:
+        """Report a bracket that went to the open slot of a definition, which takes none."""
+        use = use_behind(call)
+        if use is not None:
+            message = f"{use.name}[...] goes to {call.name}, which takes nothing in brackets"
+            self.add("arity", message, use)
 
 
-def check_used(planning: Planning, names: Iterable[Named], scope: Scope) -> None:
+def check_used(planning: Planning, names: Iterable[Named]) -> None:
     """Report the instances that no expression makes use of, where that is wrong."""
     for named in names:
         element = named.element
         if element is None or named.used or element.named is not None or element.children:
             continue
-        use = Use(planning, element, Bracket((), scope), scope)
-        word_of(element.cls)._check_unused(use, named.name)
+        word_of(element.cls)._check_unused(Use(planning, element, Scope()), named.name)
 
 
 def _check_stands_alone(use: Use) -> None:
@@ -292,7 +291,7 @@ def _check_stands_alone(use: Use) -> None:
         else:
             continue
         message = f"{one.name} cannot stand in {use.element.name}: {why}"
-        use.planning.add("elsewhere", message, one.call, use.scope, hint=hint)
+        use.add("elsewhere", message, one.call, hint=hint)
 
 
 def called(element: Element) -> Element:
@@ -332,8 +331,16 @@ def _runs_here(element: Element) -> bool:
     return not elsewhere and (element.named is None or bool(element.children))
 
 
+def give_threads_to_instances(root: Element) -> None:
+    """Put a thread around the outermost ``Reflect`` of an instance where something in it needs one."""
+    for element in root.walk(lambda one: one.parameter is None and _runs_inside(one)):
+        if element.parameter is not None:
+            element.own_thread = needs_thread(element)
+    give_threads(root)
+
+
 def give_threads(root: Element) -> None:
-    """Put a thread around what needs one and stands in no ``Reflect`` of an instance."""
+    """Put a thread around what needs one and has none yet."""
     for element in root.walk(_holds_others):
         if not _holds_others(element) and _runs_here(element) and needs_thread(element):
             element.own_thread = True

@@ -92,7 +92,7 @@ class ModelLoader(_Chosen):
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
         """Plan the child that the suffix chooses; the others for the options that they know."""
-        element, children = use.element, use.bracket.children
+        element, children = use.element, use.children
         model = getattr(element.options, "model", None)
         chosen = None
         if _have_suffixes(use) and model is not None:
@@ -155,7 +155,7 @@ class Fallback(_Chosen):
         """Plan the children that can be built here as far as the classes tell."""
         element, problems = use.element, use.planning.problems
         before = len(problems)
-        found = [_plan_apart(use, child) for child in use.bracket.children]
+        found = [_plan_apart(use, child) for child in use.children]
         row = [child for child in found if child is not None and use.may_call(child)]
         element.phases = [row]
         if not row and not use.scope.lenient and len(problems) == before:
@@ -241,7 +241,7 @@ def _suffixes(child: Call) -> list[str]:
 
 
 def _have_suffixes(use: Use) -> bool:
-    bare = [child for child in use.bracket.children if not all(_suffixes(child) or [""])]
+    bare = [child for child in use.children if not all(_suffixes(child) or [""])]
     for child in bare:
         message = f"a branch of {use.element.name} begins with suffixes: (.onnx){child.name}"
         use.add("prefix", message, child)
@@ -250,9 +250,9 @@ def _have_suffixes(use: Use) -> bool:
 
 def _by_suffix(use: Use, model: str) -> Call | None:
     """Give the first branch with a suffix that ends the model's name."""
-    for child in use.bracket.children:
+    for child in use.children:
         if model.lower().endswith(tuple(suffix.lower() for suffix in _suffixes(child))):
             return child
-    known = ", ".join(suffix for child in use.bracket.children for suffix in _suffixes(child))
+    known = ", ".join(suffix for child in use.children for suffix in _suffixes(child))
     use.add("suffix", f"{use.element.name} has no branch for the model {model!r}: it has {known}")
     return None

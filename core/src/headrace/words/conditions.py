@@ -234,10 +234,10 @@ class CatSplit(Word):
         for one in elements_run(use.planning.nodes, use.element.children[1:2]):
             if one.target is not None and not use.scope.lenient:
                 message = (
-                    f"Repost[{one.target[0]}] cannot stand in the middle of CatSplit: what runs "
+                    f"Repost[{one.target}] cannot stand in the middle of CatSplit: what runs "
                     "there is no request, but many gathered into one"
                 )
-                use.planning.problems.add("graph", message, **one.target[1])
+                use.add("graph", message, one.call)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the three parts."""

@@ -141,8 +141,8 @@ class Repost(Word):
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
-        """Take note of the node to go on at, and of the place for what the graph says to it."""
-        (child,) = use.bracket.children
+        """Take note of the node to go on at."""
+        (child,) = use.children
         name = use.name(child)
         if name is None:
             return None
@@ -156,12 +156,12 @@ class Repost(Word):
                 hint=f"There are: {', '.join(nodes)}.",
             )
             return None
-        use.element.target = (name, use.scope.layer.place(use.element.call))
+        use.element.target = name
         return use.element
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
         """Take the node to go on at."""
-        self.target = element.target[0] if element.target is not None else ""
+        self.target = element.target or ""
 
     def forward(self, batch: list[Request]) -> None:
         """Mark the requests."""

@@ -65,12 +65,12 @@ class IoC(Wiring):
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
         """Plan the first phase, each with the names before it in scope, then the front."""
-        first, fronts = use.bracket.phases
+        first, fronts = use.phases
         if len(fronts) > 1:
             message, hint = "IoC has one front after ';'", "S[...] puts several together."
             use.add("arity", message, fronts[1], hint=hint)
         frame: dict[str, Named] = {}
-        frames = (*use.bracket.scope.frames, frame)
+        frames = (*use.scope.frames, frame)
         named: list[Element] = []
         for child in first:
             if child.name in frame:
@@ -83,7 +83,7 @@ class IoC(Wiring):
         front, *_ = [use.plan(child, frames=frames) for child in fronts]
         if front is None or len(named) < len(first):
             return None
-        check_used(use.planning, frame.values(), use.bracket.scope)
+        check_used(use.planning, frame.values())
         use.element.phases = [named, [front]]
         return use.element if use.may_call(front) else None
 
@@ -131,19 +131,17 @@ class DI(Word):
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
         """Plan ``a[b[c]]``, which is what it stands for."""
-        *outer, nested = use.bracket.children
+        *outer, nested = use.children
         for child in reversed(outer):
             if child.phases:
                 message = (
                     f"{child.name} is to depend on {nested.name}, and has a bracket of its own"
                 )
                 use.add("arity", message, child)
-                use.planning.plan_all(use.bracket)
+                use.planning.plan_all(use.children, use.scope)
                 return None
             nested = child.replace(phases=((nested,),))
-        here = use.scope
-        below = use.bracket.scope.within(last=True, named=here.named, parent=here.parent)
-        return use.planning.plan(nested, below)
+        return use.plan(nested, named=use.scope.named, parent=use.scope.parent)
 
 
 Aspect = DI

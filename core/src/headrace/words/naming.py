@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._config.nodekeys import NODE_KEYS
-from headrace._plan.scope import Bracket, Scope
-from headrace._plan.word import Use, Word, called, needs_thread, word_of
+from headrace._plan.word import Use, Word, called, word_of
 from headrace._problem import nearest
 from headrace.words.ioc import Wiring
 
@@ -48,8 +47,8 @@ class Proxy(Word):
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
         """Find the instance."""
-        (child,) = use.bracket.children
-        return None if use.name(child) is None else _stand_for(use, child, use.bracket.scope)
+        (child,) = use.children
+        return None if use.name(child) is None else _stand_for(use, child)
 
 
 class Forward(Proxy):
@@ -113,7 +112,7 @@ class InstanceFromParam(Word):
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
         """Read the parameter, and find the instance that it names."""
-        (child,) = use.bracket.children
+        (child,) = use.children
         key = use.name(child)
         if key is None:
             return None
@@ -125,24 +124,23 @@ class InstanceFromParam(Word):
             hint = f"Write {key} = ... in the node, with the name of an instance."
             use.add("missing_option", message, child, hint=hint)
             return None
-        call = use.planning.read(found.written, found.layer.path)
+        call = use.planning.read(found.written, found.source)
         if call is None:
             return None
-        there = use.bracket.scope.same(layer=found.layer)
         if len(call.args) or call.phases:
-            use.planning.add("word", f"{key!r} is to be the name of an instance", call, there)
+            use.add("word", f"{key!r} is to be the name of an instance", call)
             return None
-        return _stand_for(use, call, there)
+        return _stand_for(use, call)
 
 
-def _stand_for(use: Use, call: Call, scope: Scope) -> Element | None:
+def _stand_for(use: Use, call: Call) -> Element | None:
     """Let the word stand for the instance that ``call`` names."""
-    name, planning, element = call.name, use.planning, use.element
+    name, planning, element, scope = call.name, use.planning, use.element, use.scope
     named = scope.lookup(name) or planning.named(name)
     if named is None:
-        _report_unknown(planning, call, scope)
+        _report_unknown(use, call)
         return element if scope.lenient else None
-    target = planning.reference(call.replace(prefix=None), named, scope.same(graft=None))
+    target = planning.reference(call.replace(prefix=None), named, scope)
     if target is None or named.element is None:
         return None
     element.named = named
@@ -151,18 +149,18 @@ def _stand_for(use: Use, call: Call, scope: Scope) -> Element | None:
     return element
 
 
-def _report_unknown(planning: Planning, call: Call, scope: Scope) -> None:
+def _report_unknown(use: Use, call: Call) -> None:
+    planning = use.planning
     node = planning.being_planned(call.name)
     if node is not None:
-        planning.report_cycle(call, node, scope)
-    elif not scope.lenient:
-        known = [k for frame in scope.frames for k in frame] + planning.instances()
+        planning.report_cycle(call, node)
+    elif not use.scope.lenient:
+        known = [k for frame in use.scope.frames for k in frame] + planning.instances()
         of_node = f"node.{call.name}"
-        planning.add(
+        use.add(
             "unknown_instance",
             f"no instance is called {call.name!r}",
             call,
-            scope,
             suggestion=of_node if of_node in known else nearest(call.name, known),
             hint=f"There are: {', '.join(sorted(known))}." if known else None,
         )
@@ -198,10 +196,10 @@ class Reflect(Wiring):
     def _plan(cls, use: Use) -> Element | None:
         """Plan what stands in the parameter, or the default."""
         planning, scope = use.planning, use.scope
-        name, *rest = use.bracket.children
+        name, *rest = use.children
         key = use.name(name)
         if key is None:
-            planning.plan_all(Bracket((tuple(rest),), use.bracket.scope))
+            planning.plan_all(rest, scope)
             return None
         mark = f"{planning.node}.{key}"
         if mark in scope.reflecting:
@@ -212,19 +210,22 @@ class Reflect(Wiring):
         entry = scope.entry and key != "backend"
         found = parameter(use, key)
         if found is not None:
-            child = _plan_found(use, found, mark, use.bracket.scope.same(entry=entry))
+            call = planning.read(found.written, found.source)
+            reflecting = (*scope.reflecting, mark)
+            child = call and use.plan(call, entry=entry, named=scope.named, reflecting=reflecting)
+            if child is not None and not entry and not use.may_call(child):
+                return None
         elif rest:
-            child = use.plan(rest[0], entry=entry, wraps=False, named=scope.named)
+            child = use.plan(rest[0], entry=entry, named=scope.named)
         elif scope.lenient:
             return use.element
         else:
-            _report_missing(planning, name, key, use.bracket.scope)
+            _report_missing(planning, name, key)
             return None
         if child is None:
             return None
         use.element.parameter = key
         use.element.phases = [[child]]
-        use.element.own_thread = scope.wraps and needs_thread(child)
         return use.element
 
 
@@ -233,28 +234,10 @@ def parameter(use: Use, key: str) -> Found | None:
     parameters = use.planning.parameters
     if key == "backend":
         return parameters.key(key)
-    return parameters.find((use.element.name,), key, use.scope.layer)
+    return parameters.find((use.element.name,), key, use.element.call.source)
 
 
-def _plan_found(use: Use, found: Found, mark: str, scope: Scope) -> Element | None:
-    """Plan what stands in the parameter."""
-    planning = use.planning
-    call = planning.read(found.written, found.layer.path)
-    if call is None:
-        return None
-    below = scope.within(
-        layer=found.layer,
-        wraps=False,
-        named=scope.named,
-        reflecting=(*scope.reflecting, mark),
-        expanding=(),
-    )
-    child = planning.plan(call, below)
-    good = child is None or below.entry or use.may_call(child, below)
-    return child if good else None
-
-
-def _report_missing(planning: Planning, call: Call, key: str, scope: Scope) -> None:
+def _report_missing(planning: Planning, call: Call, key: str) -> None:
     if any(nearest(name, NODE_KEYS) == key for name in planning.parameters.unused()):
         return  # it is misspelt, which is reported
     message = f"node {planning.node!r} needs the key {key!r}"
@@ -264,4 +247,4 @@ def _report_missing(planning: Planning, call: Call, key: str, scope: Scope) -> N
         file = planning.file_of(planning.node)
         planning.problems.add("missing_option", message, file=file, path=planning.node, hint=hint)
     else:
-        planning.add("missing_option", message, call, scope, hint=hint)
+        planning.add("missing_option", message, call, hint=hint)

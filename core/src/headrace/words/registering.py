@@ -73,7 +73,7 @@ class Register(_Registering):
     def _plan(cls, use: Use) -> Element | None:
         """Plan the instance and let the pipeline know its name."""
         allowed = _may_stand(use)
-        (call,) = use.bracket.children
+        (call,) = use.children
         child = use.plan(call, named=True)
         _register(use, _name_of(use.element, use.planning.node), child)
         if child is None or not allowed:
@@ -121,7 +121,7 @@ class InstancesRegister(_Registering):
     def _plan(cls, use: Use) -> Element | None:
         """Plan one instance and let the pipeline know the names of all."""
         allowed = _may_stand(use)
-        (call,) = use.bracket.children
+        (call,) = use.children
         child = use.plan(call, entry=False)
         keys = use.planning.keys
         for index in range(keys.instance_num if keys is not None else 1):
@@ -178,7 +178,7 @@ class List(_Registering):
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
         """Plan all; they need not be callable."""
-        planned = [use.plan(child) for child in use.bracket.children]
+        planned = [use.plan(child) for child in use.children]
         use.element.phases = [[child for child in planned if child is not None]]
         return None if None in planned else use.element
 
@@ -199,7 +199,7 @@ def _may_stand(use: Use, code: str = "place") -> bool:
 def _register(use: Use, name: str, child: Element | None, index: int | None = None) -> None:
     if use.scope.entry and not use.scope.lenient:
         named = Named(name, child, use.planning.node, index)
-        use.planning.register(named, use.scope.layer.place(use.element.call))
+        use.planning.register(named, use.element.call)
 
 
 class _Scheduling(Word):
@@ -251,7 +251,7 @@ class Batching(_Scheduling):
         for child in element.children:
             if child.cls is InstanceDispatcher and not instances:
                 message = f"{child.name} finds no instances: InstancesRegister[...] comes before it"
-                use.planning.add("scheduling", message, child.call, use.scope)
+                use.add("scheduling", message, child.call)
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
