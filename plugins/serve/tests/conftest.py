@@ -87,7 +87,7 @@ def serving():
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
-    """A root, and certificates of a server and of a client that it signed; with OpenSSL's program."""
+    """A root, certificates of a server and of a client that it signed, and a client of another root; by OpenSSL."""
     import shutil
 
     program = shutil.which("openssl")
@@ -99,24 +99,14 @@ def certificates(tmp_path_factory):
         subprocess.run([program, *args], cwd=folder, check=True, capture_output=True)
 
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    run(
-        "req",
-        "-x509",
-        *curve,
-        "-keyout",
-        "ca.key",
-        "-out",
-        "ca.pem",
-        "-subj",
-        "/CN=ca",
-        "-days",
-        "30",
-    )
+    for ca in ("ca", "other-ca"):
+        files = ["-keyout", f"{ca}.key", "-out", f"{ca}.pem"]
+        run("req", "-x509", *curve, *files, "-subj", f"/CN={ca}", "-days", "30")
     (folder / "ext").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    for name in ("server", "client"):
+    for name, ca in (("server", "ca"), ("client", "ca"), ("other-client", "other-ca")):
         run("req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         run(
-            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
+            "x509", "-req", "-in", f"{name}.csr", "-CA", f"{ca}.pem", "-CAkey", f"{ca}.key",
             "-CAcreateserial", "-out", f"{name}.pem", "-days", "30", "-extfile", "ext",
         )  # fmt: skip
     return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import ConfigError, SetupError
-from headrace_serve import Server
+from headrace_serve import Limits, Server
 from headrace_serve.entries import read_entries, read_models
 from headrace_serve.keys import Keys
 from headrace_serve.signature import read_signature
@@ -64,6 +65,59 @@ def test_what_cannot_be_served_is_said_before_a_port_opens(tmp_path, args, told)
     assert done.returncode == 2
     assert told in done.stderr
     assert "serving" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        ({"x": {"datatype": "FP32", "shape": [-2]}}, "shape.0"),
+        ({}, "inputs"),
+        ({"x": {"datatype": "FP32", "shape": [-1], "each": True, "batched": True}}, "not both"),
+        ({"x": {"datatype": "FP32", "shape": [], "batched": True}}, "first axis"),
+        ({"x": {"datatype": "FP32", "shape": [1], "batchd": True}}, "Did you mean 'batched'"),
+        ({"x": {"datatype": "FP32", "shape": [1], "key": "result"}}, "reserved"),
+        (
+            {n: {"datatype": "FP32", "shape": [1], "key": "data"} for n in ("x", "y")},
+            "'x' and 'y'",
+        ),
+    ],
+)
+def test_inputs_that_cannot_be_are_refused(inputs, told):
+    with pytest.raises(ConfigError) as caught:
+        read_entries({"m": {"config": {"backend": "Identity"}, "inputs": inputs}})
+    assert told in str(caught.value)
+
+
+def test_what_is_wrong_with_all_models_is_told_together():
+    with pytest.raises(ConfigError) as caught:
+        Server({name: {"backend": f"NoBackend{name}"} for name in "ab"})
+    assert len(caught.value.problems) == 2
+
+
+def test_no_bound_is_infinite():
+    with pytest.raises(ValueError, match="receive_timeout_s"):
+        Limits(receive_timeout_s=float("inf"))
+
+
+@posix
+def test_json_tells_programs_where_it_listens_or_what_is_wrong(tmp_path):
+    (tmp_path / "a.toml").write_text('backend = "Identity"')
+    command = [sys.executable, "-m", "headrace", "serve", "--json"]
+    done = subprocess.run(
+        [*command, "none.toml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    told = json.loads(done.stdout)
+    assert (told["ok"], told["error"]["code"]) == (False, "config")
+    with subprocess.Popen(
+        [*command, "a.toml", "--port", "0", "--grpc-port", "0"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        told = json.loads(process.stdout.readline())
+        assert httpx.get(f"{told['url']}/v2/health/ready").status_code == 200
+        assert told["grpc_url"].startswith("grpc://127.0.0.1:")
+        process.terminate()
+        assert process.stdout.read() == ""
 
 
 def test_names_and_versions_of_models():

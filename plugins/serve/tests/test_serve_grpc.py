@@ -413,3 +413,14 @@ def test_a_large_message_is_read_like_a_small_one_or_refused():
     for wrong in (data[:-1], data + b"\x3a\xff\xff\xff\xff\xff\xff", data + b"\x3a\x05ab"):
         with pytest.raises(DecodeError):
             read_message(wrong)
+
+
+def test_a_long_text_of_an_error_leaves_room_for_its_status(client):
+    def refuse(data):
+        raise headrace.errors.InputError("\u00e9" * 100_000)
+
+    headrace.register("ServeLongText", refuse, replace=True)
+    c = client({"m": {"backend": "ServeLongText"}})
+    with pytest.raises(InferenceServerException, match=r"\.\.\.$") as caught:
+        c.infer("m", element(b"a"))
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"

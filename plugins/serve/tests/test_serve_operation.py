@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import queue
 import re
+import shutil
 import signal
 import ssl
 import sys
@@ -76,6 +78,11 @@ def test_keys_hold_for_grpc_too(serving, keys):
             with pytest.raises(InferenceServerException) as caught:
                 c.get_model_metadata("a", headers=headers)
             assert caught.value.status() == f"StatusCode.{status}"
+            told = queue.SimpleQueue()
+            c.start_stream(lambda result, error, told=told: told.put(error), headers=headers)
+            error = told.get(timeout=60)
+            c.stop_stream()
+            assert error.status() == f"StatusCode.{status}"
 
 
 @pytest.mark.parametrize("text", ["", "x = 1", "[a]\nsha256 = 'abc'", "[a]\nkey = 'abc'", "["])
@@ -109,7 +116,50 @@ def test_tls_for_both_protocols_with_certificates_of_clients(serving, certificat
                 with pytest.raises(InferenceServerException):
                     c.is_server_ready()
     with pytest.raises(ConfigError, match="TLS"):
-        Tls(str(folder / "ca.pem"), str(folder / "server.key")).context()
+        Tls(str(folder / "ca.pem"), str(folder / "server.key")).read()
+
+
+def test_a_reload_reads_certificates_and_the_roots_of_clients_again(
+    serving, certificates, tmp_path
+):
+    def install(*names):
+        for name, source in zip(("cert", "key", "roots"), names, strict=True):
+            shutil.copy(certificates / source, tmp_path / name)
+
+    def admitted(client):
+        context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+        context.load_cert_chain(certificates / f"{client}.pem", certificates / f"{client}.key")
+        try:
+            over_http = httpx.get(f"{server.url}/v2", verify=context).status_code == 200
+        except (httpx.HTTPError, OSError):
+            over_http = False
+        files = ("ca.pem", f"{client}.key", f"{client}.pem")
+        pem = [(certificates / name).read_bytes() for name in files]
+        address = f"localhost:{server.grpc_port}"
+        with triton_grpc.InferenceServerClient(
+            address, creds=grpc.ssl_channel_credentials(*pem), ssl=True
+        ) as c:
+            try:
+                over_grpc = c.is_server_ready()
+            except InferenceServerException:
+                over_grpc = False
+        assert over_http == over_grpc
+        return over_http
+
+    install("server.pem", "server.key", "ca.pem")
+    tls = Tls(*(str(tmp_path / name) for name in ("cert", "key", "roots")))
+    server = serving({"m": {"backend": "Identity"}}, tls=tls, grpc_port=0)
+    assert admitted("client")
+    assert not admitted("other-client")
+    install("server.pem", "client.key", "other-ca.pem")
+    with pytest.raises(ConfigError, match="TLS"):
+        server.reload()
+    assert admitted("client")  # with the certificate that was read before, and its key
+    assert not admitted("other-client")
+    install("server.pem", "server.key", "other-ca.pem")
+    server.reload()
+    assert admitted("other-client")
+    assert not admitted("client")
 
 
 def test_reload_serves_the_new_file_and_loses_nobody(serving, tmp_path):

@@ -149,3 +149,19 @@ def test_a_body_that_is_no_multipart_is_refused(serving, kind, body):
     server = serving({"m": {"backend": "ServeUpper"}})
     answer = httpx.post(f"{server.url}/run/m", content=body, headers={"content-type": kind})
     assert (answer.status_code, answer.json()["code"]) == (400, "input")
+
+
+def test_of_several_inputs_of_bytes_the_one_that_becomes_data_is_the_file(serving):
+    inputs = {name: {"datatype": "BYTES", "shape": [-1]} for name in ("color", "data")}
+    server = serving({"m": {"config": {"backend": "ServeTold"}, "inputs": inputs}})
+    answer = httpx.post(f"{server.url}/run/m?color=rgb", content=b"x")
+    assert answer.json() == {"result": {"data": "x", "color": "rgb"}}
+    operation = httpx.get(f"{server.url}/openapi.json").json()["paths"]["/run/m"]["post"]
+    assert "color" in {one["name"] for one in operation["parameters"]}
+
+
+def test_text_that_is_no_unicode_is_escaped(serving):
+    headrace.register("ServeHalfAPair", lambda _: "\ud800", replace=True)
+    server = serving({"m": {"backend": "ServeHalfAPair"}})
+    answer = httpx.post(f"{server.url}/run/m", content=b"x")
+    assert answer.content == b'{"result":"\\ud800"}'

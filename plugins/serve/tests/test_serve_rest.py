@@ -553,3 +553,75 @@ def test_the_page_of_documentation_asks_no_other_server(serving):
     assert "any, version 1" in answer.text
     assert "[-1, 16]" in answer.text
     assert "//" not in answer.text
+
+
+def test_an_inference_is_counted_by_its_rows_or_items(serving):
+    server = serving({"rows": FP32, "items": {"backend": "Identity", "max": 4}})
+
+    def ask(model, one):
+        url = f"{server.url}/v2/models/{model}"
+        assert httpx.post(f"{url}/infer", json={"inputs": [one]}).status_code == 200
+        (told,) = httpx.get(f"{url}/stats").json()["model_stats"]
+        return told["inference_count"], told["inference_stats"]["success"]["count"]
+
+    row = {"name": "x", "datatype": "FP32"}
+    assert ask("rows", {**row, "shape": [3, 16], "data": [0] * 48}) == (3, 1)
+    assert ask("rows", {**row, "shape": [1, 16], "data": [0] * 16}) == (4, 2)
+    text = {"name": "data", "datatype": "BYTES", "shape": [2], "data": ["a", "b"]}
+    assert ask("items", text) == (2, 1)
+
+
+def test_inputs_with_different_numbers_of_rows_are_refused(serving):
+    port = {"datatype": "FP32", "shape": [-1, 1], "batched": True}
+    model = {"config": {"backend": "Identity", "max": 8}, "inputs": {"data": port, "other": port}}
+    server = serving({"m": model})
+    inputs = [
+        {"name": name, "datatype": "FP32", "shape": [rows, 1], "data": [0] * rows}
+        for name, rows in (("data", 2), ("other", 3))
+    ]
+    answer = httpx.post(f"{server.url}/v2/models/m/infer", json={"inputs": inputs})
+    assert answer.status_code == 400
+    assert "3 rows" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "-1", "x", "3.0", "1e3"])
+def test_a_length_of_the_header_that_is_none_is_refused(serving, length):
+    server = serving({"m": {"backend": "Identity"}})
+    answer = httpx.post(
+        f"{server.url}/v2/models/m/infer",
+        content=b"{}",
+        headers={"Inference-Header-Content-Length": length},
+    )
+    assert answer.status_code == 400
+    assert "Inference-Header-Content-Length" in answer.json()["error"]
+
+
+def test_a_result_in_the_order_of_another_machine_is_json_as_well(serving):
+    headrace.register("ServeForeign", lambda _: np.array([1.5, -2], ">f4"), replace=True)
+    server = serving({"m": {"backend": "ServeForeign"}})
+    text = {"name": "data", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+    answer = httpx.post(f"{server.url}/v2/models/m/infer", json={"inputs": [text]}).json()
+    assert answer["outputs"][0]["data"] == [1.5, -2.0]
+
+
+def test_the_time_to_come_back_is_what_waits_over_the_measured_rate(monkeypatch):
+    from types import SimpleNamespace
+
+    from headrace_serve import models
+    from headrace_serve.service import Service
+
+    clock = SimpleNamespace(now=0)
+    monkeypatch.setattr(models.time, "time_ns", lambda: clock.now)
+    model = SimpleNamespace(counts=models.Counts(), inside=30)
+    assert Service.retry_after_s(model) == 1  # nothing was measured
+    for tick in range(10):
+        clock.now = tick * 200_000_000
+        model.counts.note(1, 1)
+    clock.now = 2_000_000_000
+    assert Service.retry_after_s(model) == 7  # 30 that are there, 9 in 2 s
+    model.inside = 1
+    assert Service.retry_after_s(model) == 1
+    model.inside = 1000
+    assert Service.retry_after_s(model) == 30
+    clock.now = 40_000_000_000
+    assert Service.retry_after_s(model) == 1  # what was measured is too old

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import Annotated
 
 import typer
 
+from headrace_cli.for_plugins import Json, print_data, printing_warnings
+
 __all__ = ["serve"]
+
+_LONGEST = 1e9
+"""No time that is said is longer; infinity is none."""
 
 
 def serve(  # noqa: PLR0913, PLR0917 - options of the command line
@@ -38,13 +45,16 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         str | None, typer.Option(help="Roots of the certificates that clients must have, PEM.")
     ] = None,
     drain_delay: Annotated[
-        float, typer.Option(min=0, help="Seconds to go on accepting after SIGTERM, not ready.")
+        float,
+        typer.Option(
+            min=0, max=_LONGEST, help="Seconds to go on accepting after SIGTERM, not ready."
+        ),
     ] = 0.0,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Write a line per request to stderr.")
     ] = False,
     drain_timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds for requests to end after SIGTERM.")
+        float, typer.Option(min=0, max=_LONGEST, help="Seconds for requests to end after SIGTERM.")
     ] = 30.0,
     max_body_bytes: Annotated[
         int, typer.Option(min=1, help="The most bytes of a body, also decompressed.")
@@ -56,12 +66,14 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         int, typer.Option(min=1, help="The most connections of HTTP at a time.")
     ] = 4096,
     receive_timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds in which a request must have arrived.")
+        float,
+        typer.Option(min=0.001, max=_LONGEST, help="Seconds in which a request must have arrived."),
     ] = 60.0,
     max_connection_age: Annotated[
         float | None,
         typer.Option(
             min=1,
+            max=_LONGEST,
             help="Seconds after which a connection of gRPC is made again; 300 with --workers.",
         ),
     ] = None,
@@ -74,7 +86,8 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         ),
     ] = 1,
     max_timeout_ms: Annotated[
-        float | None, typer.Option(min=0.001, help="Milliseconds any request may take.")
+        float | None,
+        typer.Option(min=0.001, max=_LONGEST, help="Milliseconds any request may take."),
     ] = None,
     priority_default: Annotated[
         int, typer.Option(min=1, help="The priority of requests that say none; 1: most urgent.")
@@ -103,12 +116,14 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     debug_errors: Annotated[
         bool, typer.Option("--debug-errors", help="Tell clients the text of every error.")
     ] = False,
+    as_json: Json = False,
 ) -> int:
     """Serve pipelines by the Open Inference Protocol, which clients of Triton speak.
 
     SIGTERM and Ctrl-C let requests end; a second signal ends at once. SIGHUP reads configurations,
     keys and certificates again; what is wrong with them is printed, and the old ones stay. With
-    --workers the signals reach all processes, and one that dies is started again.
+    --workers the signals reach all processes, and one that dies is started again. With --json a line
+    on stdout tells the addresses once all listen, or what is wrong.
     """
     from headrace_serve.limits import Limits
     from headrace_serve.running import run
@@ -144,6 +159,13 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             max_timeout_ms=max_timeout_ms,
         ),
     )
-    if workers > 1:
-        return run_workers(settings, workers)
-    return run(settings)
+
+    def listening(addresses: dict[str, str | None]) -> None:
+        if as_json:
+            print_data(json.dumps({"ok": True, **addresses, "workers": workers}))
+            sys.stdout.flush()
+
+    with printing_warnings():
+        if workers > 1:
+            return run_workers(settings, workers, listening)
+        return run(settings, listening)

@@ -243,7 +243,8 @@ def as_json_values(name: str, datatype: str, array: NDArray[Any]) -> Sequence[An
         raise InputError(
             f"output {name!r} holds NaN or infinity, which JSON does not have", hint=hint
         )
-    return np.ascontiguousarray(array).reshape(-1)
+    native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
+    return native.reshape(-1)
 
 
 def from_text(datatype: str, text: str) -> NDArray[Any]:

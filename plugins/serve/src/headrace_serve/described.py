@@ -114,8 +114,8 @@ def _statistics(model: Model) -> dict[str, Any]:
     return {
         "name": model.name,
         "version": model.version,
-        "last_inference": counts.last_ms,
-        "inference_count": done,
+        "last_inference": counts.last_ns // 1_000_000,
+        "inference_count": counts.inferences,
         "execution_count": first["batches"],
         "inference_stats": {
             "success": {"count": counts.ok, "ns": counts.ok_ns},

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 
 import headrace
+from headrace import keys
 from headrace.errors import ConfigError, Problem
 from headrace_serve.manager import ModelManager
 
@@ -28,6 +30,9 @@ Datatype = Literal[
     "FP16", "FP32", "FP64", "BF16", "BYTES",
 ]  # fmt: skip
 
+Axis = Annotated[int, pydantic.Field(ge=-1)]
+
+_NO_INPUTS = frozenset(keys.RESERVED) - {keys.DATA, keys.COLOR, keys.BOX}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _NAMED = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]*)(:(?P<version>[0-9]+))?=(?P<config>.+)", re.DOTALL
@@ -44,14 +49,14 @@ class OutputEntry(_Entry):
     """One output, where what was built does not tell it."""
 
     datatype: Datatype
-    shape: list[int]
+    shape: list[Axis]
 
 
 class InputEntry(_Entry):
     """One input, where what was built does not tell it."""
 
     datatype: Datatype
-    shape: list[int]
+    shape: list[Axis]
     """All axes, -1 for any length; that of the batch or of the items included."""
     key: str | None = None
     """The key of the request that it becomes; default: data for a single input, else its name."""
@@ -60,6 +65,20 @@ class InputEntry(_Entry):
     batched: bool = False
     """Whether the first axis is the batch of one request, whose answer keeps it."""
 
+    @pydantic.model_validator(mode="after")
+    def _check_axes(self) -> InputEntry:
+        if self.each and self.batched:
+            raise ValueError("the first axis is of items (each) or of rows (batched), not both")
+        if (self.each or self.batched) and not self.shape:
+            raise ValueError("items and rows lie along a first axis, and the shape has none")
+        return self
+
+    @property
+    def by_item(self) -> bool:
+        """Whether each element of the first axis is a request of its own."""
+        items = self.datatype == "BYTES" if self.each is None else self.each
+        return items and not self.batched and bool(self.shape)
+
 
 class ModelEntry(_Entry):
     """One model to serve."""
@@ -67,12 +86,28 @@ class ModelEntry(_Entry):
     config: Any
     """A path, a dict, a `headrace.PipelineConfig`, or a `headrace.Pipeline` that stays the caller's."""
     version: str = pydantic.Field(default="1", pattern="^[0-9]+$")
-    inputs: dict[str, InputEntry] | None = None
-    outputs: dict[str, OutputEntry] | None = None
+    inputs: dict[str, InputEntry] | None = pydantic.Field(default=None, min_length=1)
+    outputs: dict[str, OutputEntry] | None = pydantic.Field(default=None, min_length=1)
     max_body_bytes: int | None = pydantic.Field(default=None, gt=0)
     """As those of `headrace_serve.Limits`, for this model; the smaller of both counts."""
     max_items: int | None = pydantic.Field(default=None, gt=0)
     max_timeout_ms: float | None = pydantic.Field(default=None, gt=0)
+
+    @pydantic.model_validator(mode="after")
+    def _check_keys(self) -> ModelEntry:
+        owners: dict[str, str] = {}
+        for name in self.inputs or ():
+            key = self.key_of(name)
+            if key in _NO_INPUTS:
+                raise ValueError(f"input {name!r} cannot be the key {key!r}, which is reserved")
+            if owners.setdefault(key, name) != name:
+                raise ValueError(f"inputs {owners[key]!r} and {name!r} are both the key {key!r}")
+        return self
+
+    def key_of(self, name: str) -> str:
+        """Give the key of the request that an input becomes."""
+        inputs = self.inputs or {}
+        return inputs[name].key or (keys.DATA if len(inputs) == 1 else name)
 
     @property
     def limits(self) -> dict[str, float]:
@@ -222,7 +257,17 @@ def _entry(value: Any, version: str | None) -> ModelEntry:
 
 
 def _problems(name: str, error: pydantic.ValidationError) -> list[Problem]:
-    return [
-        Problem("serve", f"{'.'.join(map(str, (name, *one['loc'])))}: {one['msg']}")
-        for one in error.errors()
-    ]
+    return [_problem(name, one["loc"], one["type"], one["msg"]) for one in error.errors()]
+
+
+def _problem(name: str, place: tuple[int | str, ...], kind: str, text: str) -> Problem:
+    path = ".".join(map(str, (name, *place)))
+    if kind != "extra_forbidden":
+        return Problem("serve", text.removeprefix("Value error, "), path=path)
+    kinds: dict[str, type[_Entry]] = {"inputs": InputEntry, "outputs": OutputEntry}
+    known = kinds.get(str(place[0]), ModelEntry).model_fields
+    near = difflib.get_close_matches(str(place[-1]), known, n=1)
+    hint = f"There are: {', '.join(known)}."
+    return Problem(
+        "serve", "there is no such key", path=path, suggestion=near[0] if near else None, hint=hint
+    )

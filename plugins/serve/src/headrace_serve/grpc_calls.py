@@ -27,6 +27,9 @@ __all__ = ["Calls", "traceparent_of"]
 
 logger = logging.getLogger("headrace.serve")
 
+_LONGEST_TEXT_BYTES = 1500
+"""The most bytes of an error's text in the metadata of gRPC, which has bounds that a client sets."""
+
 
 class Calls:
     """Makes handlers of calls for a service."""
@@ -62,7 +65,7 @@ class Calls:
             self._service.counters.begin("grpc")
             request: Any = None
             try:
-                self._authenticate(context, right)
+                self.authenticate(context, right)
                 if first is not None:
                     first()
                 data = await self._received(context)
@@ -83,7 +86,7 @@ class Calls:
                 line.sent_bytes = len(answered)
                 self.end(line, request)
                 return answered
-            await self._abort(context, error, request, line)
+            await self.abort(context, error, request, line)
             return None
 
         return grpc.stream_unary_rpc_method_handler(respond)
@@ -123,7 +126,12 @@ class Calls:
         found: bytes = data
         return found
 
-    def _authenticate(self, context: Any, right: Right | None) -> None:
+    def authenticate(self, context: Any, right: Right | None) -> None:
+        """Check that a call has a key, before any message of it is read.
+
+        Raises:
+            UnauthenticatedError: It has none, or an unknown one.
+        """
         keys = self._service.keys
         if keys is not None and right is not None:
             keys.find(_headers(context))
@@ -138,10 +146,12 @@ class Calls:
         if keys is not None and right is not None:
             keys.check(_headers(context), right, _model_of(request) or None)
 
-    async def _abort(self, context: Any, error: Exception, request: Any, line: AccessLine) -> None:
+    async def abort(self, context: Any, error: Exception, request: Any, line: AccessLine) -> None:
+        """End a call with the status of an error; code and node are in the trailing metadata."""
         told = self.told(error, line)
         self.end(line, request)
         status = getattr(grpc.StatusCode, told.grpc)
+        text = _cut(told.text)
         trailing: list[tuple[str, str | bytes]] = [("code", told.code)]
         if told.node is not None:
             trailing.append(("node", told.node))
@@ -150,9 +160,9 @@ class Calls:
             with contextlib.suppress(UnknownModelError):
                 model = self._service.models.find(_model_of(request))
             seconds = self._service.retry_after_s(model)
-            details = _retry_details(status.value[0], told.text, seconds)
+            details = _retry_details(status.value[0], text, seconds)
             trailing.append(("grpc-status-details-bin", details))
-        await context.abort(status, told.text, trailing_metadata=tuple(trailing))
+        await context.abort(status, text, trailing_metadata=tuple(trailing))
 
     def told(self, error: Exception, line: AccessLine) -> Refusal:
         """Give what a client is told of an error, and note it."""
@@ -171,6 +181,17 @@ class Calls:
         if access_logger.isEnabledFor(logging.INFO):
             line.identifier = getattr(request, "id", "")
             line.write()
+
+
+def _cut(text: str) -> str:
+    """Give a text that fits into the metadata of an answer, of which clients take 8 KiB.
+
+    It is there twice at most, as bytes of three characters each and as base64.
+    """
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= _LONGEST_TEXT_BYTES:
+        return text
+    return raw[:_LONGEST_TEXT_BYTES].decode("utf-8", "ignore") + " ..."
 
 
 def parsed(read: Callable[[bytes], Any], data: bytes) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from headrace_serve.access_log import AccessLine
-from headrace_serve.errors import BodyTooLargeError, UnsupportedError
+from headrace_serve.errors import BodyTooLargeError, UnauthenticatedError, UnsupportedError
 from headrace_serve.grpc_calls import Calls, parsed, traceparent_of
 from headrace_serve.grpc_described import describing_methods
 from headrace_serve.grpc_extensions import extension_methods
@@ -120,6 +120,11 @@ class _Front:
 
     async def stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Answer ModelStreamInfer: each request once, in their order; several run at a time."""
+        try:
+            self._calls.authenticate(context, "infer")
+        except UnauthenticatedError as error:
+            self._service.counters.begin("grpc")
+            await self._calls.abort(context, error, None, AccessLine("ModelStreamInfer"))
         running: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(_STREAMED)
         tasks: set[asyncio.Task[bytes]] = set()
 

@@ -68,7 +68,7 @@ async def infer(
         results, failed = await _run_items(model, requests, call, partial=partial)
         outputs = tensors_of(model, results, by_item=True, wanted=asked.outputs)
         parameters = {"errors": _told(failed, debug=debug_errors)} if failed else {}
-        return Answer(model, asked.id, outputs, parameters)
+        return Answer(model, asked.id, outputs, len(results), parameters)
     if partial:
         raise InputError(
             f"parameter 'partial' is for inputs of items, which {model.name!r} has none of"
@@ -76,7 +76,7 @@ async def infer(
     request = _request(model, values, fixed, None)
     await model.pipe.call_async(request, **call)
     outputs = tensors_of(model, [request["result"]], by_item=False, wanted=asked.outputs)
-    return Answer(model, asked.id, outputs)
+    return Answer(model, asked.id, outputs, request.get(keys.REQUEST_SIZE, 1))
 
 
 async def _run_items(
@@ -204,7 +204,11 @@ def _request(
         if port.text:
             array = _as_text(name, array)
         if port.batch_axis is not None:
-            request["request_size"] = _rows(name, array.shape[port.batch_axis])
+            rows = _rows(name, array.shape[port.batch_axis])
+            if request.setdefault(keys.REQUEST_SIZE, rows) != rows:
+                raise InputError(
+                    f"input {name!r} has {rows} rows, others have {request[keys.REQUEST_SIZE]}"
+                )
         request[port.key] = array if item is None or not port.each else array[item]
     return request
 

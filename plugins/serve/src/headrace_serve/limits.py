@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Limits"]
 
+_ENDLESS = 1 << 53
+"""No bound is as large as this; infinity is none."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -61,5 +64,8 @@ class Limits:
             value = getattr(self, field.name)
             if value is None and field.default is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-                raise ValueError(f"{field.name} is a number above 0, got {value!r}")
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number or not 0 < value < _ENDLESS:
+                raise ValueError(
+                    f"{field.name} is a number above 0 and below {_ENDLESS}, got {value!r}"
+                )

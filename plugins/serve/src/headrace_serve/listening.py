@@ -9,12 +9,20 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import MissingDependencyError, SetupError
+from headrace_serve.tls import grpc_credentials
 
 if TYPE_CHECKING:
-    from headrace_serve.service import Service
-    from headrace_serve.tls import Tls
+    from collections.abc import Callable
 
-__all__ = ["BACKLOG", "bound", "check_grpc", "listen", "new_loop", "open_grpc", "reaches_others"]
+    from headrace_serve.service import Service
+    from headrace_serve.tls import Certificates
+
+__all__ = [
+    "BACKLOG", "bound", "check_grpc", "listen", "new_loop", "open_grpc", "reaches_others", "url_of",
+]  # fmt: skip
+
+_LARGEST = (1 << 31) - 1
+"""The largest number that a setting of gRPC holds."""
 
 BACKLOG = 2048
 """Connections that the system takes before the server does."""
@@ -38,7 +46,12 @@ def check_grpc() -> None:
 
 
 async def open_grpc(
-    service: Service, host: str, port: int, tls: Tls | None, *, shared: bool
+    service: Service,
+    host: str,
+    port: int,
+    certificates: Callable[[], Certificates] | None,
+    *,
+    shared: bool,
 ) -> tuple[Any, int]:
     """Start the server of gRPC; give it, and the port.
 
@@ -46,7 +59,7 @@ async def open_grpc(
         service: What it serves.
         host: The address.
         port: The port; 0 takes a free one.
-        tls: The files of TLS.
+        certificates: Gives the latest ones; None: without TLS.
         shared: Whether other processes listen on the same port.
 
     Raises:
@@ -58,22 +71,22 @@ async def open_grpc(
 
     options = [
         ("grpc.so_reuseport", int(shared)),
-        ("grpc.max_receive_message_length", service.limits.max_body_bytes),
+        ("grpc.max_receive_message_length", min(service.limits.max_body_bytes, _LARGEST)),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", service.limits.max_streams),
         ("grpc.max_metadata_size", service.limits.max_header_bytes),
     ]
     age_s = service.limits.max_connection_age_s
     if age_s is not None:
-        options.append(("grpc.max_connection_age_ms", max(1, int(age_s * 1e3))))
+        options.append(("grpc.max_connection_age_ms", max(1, min(int(age_s * 1e3), _LARGEST))))
     server = grpc.aio.server(options=options)
     add_services(server, service)
     try:
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if tls is None:
+        address = url_of("", host, port).removeprefix("://")
+        if certificates is None:
             bound = server.add_insecure_port(address)
         else:
-            bound = server.add_secure_port(address, tls.grpc_credentials())
+            bound = server.add_secure_port(address, grpc_credentials(certificates))
     except RuntimeError as error:
         raise SetupError(
             f"cannot listen on {host} port {port} for gRPC: {error}",
@@ -97,6 +110,11 @@ def new_loop() -> asyncio.AbstractEventLoop:
         loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         return loop
     return asyncio.new_event_loop()
+
+
+def url_of(scheme: str, host: str, port: int) -> str:
+    """Give the URL of an address."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:

@@ -64,9 +64,18 @@ class Asked:
 
 @dataclass(slots=True)
 class Answer:
-    """What a client gets."""
+    """What a client gets.
+
+    Attributes:
+        model: The model that has answered.
+        id: That of the request.
+        outputs: The tensors.
+        inferences: How many rows, or items, were answered.
+        parameters: Those of the answer.
+    """
 
     model: Model
     id: str
     outputs: list[Tensor]
+    inferences: int = 1
     parameters: dict[str, Any] = field(default_factory=dict)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from headrace.errors import ConfigError
 from headrace_serve.access_log import logger as access_logger
 from headrace_serve.entries import read_entries
 from headrace_serve.errors import UnknownModelError
@@ -16,12 +18,17 @@ from headrace_serve.run_times import is_timed, with_probe
 from headrace_serve.signature import read_signature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from headrace import Pipeline
+    from headrace.errors import Problem
     from headrace_serve.entries import ModelEntry
 
 __all__ = ["Catalogue", "Model", "build_models", "check_models"]
+
+_LATE = 64
+_LATE_NS = 30_000_000_000
+"""Answers from which the rate is measured: so many, and no older ones."""
 
 
 class Model:
@@ -58,7 +65,7 @@ class Model:
         self.owned = not isinstance(entry.config, headrace.Pipeline)
         self.pipe: Pipeline = headrace.pipe(entry.config) if self.owned else entry.config
         try:
-            self.signature = read_signature(self.pipe.describe(), entry.inputs, entry.outputs)
+            self.signature = read_signature(self.pipe.describe(), entry)
             self.entry_keys = _entry_keys(self.pipe)
             self.queue_size = _queue_size(self.entry_keys)
             self.timed = is_timed(self.pipe)
@@ -112,23 +119,33 @@ class Counts:
     Attributes:
         ok, failed: How many.
         ok_ns, failed_ns: Their time in the server, in nanoseconds.
-        last_ms: The wall time of the last one, in milliseconds; 0 before the first.
+        inferences: The rows, or items, of those that succeeded.
+        last_ns: The wall time of the last one, in nanoseconds; 0 before the first.
     """
 
     def __init__(self) -> None:
         self.ok = self.failed = 0
         self.ok_ns = self.failed_ns = 0
-        self.last_ms = 0
+        self.inferences = self.last_ns = 0
+        self._late: deque[int] = deque(maxlen=_LATE)
 
-    def note(self, elapsed_ns: int, *, ok: bool) -> None:
-        """Count one request."""
-        if ok:
-            self.ok += 1
-            self.ok_ns += elapsed_ns
-        else:
+    def note(self, elapsed_ns: int, inferences: int | None) -> None:
+        """Count one request: its rows or items, None where it failed."""
+        self.last_ns = time.time_ns()
+        if inferences is None:
             self.failed += 1
             self.failed_ns += elapsed_ns
-        self.last_ms = time.time_ns() // 1_000_000
+        else:
+            self.ok += 1
+            self.ok_ns += elapsed_ns
+            self.inferences += inferences
+            self._late.append(self.last_ns)
+
+    def rate_s(self) -> float | None:
+        """Give how many requests a second succeeded of late; None where there are too few to tell."""
+        now_ns = time.time_ns()
+        late = [then_ns for then_ns in self._late if 0 < now_ns - then_ns < _LATE_NS]
+        return (len(late) - 1) / (now_ns - late[0]) * 1e9 if len(late) > 1 else None
 
 
 class Catalogue:
@@ -214,7 +231,7 @@ def build_models(
     """
     entries = read_entries(models, only)
     timed = access_logger.isEnabledFor(logging.INFO)
-    loaded = {place: _loaded(entry, allow_import, timed=timed) for place, entry in entries.items()}
+    loaded = _all_loaded(entries, allow_import, timed=timed)
     built: list[Model] = []
     try:
         for (name, version), entry in loaded.items():
@@ -233,8 +250,23 @@ def check_models(models: Any, *, allow_import: bool = True) -> None:
     Raises:
         ConfigError: A model or its configuration is wrong.
     """
-    for entry in read_entries(models).values():
-        _loaded(entry, allow_import)
+    _all_loaded(read_entries(models), allow_import)
+
+
+def _all_loaded(
+    entries: Mapping[tuple[str, str], ModelEntry], allow_import: bool, *, timed: bool = False
+) -> dict[tuple[str, str], ModelEntry]:
+    """Check all configurations; the error of several has what is wrong with each."""
+    loaded: dict[tuple[str, str], ModelEntry] = {}
+    problems: list[Problem] = []
+    for place, entry in entries.items():
+        try:
+            loaded[place] = _loaded(entry, allow_import, timed=timed)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return loaded
 
 
 def _loaded(entry: ModelEntry, allow_import: bool, *, timed: bool = False) -> ModelEntry:

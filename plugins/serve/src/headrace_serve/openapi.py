@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace_serve.datatypes import DATATYPES, ONLY_BINARY
-from headrace_serve.plain_route import takes_a_file
+from headrace_serve.plain_route import file_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,8 +59,8 @@ def document(models: Catalogue) -> dict[str, Any]:
             for end in ("ready", "config", "stats"):
                 paths[f"{place}/{end}"] = _get(f"{model.name}: {end}")
             paths[f"{place}/infer"] = {"post": _infer(model)}
-        if len(places) == 2 and takes_a_file(model):
-            paths[f"/run/{model.name}"] = {"post": _run(model)}
+        if len(places) == 2 and (file := file_input(model)):
+            paths[f"/run/{model.name}"] = {"post": _run(model, file)}
     return {
         "openapi": "3.1.0",
         "info": {"title": "headrace-serve", "version": version("headrace-serve")},
@@ -169,7 +169,7 @@ def _element(datatype: str) -> dict[str, Any]:
     return {"type": "integer", "minimum": int(info.min), "maximum": int(info.max)}
 
 
-def _run(model: Model) -> dict[str, Any]:
+def _run(model: Model, file_name: str) -> dict[str, Any]:
     made = _operation(f"Run {model.name} on one file, or on several", {"type": "object"})
     file = {"schema": {"type": "string", "format": "binary"}}
     files = {"type": "array", "items": file["schema"], "minItems": 1}
@@ -183,7 +183,7 @@ def _run(model: Model) -> dict[str, Any]:
     made["parameters"] += [
         {"name": port.name, "in": "query", "required": True, "schema": _of_text(port)}
         for port in model.signature.inputs.values()
-        if not port.each or port.datatype != "BYTES"
+        if port.name != file_name
     ]
     return made
 
@@ -233,7 +233,7 @@ def page(models: Catalogue) -> str:
         rows = _rows("input", model.signature.inputs.values())
         rows += _rows("output", model.signature.outputs.values())
         parts.append(_MODEL.format(name=model.name, version=model.version, rows=rows))
-        if models.find(model.name) is model and takes_a_file(model):
+        if models.find(model.name) is model and file_input(model):
             parts.append(_FORM.format(name=model.name))
     return _PAGE.format(version=version("headrace-serve"), models="".join(parts))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace_serve.multipart import File
     from headrace_serve.signature import Port
 
-__all__ = ["run", "takes_a_file"]
+__all__ = ["file_input", "run"]
 
 _PARAMETERS = ("timeout", "priority")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -34,14 +34,17 @@ _REFUSED = frozenset(keys.RESERVED) - {keys.COLOR, keys.BOX, keys.REQUEST_ID}
 """Keys that say how a request is run, which is not a client's business."""
 
 
-def takes_a_file(model: Model) -> bool:
-    """Tell whether a model has one input of files, and else only single values, which a query can hold."""
-    ports = list(model.signature.inputs.values())
-    return sum(map(_is_file, ports)) == 1 and all(_is_file(p) or _is_single(p) for p in ports)
+def file_input(model: Model) -> str | None:
+    """Give the input that is the body: the only one of files, or that of them which becomes ``data``.
 
-
-def _is_file(port: Port) -> bool:
-    return port.each and port.datatype == "BYTES"
+    None where there is none, or another input is no single value, which a query could hold.
+    """
+    ports = model.signature.inputs
+    files = [name for name, port in ports.items() if port.each and port.datatype == "BYTES"]
+    if len(files) > 1:
+        files = [name for name in files if ports[name].key == keys.DATA]
+    others = [port for name, port in ports.items() if name not in files[:1]]
+    return files[0] if files and all(map(_is_single, others)) else None
 
 
 def _is_single(port: Port) -> bool:
@@ -57,12 +60,13 @@ async def run(exchange: Exchange) -> Reply:
     """
     service = exchange.service
     model = exchange.model = service.find(exchange.path["model"])
-    if not takes_a_file(model):
+    file = file_input(model)
+    if file is None:
         raise InputError(
             f"model {model.name!r} takes tensors, not a file",
             hint=f"Use POST /v2/models/{model.name}/infer.",
         )
-    asked = _Asked(model, exchange)
+    asked = _Asked(model, file, exchange)
     exchange.admit(model)
     body = await exchange.body()
     model = service.again(model.name)  # another pipeline may be in its place by now
@@ -100,11 +104,11 @@ async def run(exchange: Exchange) -> Reply:
 class _Asked:
     """What the query and the headers ask for, for each file of a request."""
 
-    def __init__(self, model: Model, exchange: Exchange) -> None:
+    def __init__(self, model: Model, file: str, exchange: Exchange) -> None:
         self._parameters: dict[str, Any] = {}
         self._more: dict[str, str] = {}
         inputs = model.signature.inputs
-        self._file = next(name for name, port in inputs.items() if _is_file(port))
+        self._file = file
         given: dict[str, str] = {}
         query = exchange.scope["query_string"].decode("latin-1")
         for name, value in parse_qsl(query, keep_blank_values=True, max_num_fields=100):
@@ -163,7 +167,7 @@ def _reply(answer: Answer, accepted: str) -> Reply:
     only = _value(answer.outputs[0]) if len(answer.outputs) == 1 else None
     if not isinstance(only, (bytes, str)):
         raise InputError(f"accept: the result is no {accepted[:80]!r}", expected=JSON)
-    raw = only.encode() if isinstance(only, str) else only
+    raw = only.encode("utf-8", "surrogatepass") if isinstance(only, str) else only
     kind = accepted.partition(",")[0].partition(";")[0].strip()
     return Reply.of_inference([raw], kind)
 
@@ -203,4 +207,4 @@ def _json_value(name: str, value: Any) -> bytes:
         raise InputError(
             f"output {name!r} is no text", hint="Ask for its type with Accept, as image/jpeg."
         ) from None
-    return as_json_text(value).encode()
+    return as_json_text(value).encode("utf-8", "backslashreplace")

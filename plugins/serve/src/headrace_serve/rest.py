@@ -317,7 +317,10 @@ async def _nothing(exchange: Exchange) -> Reply:
     method, path = exchange.scope["method"], exchange.scope["path"]
     others = exchange.scope["app"].routes[:-1]
     allowed = {one for route in others if route.path_regex.match(path) for one in route.methods}
-    told = {"error": f"there is no route {method} {path}", "code": "route", "node": None, "id": ""}
+    told: dict[str, Any] = {
+        "error": f"there is no route {method} {path}", "code": "route", "node": None, "id": ""
+    }  # fmt: skip
+    exchange.line.code = told["code"]
     if not allowed:
         return Reply.json(told, 404)
     reply = Reply.json({**told, "error": f"{path} takes {', '.join(sorted(allowed))}"}, 405)

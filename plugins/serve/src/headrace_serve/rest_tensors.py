@@ -50,6 +50,8 @@ _MOST_AXES = 32
 _MOST_ELEMENTS = 1 << 56
 """From here on numpy has no array of eight bytes an element, not even an empty one."""
 
+_MOST_DIGITS = 18
+"""Longer numbers are no lengths; int() refuses the very long ones by itself."""
 
 _COPIED_BYTES = 4096
 """Tensors up to here are copied; a view of their bytes takes longer to make."""
@@ -86,7 +88,8 @@ def read_body(
     """
     length = len(body)
     if header_length:
-        if not header_length.isdecimal() or int(header_length) > len(body):
+        digits = header_length.isdecimal() and len(header_length) <= _MOST_DIGITS
+        if not digits or int(header_length) > len(body):
             raise InputError(
                 "the header Inference-Header-Content-Length",
                 expected=f"a number up to {len(body)}, the bytes of the body",
@@ -362,12 +365,5 @@ def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview]
         document["id"] = answer.id
     if answer.parameters:
         document["parameters"] = answer.parameters
-    header = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY, default=_plain)
+    header = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     return [header, *parts], len(header) if parts else None
-
-
-def _plain(value: Any) -> Any:
-    """Give what orjson does not write itself: arrays that are not in the order of the machine."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    raise TypeError(type(value).__name__)

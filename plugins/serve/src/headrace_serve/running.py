@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from headrace_serve.server import Server
     from headrace_serve.settings import Settings
 
-__all__ = ["HANGUP", "INTERRUPTED", "OPEN", "run", "say", "signals"]
+    Listening = Callable[[dict[str, str | None]], None]
+
+__all__ = ["HANGUP", "INTERRUPTED", "OPEN", "announce", "run", "say", "signals"]
 
 OPEN = "warning: everybody who reaches this address can send requests"
 """What is printed where other machines reach a server that asks for neither key nor certificate."""
@@ -32,6 +34,7 @@ HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 
 def run(
     settings: Settings,
+    listening: Listening | None = None,
     *,
     worker: int | None = None,
     started: Callable[[Server], None] | None = None,
@@ -40,8 +43,9 @@ def run(
 
     Args:
         settings: What is served, and how.
+        listening: Called with the addresses once it listens.
         worker: The number of this process among those that share the ports.
-        started: Called when the server listens; else its address is printed.
+        started: Called when it listens, in the place of saying so.
 
     Raises:
         ConfigError, SetupError, PluginError: As `Server` raises them.
@@ -52,7 +56,12 @@ def run(
     who = "" if worker is None else f"worker {worker}: "
     with signals() as came:
         server.start()
-        (started or _say_address)(server)
+        if started is not None:
+            started(server)
+        else:
+            announce(server.url, server.grpc_url, listening)
+            if server.is_open_to_others:
+                say(OPEN)
         for number in came:
             if number != HANGUP:
                 break
@@ -115,11 +124,11 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def _say_address(server: Server) -> None:
-    also = "" if server.grpc_port is None else f" and grpc://{server.host}:{server.grpc_port}"
-    say(f"serving {server.url}{also}")
-    if server.is_open_to_others:
-        say(OPEN)
+def announce(url: str, grpc_url: str | None, listening: Listening | None) -> None:
+    """Tell people, and a program that wants to know it, where requests are accepted."""
+    say(f"serving {url}" if grpc_url is None else f"serving {url} and {grpc_url}")
+    if listening is not None:
+        listening({"url": url, "grpc_url": grpc_url})
 
 
 def _reload(server: Server, settings: Settings, who: str) -> None:

@@ -20,6 +20,7 @@ from headrace_serve.listening import (
     new_loop,
     open_grpc,
     reaches_others,
+    url_of,
 )
 from headrace_serve.models import build_models
 from headrace_serve.rest import application
@@ -27,13 +28,14 @@ from headrace_serve.service import Service
 
 if TYPE_CHECKING:
     import socket
+    import ssl
     from collections.abc import Iterable, Sequence
     from types import TracebackType
 
     from headrace_serve.keys import Keys
     from headrace_serve.limits import Limits
     from headrace_serve.models import Catalogue
-    from headrace_serve.tls import Tls
+    from headrace_serve.tls import Certificates, Tls
 
 __all__ = ["Server"]
 
@@ -108,7 +110,7 @@ class Server:
             check_grpc()
         self._shared = worker is not None
         self._tls = tls
-        self._ssl = None if tls is None else tls.context()
+        self._certificates = None if tls is None else tls.read()
         catalogue = build_models(models, allow_import=allow_import)
         try:
             self._service = Service(
@@ -140,8 +142,12 @@ class Server:
     @property
     def url(self) -> str:
         """The address of REST."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
+        return url_of("http" if self._tls is None else "https", self.host, self.port)
+
+    @property
+    def grpc_url(self) -> str | None:
+        """The address of gRPC, None where it is not served."""
+        return None if self.grpc_port is None else url_of("grpc", self.host, self.grpc_port)
 
     @property
     def is_open_to_others(self) -> bool:
@@ -206,16 +212,20 @@ class Server:
             given = service.given if models is None else models
             new = build_models(given, service.models, allow_import=service.allow_import)
             try:
-                if self._tls is not None and self._ssl is not None:
-                    self._tls.load_into(self._ssl)
+                certificates = None if self._tls is None else self._tls.read()
             except BaseException:
                 new.close(2.0)
                 raise
-            swap = self._exchange(new, keys, given)
+            swap = self._exchange(new, keys, given, certificates)
             asyncio.run_coroutine_threadsafe(swap, self._loop).result().close(_OLD_S)
 
-    async def _exchange(self, new: Catalogue, keys: Keys | None, given: Any) -> Catalogue:
+    async def _exchange(
+        self, new: Catalogue, keys: Keys | None, given: Any, certificates: Certificates | None
+    ) -> Catalogue:
         """Serve others from now on; give those that were served."""
+        if certificates is not None:
+            self._certificates = certificates
+            await self._listen()
         old = self._service.models
         self._service.models, self._service.given = new, given
         self._service.keys = keys or self._service.keys
@@ -268,8 +278,9 @@ class Server:
     async def _open(self, listener: socket.socket) -> None:
         service = self._service
         if self.grpc_port is not None:
+            secure: Any = None if self._certificates is None else lambda: self._certificates
             self._grpc, self.grpc_port = await open_grpc(
-                service, self.host, self.grpc_port, self._tls, shared=self._shared
+                service, self.host, self.grpc_port, secure, shared=self._shared
             )
         config = Config(
             application(service),
@@ -293,10 +304,22 @@ class Server:
             return protocol
 
         self._connection = connection
-        self._listener = listener.dup()
+        self._listener = listener
+        await self._listen()
+
+    async def _listen(self) -> None:
+        """Take new connections with the latest certificates; connections that there are stay."""
+        listener: Any = self._listener
+        before = self._listening
         self._listening = await asyncio.get_running_loop().create_server(
-            connection, sock=listener, backlog=BACKLOG, ssl=self._ssl
+            self._connection, sock=listener.dup(), backlog=BACKLOG, ssl=self._context
         )
+        if before is not None:
+            before.close()
+
+    @property
+    def _context(self) -> ssl.SSLContext | None:
+        return None if self._certificates is None else self._certificates.context
 
     async def _take_backlog(self) -> None:
         """Stop listening, and take the connections that the system has taken for us.
@@ -317,7 +340,7 @@ class Server:
             one.setblocking(False)
             with contextlib.suppress(OSError):
                 _, protocol = await loop.connect_accepted_socket(
-                    self._connection, one, ssl=self._ssl
+                    self._connection, one, ssl=self._context
                 )
                 made.append(protocol.first_request())
         if made:

@@ -90,7 +90,6 @@ class Service:
             else:
                 self.regions = Regions(self.limits.max_regions)
         self._inflight_bytes = 0
-        self._rates: dict[int, tuple[float, int]] = {}
 
     @property
     def extensions(self) -> tuple[str, ...]:
@@ -222,27 +221,21 @@ class Service:
         except BaseException as error:
             if isinstance(error, (ClosedError, InstanceLostError)):
                 self.changes.tell()
-            model.counts.note(time.perf_counter_ns() - started, ok=False)
+            model.counts.note(time.perf_counter_ns() - started, None)
             raise
-        model.counts.note(time.perf_counter_ns() - started, ok=True)
+        model.counts.note(time.perf_counter_ns() - started, answer.inferences)
         return answer
 
-    def retry_after_s(self, model: Model | None) -> int:
-        """Give the seconds after which there should be room: what waits, over the measured rate.
+    @staticmethod
+    def retry_after_s(model: Model | None) -> int:
+        """Give the seconds after which there should be room: the requests there are, over the measured rate.
 
-        Between 1 and 30. The rate is that of the answers since this was asked a second or more ago.
+        Between 1 and 30; 1 where too few were answered of late to measure it.
         """
-        if model is None:
+        rate = None if model is None else model.counts.rate_s()
+        if model is None or rate is None:
             return 1
-        nodes: dict[str, Any] = model.pipe.stats()["nodes"]
-        waiting = sum(node["waiting"] for node in nodes.values())
-        done = max(node["ok"] for node in nodes.values())
-        now = time.monotonic()
-        then, before = self._rates.setdefault(id(model), (now - 1.0, 0))
-        rate = (done - before) / max(now - then, 1e-3)
-        if now - then >= 1.0:
-            self._rates[id(model)] = (now, done)
-        return 30 if rate <= 0 else max(1, min(30, math.ceil(waiting / rate)))
+        return max(1, min(30, math.ceil(model.inside / rate)))
 
 
 def _full(model: Model) -> OverloadedError | None:

@@ -113,7 +113,7 @@ class Settings:
         check_models(self.read()["models"], allow_import=self.allow_import)
         tls = self._tls()
         if tls is not None:
-            tls.context()
+            tls.read()
 
     def server(self, worker: int | None = None) -> Server:
         """Build the server; it does not listen yet. Raises what `Server` does."""

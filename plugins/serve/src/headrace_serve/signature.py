@@ -10,7 +10,7 @@ from headrace_serve.datatypes import of_dtype_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace_serve.entries import InputEntry, OutputEntry
+    from headrace_serve.entries import InputEntry, ModelEntry
 
 __all__ = ["Port", "Signature", "read_signature"]
 
@@ -69,11 +69,7 @@ class Signature:
         return bool(ports) and all(port.batch_axis == 0 for port in ports)
 
 
-def read_signature(
-    described: Mapping[str, Any],
-    inputs: Mapping[str, InputEntry] | None = None,
-    outputs: Mapping[str, OutputEntry] | None = None,
-) -> Signature:
+def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None) -> Signature:
     """Give the signature of a pipeline.
 
     Where the first backend of the entry node is a model that tells its inputs (ONNX Runtime, torch,
@@ -83,16 +79,16 @@ def read_signature(
 
     Args:
         described: What ``pipe.describe()`` gives.
-        inputs: The inputs, where whoever serves it says them.
-        outputs: The outputs, likewise.
+        entry: What is said of the model, whose inputs and outputs go before what was built.
     """
+    outputs = None if entry is None else entry.outputs
     nodes = described["nodes"]
     targets = {name for node in nodes.values() for name in node["next"]}
     roots = [node for name, node in nodes.items() if name not in targets]
     sinks = [node for node in nodes.values() if not node["next"]]
     max_rows = roots[0]["range"][1] if len(roots) == 1 else None
-    if inputs is not None:
-        taken = {name: _said_input(name, one, len(inputs)) for name, one in inputs.items()}
+    if entry is not None and entry.inputs is not None:
+        taken = {name: _said_input(name, one, entry) for name, one in entry.inputs.items()}
     else:
         taken = _read(roots, "inputs", first=True) or _default_inputs()
     if outputs is not None:
@@ -110,11 +106,10 @@ def _default_inputs() -> dict[str, Port]:
     return {"data": Port("data", "BYTES", (-1,), each=True)}
 
 
-def _said_input(name: str, one: InputEntry, count: int) -> Port:
-    each = one.datatype == "BYTES" if one.each is None else one.each
-    key = one.key or ("data" if count == 1 else name)
+def _said_input(name: str, one: InputEntry, entry: ModelEntry) -> Port:
     axis = 0 if one.batched else None
-    return Port(name, one.datatype, tuple(one.shape), key, each and axis is None, axis)
+    shape = tuple(one.shape)
+    return Port(name, one.datatype, shape, entry.key_of(name), each=one.by_item, batch_axis=axis)
 
 
 def _of_items(given: dict[str, Port], *, declared: bool) -> dict[str, Port]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
 
-__all__ = ["Tls"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Certificates", "Tls", "grpc_credentials"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,8 @@ class Tls:
     key: str
     client_ca: str | None = None
 
-    def context(self) -> ssl.SSLContext:
-        """Read the files for HTTP.
+    def read(self) -> Certificates:
+        """Read the files.
 
         Raises:
             ConfigError: One cannot be read, or they do not belong together.
@@ -35,38 +38,58 @@ class Tls:
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         made.minimum_version = ssl.TLSVersion.TLSv1_2
         made.set_alpn_protocols(["http/1.1"])
-        self.load_into(made)
+        roots = None
+        try:
+            made.load_cert_chain(self.cert, self.key)
+            chain, key = Path(self.cert).read_bytes(), Path(self.key).read_bytes()
+        except (OSError, ssl.SSLError) as error:
+            raise _unreadable(f"{self.cert}, {self.key}", error) from error
         if self.client_ca is not None:
             try:
                 made.load_verify_locations(self.client_ca)
+                roots = Path(self.client_ca).read_bytes()
             except (OSError, ssl.SSLError) as error:
                 raise _unreadable(self.client_ca, error) from error
             made.verify_mode = ssl.CERT_REQUIRED
-        return made
+        return Certificates(made, chain, key, roots)
 
-    def load_into(self, context: ssl.SSLContext) -> None:
-        """Read certificate and key; new connections use them.
 
-        Raises:
-            ConfigError: One cannot be read, or they do not belong together.
-        """
-        try:
-            context.load_cert_chain(self.cert, self.key)
-        except (OSError, ssl.SSLError) as error:
-            raise _unreadable(f"{self.cert}, {self.key}", error) from error
+@dataclass(frozen=True)
+class Certificates:
+    """What was read from the files of TLS at one time.
 
-    def grpc_credentials(self) -> Any:
-        """Give credentials of gRPC, which read the files again when they have changed."""
-        import grpc
+    Attributes:
+        context: For HTTP.
+        chain, key: The certificate and its key, as they stand in the files.
+        roots: Those of the certificates of clients; None: they need none.
+    """
 
-        def read() -> Any:
-            roots = None if self.client_ca is None else Path(self.client_ca).read_bytes()
-            pair = (Path(self.key).read_bytes(), Path(self.cert).read_bytes())
-            return grpc.ssl_server_certificate_configuration([pair], roots)
+    context: ssl.SSLContext
+    chain: bytes
+    key: bytes
+    roots: bytes | None
 
-        return grpc.dynamic_ssl_server_credentials(
-            read(), read, require_client_authentication=self.client_ca is not None
-        )
+
+def grpc_credentials(latest: Callable[[], Certificates]) -> Any:
+    """Give credentials of gRPC; each new connection asks for the latest certificates."""
+    import grpc
+
+    used = latest()
+
+    def configuration() -> Any:
+        return grpc.ssl_server_certificate_configuration([(used.key, used.chain)], used.roots)
+
+    def newer() -> Any:
+        nonlocal used
+        found = latest()
+        if found is used:
+            return None
+        used = found
+        return configuration()
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(), newer, require_client_authentication=used.roots is not None
+    )
 
 
 def _unreadable(files: str, error: OSError) -> ConfigError:

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem, SetupError
-from headrace_serve.listening import bound, reaches_others
-from headrace_serve.running import HANGUP, OPEN, say, signals
+from headrace_serve.listening import bound, reaches_others, url_of
+from headrace_serve.running import HANGUP, OPEN, announce, say, signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace_serve.running import Listening
     from headrace_serve.settings import Settings
 
 __all__ = ["Supervisor", "Worker", "run_workers"]
@@ -194,8 +195,13 @@ class Supervisor:
                 worker.process.terminate()
 
 
-def run_workers(settings: Settings, count: int) -> int:
+def run_workers(settings: Settings, count: int, listening: Listening | None = None) -> int:
     """Serve with several processes until a signal; give the exit status.
+
+    Args:
+        settings: What is served, and how.
+        count: How many processes.
+        listening: Called with the addresses once all listen.
 
     Raises:
         ConfigError: A setting or a configuration is wrong, or this is not Linux.
@@ -223,9 +229,8 @@ def run_workers(settings: Settings, count: int) -> int:
 
     def all_ready() -> None:
         scheme = "http" if shared.tls_cert is None else "https"
-        host = f"[{shared.host}]" if ":" in shared.host else shared.host
-        also = "" if shared.grpc_port is None else f" and grpc://{shared.host}:{shared.grpc_port}"
-        say(f"serving {scheme}://{host}:{shared.port}{also}")
+        grpc = None if ports[1] is None else url_of("grpc", shared.host, ports[1])
+        announce(url_of(scheme, shared.host, shared.port), grpc, listening)
         if reaches_others(shared.host) and shared.keys is None and shared.tls_client_ca is None:
             say(OPEN)
         share = f"1 of {cores} cores" if each == 1 else f"{each} of {cores} cores"
