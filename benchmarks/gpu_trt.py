@@ -9,8 +9,8 @@ Parts, each of which runs its sides in turn:
   at which the engine is the limit; beside the engine alone at the same batch size (two contexts on
   two streams, inputs on the device) and decoding alone. Then an open loop at half that load.
 - ``resnet``: the same with ResNet-50, where decoding is the limit.
-- ``table``: ResNet-50 at batch 1, 8 and 32: the loop of trtexec with and without CUDA graphs, ours
-  (three clients, two instances), ONNX Runtime's CUDA provider and torch, whichever are installed.
+- ``table``: ResNet-50 and a detector at batch 1, 8 and 32: the loop of trtexec, ours, ONNX Runtime's
+  CUDA provider, torch eager and compiled, whichever are installed (`benchmarks.gpu_table`).
 - ``image``: pictures as uint8 from the host (``image_input``) beside float32, with a network that
   does almost nothing, so that copies are the limit.
 - ``start``: building, beside a second start from the cache; memory of one and of four instances.
@@ -36,9 +36,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
+from benchmarks.gpu_networks import mean_only, resnet, tiny
 from benchmarks.load import drive, environment, print_environment, save, usable_cpus
-from onnx import TensorProto, helper, numpy_helper
 
 import headrace
 
@@ -49,91 +48,6 @@ ENGINE = "Onnx2Tensorrt,TensorrtInferTensor"
 GATHERED = f"IoC[{ENGINE};CatSplit[TensorrtCat,TensorrtInferTensor,TensorrtSplit]]"
 ALONE = f"IoC[{ENGINE};TensorrtInferTensor]"
 CLIENTS = 40
-
-
-def resnet(folder: Path, *, width: int = 1, name: str = "resnet50") -> Path:
-    """Write ResNet-50 (its layers ``width`` times as wide), batch normalisation folded in."""
-    random = np.random.default_rng(0)
-    nodes: list[Any] = []
-    weights: list[Any] = []
-
-    def conv(source: str, taken: int, given: int, size: int, stride: int, *, relu: bool) -> str:
-        number = len(weights) // 2
-        scale = np.sqrt(2 / (taken * size * size)) * (1.0 if relu else 0.5)
-        kernel = random.standard_normal((given, taken, size, size), np.float32) * np.float32(scale)
-        weights.append(numpy_helper.from_array(kernel, f"w{number}"))
-        weights.append(numpy_helper.from_array(np.zeros(given, np.float32), f"b{number}"))
-        made = f"c{number}"
-        pads = [size // 2] * 4
-        inputs = [source, f"w{number}", f"b{number}"]
-        nodes.append(
-            helper.make_node(
-                "Conv", inputs, [made], f"conv{number}", pads=pads, strides=[stride] * 2
-            )
-        )
-        if relu:
-            nodes.append(helper.make_node("Relu", [made], [f"{made}r"], f"relu{number}"))
-            made = f"{made}r"
-        return made
-
-    last, taken = conv("x", 3, 64 * width, 7, 2, relu=True), 64 * width
-    nodes.append(
-        helper.make_node(
-            "MaxPool", [last], ["pool"], "pool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
-        )
-    )
-    last = "pool"
-    for stage, blocks in enumerate((3, 4, 6, 3)):
-        inner = 64 * width * 2**stage
-        for block in range(blocks):
-            stride = 2 if stage and not block else 1
-            short = last
-            if not block:
-                short = conv(last, taken, 4 * inner, 1, stride, relu=False)
-            deep = conv(last, taken, inner, 1, 1, relu=True)
-            deep = conv(deep, inner, inner, 3, stride, relu=True)
-            deep = conv(deep, inner, 4 * inner, 1, 1, relu=False)
-            added = f"add{stage}_{block}"
-            nodes.append(helper.make_node("Add", [deep, short], [added], added))
-            last, taken = f"{added}r", 4 * inner
-            nodes.append(helper.make_node("Relu", [added], [last], last))
-    nodes.append(helper.make_node("GlobalAveragePool", [last], ["mean"], "mean"))
-    nodes.append(helper.make_node("Flatten", ["mean"], ["flat"], "flat"))
-    dense = random.standard_normal((taken, 1000), np.float32) * np.float32(taken**-0.5)
-    weights.append(numpy_helper.from_array(dense, "dense"))
-    nodes.append(helper.make_node("MatMul", ["flat", "dense"], ["y"], "fc"))
-    return _saved(folder / f"{name}.onnx", nodes, weights, ["n", 3, "h", "w"], ["n", 1000])
-
-
-def tiny(folder: Path) -> Path:
-    """Write a network of one small matrix: what is left is the host's work."""
-    matrix = np.random.default_rng(0).standard_normal((256, 16), np.float32)
-    nodes = [helper.make_node("MatMul", ["x", "m"], ["y"], "fc")]
-    weights = [numpy_helper.from_array(matrix, "m")]
-    return _saved(folder / "tiny.onnx", nodes, weights, ["n", 256], ["n", 16])
-
-
-def mean_only(folder: Path) -> Path:
-    """Write a network that means a picture away: copies are the limit."""
-    nodes = [
-        helper.make_node("AveragePool", ["x"], ["p"], "p", kernel_shape=[64, 64], strides=[64, 64]),
-        helper.make_node("GlobalAveragePool", ["p"], ["g"], "g"),
-        helper.make_node("Flatten", ["g"], ["y"], "f"),
-    ]
-    return _saved(folder / "mean.onnx", nodes, [], ["n", 3, "h", "w"], ["n", 3])
-
-
-def _saved(path: Path, nodes: Any, weights: Any, takes: Any, gives: Any) -> Path:
-    graph = helper.make_graph(
-        nodes,
-        path.stem,
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, takes)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, gives)],
-        weights,
-    )
-    opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
-    return path
 
 
 class Bench:
@@ -165,7 +79,9 @@ class Bench:
         )
         return load_engine(self.library, self.cuda, found.plan, label=str(found.path))
 
-    def alone(self, engine: Any, rows: int, *, streams: int, graph: bool = False) -> Any:
+    def alone(
+        self, engine: Any, rows: int, *, streams: int, graph: bool = False, copies: bool = False
+    ) -> Any:
         """Measure an engine by the loop of trtexec."""
         from headrace_trt.benching import bench_engine
         from headrace_trt.signature import read_signature
@@ -174,7 +90,13 @@ class Bench:
         shapes = {port.name: (rows, *port.best[1:])}
         most = 0.8 if self.quick else 2.5
         return bench_engine(
-            engine, self.cuda, shapes=shapes, streams=streams, cuda_graph=graph, most_s=most
+            engine,
+            self.cuda,
+            shapes=shapes,
+            streams=streams,
+            cuda_graph=graph,
+            copies=copies,
+            most_s=most,
         )
 
     def common(self, model: Path, **more: Any) -> dict[str, Any]:
@@ -333,72 +255,10 @@ class Bench:
         self._served("resnet", resnet(self.folder), size, most)
 
     def table(self) -> None:
-        """ResNet-50 at batch 1, 8 and 32, all sides."""
-        size = 64 if self.quick else 224
-        model = resnet(self.folder)
-        profiles = ({"min": f"x:1x3x{size}x{size}", "max": f"x:32x3x{size}x{size}"},)
-        options = {"precision": "fp16", "profiles": profiles, "max": 32}
-        engine = self.built(model, **options)
-        rows: dict[str, dict[str, float]] = {}
-        config = self.common(
-            model, backend=ALONE, precision="fp16", profiles=list(profiles), max=32,
-            instance_num=2, output_device="device",
-        )  # fmt: skip
-        with headrace.pipe(config) as pipe:
-            for batch in (1, 8, 32):
-                bare = self.alone(engine, batch, streams=2)
-                graph = self.alone(engine, batch, streams=2, graph=True)
-                block = _resident(self.cuda, (batch, 3, size, size))
-                request = {"data": block, "request_size": batch}
-                ours = drive(lambda _, request=request: pipe(dict(request)), 3, self.seconds)
-                rows[str(batch)] = {
-                    "trtexec_ms": 1e3 / bare.runs_per_s,
-                    "trtexec_graph_ms": 1e3 / graph.runs_per_s,
-                    "headrace_ms": 1e3 / ours.rps,
-                    "headrace_of_trtexec": ours.rps / bare.runs_per_s,
-                    **self._others(model, batch, size),
-                }
-                print(f"table: batch {batch}: " + ", ".join(
-                    f"{name} {value:.3f}" for name, value in rows[str(batch)].items()
-                ))  # fmt: skip
-        self.figures["table"] = rows
+        """ResNet-50 and a detector at batch 1, 8 and 32, all sides."""
+        from benchmarks.gpu_table import run
 
-    def _others(self, model: Path, batch: int, size: int) -> dict[str, float]:
-        """Time ONNX Runtime's CUDA provider (fp32, TF32) and torch (fp16), where they are."""
-        found: dict[str, float] = {}
-        try:
-            import torch
-        except ImportError:
-            return found
-        x = torch.zeros((batch, 3, size, size), device="cuda")
-        try:
-            import onnxruntime
-
-            session = onnxruntime.InferenceSession(str(model), providers=["CUDAExecutionProvider"])
-            binding = session.io_binding()
-            binding.bind_input("x", "cuda", 0, np.float32, tuple(x.shape), x.data_ptr())
-            binding.bind_output("y", "cuda")
-            if "CUDAExecutionProvider" in session.get_providers():
-                run = lambda: session.run_with_iobinding(binding)  # noqa: E731
-                found["onnxruntime_cuda_ms"] = _timed(run, self.seconds / 2)
-        except Exception as error:  # noqa: BLE001 - a side that is not there is left out
-            print(f"table: onnxruntime is left out: {error}")
-        try:
-            import torchvision
-
-            with torch.inference_mode():
-                net = torchvision.models.resnet50(weights=None).half().cuda().eval()
-                half = x.half().contiguous(memory_format=torch.channels_last)
-                net = net.to(memory_format=torch.channels_last)
-
-                def eager() -> None:
-                    net(half)
-                    torch.cuda.current_stream().synchronize()
-
-                found["torch_eager_ms"] = _timed(eager, self.seconds / 2)
-        except Exception as error:  # noqa: BLE001
-            print(f"table: torch is left out: {error}")
-        return found
+        self.figures["table"] = run(self)
 
     def image(self) -> None:
         """Pictures of uint8 from the host beside float32."""
@@ -418,17 +278,29 @@ class Bench:
         for name, (options, value) in sides.items():
             with headrace.pipe(self.common(model, **shared, **options)) as pipe:
                 load = drive(lambda _, value=value: pipe({"data": value}), CLIENTS, self.seconds)
+            engine = self.built(
+                model, **{**options, "profiles": tuple(options["profiles"])}, max=most,
+                optimization_level=0,
+            )  # fmt: skip
+            alone = self.alone(engine, most, streams=2, copies=True)
+            found[f"{name}_alone_rps"] = alone.rows_per_s
             found[f"{name}_rps"] = load.rps
             found[f"{name}_bytes"] = float(value.nbytes)
+        found["alone_ratio"] = found["uint8_alone_rps"] / found["float32_alone_rps"]
         found["ratio"] = found["uint8_rps"] / found["float32_rps"]
         self.figures["image"] = found
         print(
             f"image: uint8 {found['uint8_rps']:.0f}/s, float32 {found['float32_rps']:.0f}/s:"
-            f" {found['ratio']:.2f}x (wanted >= 2)"
+            f" {found['ratio']:.2f}x (wanted >= 2); {found['uint8_bytes'] / found['float32_bytes']:.2f}"
+            f" of the bytes; the engine alone with its copies from pinned memory"
+            f" {found['uint8_alone_rps']:.0f}/s and {found['float32_alone_rps']:.0f}/s:"
+            f" {found['alone_ratio']:.2f}x"
         )
 
     def start(self) -> None:
         """A build beside a start from the cache; memory of one and of four instances."""
+        from headrace_trt.engine import load_engine
+
         size = 64 if self.quick else 224
         model = resnet(self.folder, name="started")
         profiles = [{"min": f"x:1x3x{size}x{size}", "max": f"x:8x3x{size}x{size}"}]
@@ -436,6 +308,8 @@ class Bench:
             model, backend=ALONE, profiles=profiles, max=8, optimization_level=2, precision="fp16",
             cache_dir=str(self.folder / "fresh"),
         )  # fmt: skip
+        rows = np.random.default_rng(0).random((8, 3, size, size), np.float32)
+        request = {"data": rows, "request_size": 8}
         seconds, memory = {}, {}
         for name, instances in (("build", 1), ("cache", 1), ("four", 4)):
             gc.collect()
@@ -443,21 +317,39 @@ class Bench:
             begun = time.perf_counter()
             with headrace.pipe({**config, "instance_num": instances}) as pipe:
                 seconds[name] = time.perf_counter() - begun
-                memory[name] = free - self.cuda.memory_bytes()[0]
                 about = str(pipe.describe())
+                while True:  # until every instance has run a whole batch, and has its buffers
+                    pipe([dict(request) for _ in range(2 * instances)])
+                    told = pipe.stats()["nodes"]["main"]["instances"]
+                    if all(instance["batches"] for instance in told):
+                        break
+                memory[name] = free - self.cuda.memory_bytes()[0]
             assert ("'cache_hit': True" in about) is (name != "build")
+        (plan,) = (self.folder / "fresh").glob("*.plan")
+        engine = load_engine(self.library, self.cuda, plan.read_bytes(), label=plan.name)
+        context = int(engine.engine.device_memory_size_v2)
+        engine.close()
+        buffers = rows.nbytes + 8 * 1000 * 4
+        weights = memory["cache"] - context - buffers
+        allowed = 1.05 * (weights + 4 * (context + buffers))
         self.figures["start"] = {
             "build_s": seconds["build"],
             "cache_s": seconds["cache"],
             "ratio": seconds["build"] / seconds["cache"],
             "one_instance_bytes": memory["cache"],
             "four_instances_bytes": memory["four"],
-            "weights_bytes": 2 * 25_500_000,
+            "plan_bytes": plan.stat().st_size,
+            "context_bytes": context,
+            "buffer_bytes": buffers,
+            "allowed_bytes": allowed,
         }
+        mib = 2**20
         print(
             f"start: build {seconds['build']:.1f} s, from the cache {seconds['cache']:.2f} s:"
             f" {seconds['build'] / seconds['cache']:.0f}x (wanted >= 10); memory one instance"
-            f" {memory['cache'] / 2**20:.0f} MiB, four {memory['four'] / 2**20:.0f} MiB"
+            f" {memory['cache'] / mib:.0f} MiB (context {context / mib:.1f}, buffers"
+            f" {buffers / mib:.1f}), four {memory['four'] / mib:.0f} MiB (wanted <="
+            f" {allowed / mib:.0f})"
         )
 
 
@@ -492,34 +384,6 @@ def open_loop(submit: Callable[[int], Any], rate: float, seconds: float) -> dict
         "requests": float(count),
         **{f"p{q}_ms": float(np.percentile(late, q)) for q in (50, 90, 99)},
     }
-
-
-def _timed(run: Callable[[], object], seconds: float) -> float:
-    """Give the milliseconds of one call, over ``seconds`` after a warm-up."""
-    for _ in range(5):
-        run()
-    count, begun = 0, time.perf_counter()
-    while time.perf_counter() - begun < seconds:
-        run()
-        count += 1
-    return 1e3 * (time.perf_counter() - begun) / count
-
-
-def _resident(cuda: Any, shape: tuple[int, ...]) -> Any:
-    """Give an array of zeros on the device."""
-    from headrace_trt.arrays import DeviceArray, StreamRef
-    from headrace_trt.memory import DevicePool, Stream
-
-    stream = Stream(cuda)
-    pool = DevicePool(cuda, stream.handle)
-    zeros = np.zeros(shape, np.float32)
-    block = pool.take(zeros.nbytes)
-    cuda.copy(block.pointer, zeros.ctypes.data, zeros.nbytes, stream.handle)
-    cuda.stream_synchronize(stream.handle)
-    ref = StreamRef(0)
-    return DeviceArray(
-        cuda, block.pointer, shape, "float32", ordinal=0, stream=ref, owner=(block, pool)
-    )
 
 
 def _pictures(cv2: Any, count: int) -> list[bytes]:

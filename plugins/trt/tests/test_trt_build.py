@@ -133,7 +133,9 @@ def test_external_data(rtx, save):
         ({"hardware_compatibility": "ampere_plus"}, "ignores it"),
         ({"plugins": ("nowhere.so",)}, "is not there"),
         ({"plugins": ("no_such_module:Thing",)}, "cannot be imported"),
+        ({"plugins": (__file__,)}, "add_plugin_v3, which tensorrt_rtx"),
         ({"plugins": ("string:Template",)}, "add_plugin_v3, which tensorrt_rtx"),
+        ({"version_compatible": True}, "`version_compatible` is set, and tensorrt_rtx"),
         ({"profiles": None}, r"axis 2 \('h'\), 3 \('w'\)"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -15,7 +16,7 @@ from gpu_helpers import ALONE, GATHERED, LOADED, PROFILE, QUICK, expected_of, im
 from onnx import TensorProto as T
 
 import headrace
-from headrace.errors import BackendError, ConfigError, SetupError
+from headrace.errors import BackendError, SetupError
 from headrace_trt import BuildCancelledError, BuildSettings, build_engine, build_plan
 from headrace_trt.lean_runtime import load_lean_runtime
 from headrace_trt.library import find_library
@@ -119,6 +120,16 @@ def test_a_plan_that_holds_code_must_be_trusted(pipe, small_net, tmp_path):
     )
 
 
+def test_a_compatible_plan_without_its_runtime_runs_where_it_was_built(pipe, small_net):
+    p = pipe(
+        backend=ALONE, model=str(small_net), profiles=[PROFILE], max=4,
+        version_compatible=True, exclude_lean_runtime=True, **QUICK,
+    )  # fmt: skip
+    x = images(4)
+    got = p({"data": x, "request_size": 4})["result"]
+    assert relative(got, expected_of(small_net, x=x)[0]) < 1e-3
+
+
 def test_too_little_memory_is_an_error_and_the_others_go_on(pipe, small_net, cuda):
     p = pipe(backend=ALONE, model=str(small_net), profiles=[PROFILE], max=4, **QUICK)
     free, _ = cuda.memory_bytes()
@@ -165,6 +176,46 @@ def test_a_build_is_given_up_at_the_next_step(small_net):
     with pytest.raises(BuildCancelledError):
         build_plan(settings, cancelled=cancelled)
     assert len(asked) < 30
+
+
+def test_ctrl_c_ends_a_build_and_leaves_no_half_file(save, tmp_path):
+    """The interrupt comes when the builder has reported its first phase, from another process."""
+    random = np.random.default_rng(0)
+    deep = save(
+        [("Conv", [f"t{k}", f"w{k}"], [f"t{k + 1}"], {"pads": [1, 1, 1, 1]}) for k in range(12)],
+        [("t0", T.FLOAT, ["n", 16, 64, 64])],
+        [("t12", T.FLOAT, ["n", 16, 64, 64])],
+        [(f"w{k}", random.standard_normal((16, 16, 3, 3)).astype(np.float32)) for k in range(12)],
+    )
+    code = textwrap.dedent(
+        """
+        import contextlib, signal, sys
+        from headrace_trt import BuildSettings, build_engine
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        @contextlib.contextmanager
+        def progress(total, phase):
+            print(phase, flush=True)
+            yield lambda steps: None
+        settings = BuildSettings(model=sys.argv[1], max=8, optimization_level=5)
+        build_engine(settings, cache_dir=sys.argv[2], progress=progress)
+        print("built")
+        """
+    )
+    cache = tmp_path / "cache"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(deep), str(cache)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert first, err
+    assert "built" not in out
+    assert "KeyboardInterrupt" in err
+    assert process.returncode in (-signal.SIGINT, 130)
+    assert [path.name for path in cache.glob("*") if path.suffix != ".lock"] == []
 
 
 def test_two_processes_one_cache(small_net, tmp_path):
@@ -311,95 +362,3 @@ def test_a_refitted_plan_is_written(small_net, tmp_path):
     x = images(4)
     assert relative(run_once(engine, cuda, {"x": x})["y"], expected_of(other, x=x)[0]) <= 1e-3
     engine.close()
-
-
-PLUGIN = '''
-"""A plugin that doubles its input, written in Python."""
-
-import numpy as np
-import tensorrt as trt
-import torch
-
-
-class Double(trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
-    def __init__(self):
-        trt.IPluginV3.__init__(self)
-        trt.IPluginV3OneCore.__init__(self)
-        trt.IPluginV3OneBuild.__init__(self)
-        trt.IPluginV3OneRuntime.__init__(self)
-        self.plugin_name, self.plugin_version, self.plugin_namespace = "Double", "1", ""
-        self.num_outputs = 1
-
-    def get_capability_interface(self, kind):
-        return self
-
-    def get_output_data_types(self, types):
-        return [types[0]]
-
-    def get_output_shapes(self, inputs, shape_inputs, builder):
-        return [trt.DimsExprs(inputs[0])]
-
-    def get_fields_to_serialize(self):
-        return trt.PluginFieldCollection([])
-
-    def configure_plugin(self, inputs, outputs):
-        pass
-
-    def on_shape_change(self, inputs, outputs):
-        pass
-
-    def set_tactic(self, tactic):
-        pass
-
-    def supports_format_combination(self, place, described, inputs):
-        found = described[place].desc
-        return found.type == trt.float32 and found.format == trt.TensorFormat.LINEAR
-
-    def attach_to_context(self, context):
-        return self.clone()
-
-    def clone(self):
-        made = Double()
-        made.__dict__.update(self.__dict__)
-        return made
-
-    def enqueue(self, inputs, outputs, sources, targets, workspace, stream):
-        shape = tuple(inputs[0].dims)
-        about = {"shape": shape, "typestr": "<f4", "version": 3}
-        views = [
-            type("View", (), {"__cuda_array_interface__": {**about, "data": (at, False)}})()
-            for at in (sources[0], targets[0])
-        ]
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
-            x, y = (torch.as_tensor(view, device="cuda") for view in views)
-            torch.mul(x, 2, out=y)
-
-
-class DoubleCreator(trt.IPluginCreatorV3One):
-    def __init__(self):
-        trt.IPluginCreatorV3One.__init__(self)
-        self.name, self.plugin_version, self.plugin_namespace = "Double", "1", ""
-        self.field_names = trt.PluginFieldCollection([])
-
-    def create_plugin(self, name, fields, phase):
-        return Double()
-'''
-
-
-def test_a_plugin_in_python(pipe, save, tmp_path, monkeypatch, rtx_or_full):
-    pytest.importorskip("torch")
-    if not rtx_or_full.has("IPluginV3"):
-        pytest.skip(f"{rtx_or_full.text} has no IPluginV3")
-    (tmp_path / "double_plugin.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(tmp_path)
-    model = save(
-        [("Double", ["x"], ["h"], {}), ("Relu", ["h"], ["y"], {})],
-        [("x", T.FLOAT, ["n", 4])],
-        [("y", T.FLOAT, ["n", 4])],
-    )
-    options = {"model": str(model), "max": 4, "plugins": ["double_plugin:DoubleCreator"], **QUICK}
-    p = pipe(backend=ALONE, **options)
-    x = np.float32([[1, -2, 3, 0], [5, 6, -7, 8]])
-    assert p({"data": x, "request_size": 2})["result"].tolist() == np.maximum(2 * x, 0).tolist()
-    with pytest.raises(ConfigError, match="imports are refused"):
-        headrace.PipelineConfig.load({"backend": ALONE, **options}, allow_import=False)

@@ -128,6 +128,7 @@ def test_fallback_to_onnx_runtime_says_what_it_chose_and_why(small_net, rtx):
         ({"network": "a:b", "precision": "fp16"}, "change an ONNX graph"),
         ({"network": "nowhere"}, "package.module:function"),
         ({"keep_fp32": ["a"]}, "goes with precision = fp16 or bf16"),
+        ({"exclude_lean_runtime": True}, "goes with version_compatible"),
         ({"precision": "fp16", "calibration": str(ROOT)}, "goes with precision = int8 or fp8"),
         ({"precision": "fp16", "verbosity": "none"}, "hides the types"),
         ({"std": [1.0, 0.0]}, "must not be 0"),

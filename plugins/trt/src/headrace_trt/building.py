@@ -161,7 +161,7 @@ def _build(
             raise _given_up(settings)
         config = make_config(library, network, settings)
         profiles = add_profiles(library, network, config, settings)
-        if settings.version_compatible and not library.is_rtx:
+        if settings.version_compatible and not settings.exclude_lean_runtime:
             load_lean_runtime(library)
         _serialize_plugins(library, config, settings)
         monitor = make_monitor(library, shown)

@@ -21,6 +21,7 @@ _FLAGS = (
     ("strip", "STRIP_PLAN"),
     ("weight_streaming", "WEIGHT_STREAMING"),
     ("version_compatible", "VERSION_COMPATIBLE"),
+    ("exclude_lean_runtime", "EXCLUDE_LEAN_RUNTIME"),  # after the flag that it belongs to
 )
 
 
@@ -32,6 +33,11 @@ def make_config(library: Library, network: Network, settings: BuildSettings) -> 
     """
     trt = library.trt
     config = network.builder.create_builder_config()
+    if settings.version_compatible and library.is_rtx:
+        raise SetupError(
+            f"`version_compatible` is set, and {library.text} ignores it",
+            hint="Its plans run on the release that built them alone; leave the option out.",
+        )
     for option, flag in _FLAGS:
         if getattr(settings, option):
             config.set_flag(library.need(f"BuilderFlag.{flag}", option))

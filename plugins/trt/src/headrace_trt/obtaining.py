@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_trt.building import build_plan
@@ -16,7 +17,6 @@ from headrace_trt.timing import refuse_without_timings
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from headrace_trt.settings import BuildSettings
 
@@ -74,8 +74,8 @@ def build_engine(  # noqa: PLR0913 - all by name
     settings: BuildSettings,
     *,
     library: Library | None = None,
-    engine: Path | None = None,
-    cache_dir: Path | None = None,
+    engine: Path | str | None = None,
+    cache_dir: Path | str | None = None,
     cache_size_bytes: int = DEFAULT_CACHE_BYTES,
     device: Mapping[str, Any] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
@@ -105,7 +105,7 @@ def build_engine(  # noqa: PLR0913 - all by name
     """
     found = library if library is not None else find_library(settings.library)
     found.require_builder()
-    folder = cache_dir if cache_dir is not None else default_cache_dir()
+    folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     if settings.timing_cache is not None:
         refuse_without_timings(found)
     elif not found.is_rtx and device is not None and settings.tactics is None:
@@ -134,7 +134,7 @@ def build_engine(  # noqa: PLR0913 - all by name
     if settings.network is not None:
         asked["network_built_at"] = _fresh()
     if engine is not None:
-        return get_or_build(engine, asked, build, cancelled=cancelled)
+        return get_or_build(Path(engine), asked, build, cancelled=cancelled)
     path = folder / f"{key_of(asked)}.plan"
     return get_or_build(path, asked, build, cancelled=cancelled, most_bytes=cache_size_bytes)
 
@@ -146,8 +146,6 @@ def timing_name(library: Library, device: Mapping[str, Any]) -> str:
 
 
 def _nowhere(settings: BuildSettings) -> Path:
-    from pathlib import Path
-
     return Path(f"<{settings.label}>")
 
 

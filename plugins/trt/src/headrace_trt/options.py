@@ -185,6 +185,11 @@ class BuildOptions(headrace.Options):
     version_compatible: bool = Field(
         False, description="Whether newer versions of TensorRT can run the plan."
     )
+    exclude_lean_runtime: bool = Field(
+        False,
+        description="Whether a version-compatible plan is written without the lean runtime, which is "
+        "about 100 MB of it.",
+    )
     hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = Field(
         "none", description="Which other GPUs can run the plan."
     )
@@ -250,6 +255,8 @@ def _problem_of(options: BuildOptions) -> str | None:
             options.verbosity not in (None, "detailed") and options.precision != "model"
         ),
         "`std` must not be 0": 0 in std,
+        "`exclude_lean_runtime` goes with version_compatible": options.exclude_lean_runtime
+        and not options.version_compatible,
     }
     return next((text for text, holds in problems.items() if holds), None)
 

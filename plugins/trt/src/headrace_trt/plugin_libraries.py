@@ -42,7 +42,8 @@ def load_plugins(library: Library, plugins: Sequence[str], *, allow_import: bool
             hint="Leave `plugins` out, or allow imports: both are code, like `import`.",
         )
     with _lock:
-        library.trt.init_libnvinfer_plugins(logger_for(library), "")
+        if library.has("init_libnvinfer_plugins"):  # the lean runtime comes without plugins
+            library.trt.init_libnvinfer_plugins(logger_for(library), "")
         registry = library.trt.get_plugin_registry()
         for plugin in plugins:
             key = (library.name, plugin)
@@ -62,6 +63,7 @@ def _load(registry: Any, plugin: str, library: Library) -> None:
             f"plugin library {plugin!r} is not there",
             hint="Name a shared library, or a creator in Python as package.module:Class.",
         )
+    _refuse_without_plugins(library)
     try:
         handle = registry.load_library(str(path.resolve()))
     except Exception as error:  # the binding raises whatever dlopen says
@@ -74,10 +76,19 @@ def _load(registry: Any, plugin: str, library: Library) -> None:
         )
 
 
+def _refuse_without_plugins(library: Library) -> None:
+    """Refuse plugins where a network cannot hold one: the parser would end the process.
+
+    Raises:
+        SetupError: The library builds networks, and has no plugins in them.
+    """
+    if library.has("INetworkDefinition"):
+        library.need("INetworkDefinition.add_plugin_v3", "plugins")
+
+
 def _register(registry: Any, plugin: str, library: Library) -> None:
     creator = import_object(plugin, "plugins")
-    # A parser that meets a creator in Python and cannot add its plugin ends the process.
-    library.need("INetworkDefinition.add_plugin_v3", "plugins")
+    _refuse_without_plugins(library)
     try:
         made = creator() if isinstance(creator, type) else creator
         namespace = str(getattr(made, "plugin_namespace", "") or "")

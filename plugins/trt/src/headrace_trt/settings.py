@@ -53,6 +53,7 @@ class BuildSettings:
         strip: Whether the plan holds no weights (they are read from the model at load).
         weight_streaming: Whether weights may be streamed from the host.
         version_compatible: Whether newer versions of TensorRT can run the plan.
+        exclude_lean_runtime: Whether such a plan is written without the lean runtime in it.
         hardware_compatibility: ``"none"``, ``"ampere_plus"`` or ``"same_compute_capability"``.
         plugins: Plugin libraries (.so files) and Python plugins (``package.module:Class``).
         mark_outputs: Names of inner tensors that become outputs too.
@@ -83,6 +84,7 @@ class BuildSettings:
     strip: bool = False
     weight_streaming: bool = False
     version_compatible: bool = False
+    exclude_lean_runtime: bool = False
     hardware_compatibility: str = "none"
     plugins: tuple[str, ...] = ()
     mark_outputs: tuple[str, ...] = ()

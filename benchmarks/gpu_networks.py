@@ -1,0 +1,140 @@
+"""The networks of `benchmarks.gpu_trt`: random weights, written as ONNX and, where torch is there, as its modules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def resnet(folder: Path, *, width: int = 1, name: str = "resnet50") -> Path:
+    """Write ResNet-50 (its layers ``width`` times as wide), batch normalisation folded in."""
+    random = np.random.default_rng(0)
+    nodes: list[Any] = []
+    weights: list[Any] = []
+
+    def conv(source: str, taken: int, given: int, size: int, stride: int, *, relu: bool) -> str:
+        number = len(weights) // 2
+        scale = np.sqrt(2 / (taken * size * size)) * (1.0 if relu else 0.5)
+        kernel = random.standard_normal((given, taken, size, size), np.float32) * np.float32(scale)
+        weights.append(numpy_helper.from_array(kernel, f"w{number}"))
+        weights.append(numpy_helper.from_array(np.zeros(given, np.float32), f"b{number}"))
+        made = f"c{number}"
+        pads = [size // 2] * 4
+        inputs = [source, f"w{number}", f"b{number}"]
+        nodes.append(
+            helper.make_node(
+                "Conv", inputs, [made], f"conv{number}", pads=pads, strides=[stride] * 2
+            )
+        )
+        if relu:
+            nodes.append(helper.make_node("Relu", [made], [f"{made}r"], f"relu{number}"))
+            made = f"{made}r"
+        return made
+
+    last, taken = conv("x", 3, 64 * width, 7, 2, relu=True), 64 * width
+    nodes.append(
+        helper.make_node(
+            "MaxPool", [last], ["pool"], "pool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
+        )
+    )
+    last = "pool"
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        inner = 64 * width * 2**stage
+        for block in range(blocks):
+            stride = 2 if stage and not block else 1
+            short = last
+            if not block:
+                short = conv(last, taken, 4 * inner, 1, stride, relu=False)
+            deep = conv(last, taken, inner, 1, 1, relu=True)
+            deep = conv(deep, inner, inner, 3, stride, relu=True)
+            deep = conv(deep, inner, 4 * inner, 1, 1, relu=False)
+            added = f"add{stage}_{block}"
+            nodes.append(helper.make_node("Add", [deep, short], [added], added))
+            last, taken = f"{added}r", 4 * inner
+            nodes.append(helper.make_node("Relu", [added], [last], last))
+    nodes.append(helper.make_node("GlobalAveragePool", [last], ["mean"], "mean"))
+    nodes.append(helper.make_node("Flatten", ["mean"], ["flat"], "flat"))
+    dense = random.standard_normal((taken, 1000), np.float32) * np.float32(taken**-0.5)
+    weights.append(numpy_helper.from_array(dense, "dense"))
+    nodes.append(helper.make_node("MatMul", ["flat", "dense"], ["y"], "fc"))
+    return _saved(folder / f"{name}.onnx", nodes, weights, ["n", 3, "h", "w"], ["n", 1000])
+
+
+def tiny(folder: Path) -> Path:
+    """Write a network of one small matrix: what is left is the host's work."""
+    matrix = np.random.default_rng(0).standard_normal((256, 16), np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "m"], ["y"], "fc")]
+    weights = [numpy_helper.from_array(matrix, "m")]
+    return _saved(folder / "tiny.onnx", nodes, weights, ["n", 256], ["n", 16])
+
+
+def mean_only(folder: Path) -> Path:
+    """Write a network that means a picture away: copies are the limit."""
+    nodes = [
+        helper.make_node("AveragePool", ["x"], ["p"], "p", kernel_shape=[64, 64], strides=[64, 64]),
+        helper.make_node("GlobalAveragePool", ["p"], ["g"], "g"),
+        helper.make_node("Flatten", ["g"], ["y"], "f"),
+    ]
+    return _saved(folder / "mean.onnx", nodes, [], ["n", 3, "h", "w"], ["n", 3])
+
+
+def _saved(path: Path, nodes: Any, weights: Any, takes: Any, gives: Any) -> Path:
+    graph = helper.make_graph(
+        nodes,
+        path.stem,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, takes)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, gives)],
+        weights,
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return path
+
+
+def torch_resnet() -> Any:
+    """Give ResNet-50 of torchvision, whose arithmetic is that of `resnet`."""
+    import torchvision
+
+    return torchvision.models.resnet50(weights=None)
+
+
+def torch_detector() -> Any:
+    """Give a detector of torchvision's parts: RetinaNet with ResNet-18 and a feature pyramid.
+
+    It takes ``[N, 3, H, W]`` and gives the scores ``[N, A, 91]`` and offsets ``[N, A, 4]`` of its anchors,
+    as what follows runs on the CPU.
+    """
+    import torch
+    from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+    from torchvision.models.detection.retinanet import RetinaNetHead
+
+    class Detector(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = resnet_fpn_backbone(backbone_name="resnet18", weights=None)
+            self.head = RetinaNetHead(256, 9, 91)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            found = self.head(list(self.body(x).values()))
+            return found["cls_logits"], found["bbox_regression"]
+
+    return Detector()
+
+
+def exported(folder: Path, network: Any, name: str, size: int, most: int) -> Path:
+    """Write a module of torch as ONNX, with a batch axis of up to ``most`` rows."""
+    import torch
+
+    path = folder / f"{name}.onnx"
+    rows = torch.export.Dim("n", min=1, max=most)
+    torch.onnx.export(
+        network.eval(), (torch.zeros(2, 3, size, size),), str(path), dynamo=True, verbose=False,
+        dynamic_shapes=({0: rows},), input_names=["x"], external_data=False,
+    )  # fmt: skip
+    return path

@@ -1,0 +1,213 @@
+"""The part ``table`` of `benchmarks.gpu_trt`: ResNet-50 and a detector at batch 1, 8 and 32, all sides in turn.
+
+Every side computes in float16 with inputs that lie on the device (random ones: zeros run faster) and
+leaves its results there; ONNX Runtime gets the graph that TensorRT gets. A figure is the milliseconds
+of a batch, from the throughput of a loop: of two streams for trtexec's method and of two instances for
+headrace, of one for ONNX Runtime and torch. ``headrace, one caller`` is the latency of one client.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from benchmarks.gpu_networks import exported, resnet, torch_detector, torch_resnet
+from benchmarks.load import drive
+
+import headrace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from benchmarks.gpu_trt import Bench
+
+ALONE = "IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor]"
+BATCHES = (1, 8, 32)
+
+
+def run(bench: Bench) -> dict[str, Any]:
+    """Measure both networks; give ``{network: {batch: {side: ms}}}``."""
+    size = 64 if bench.quick else 224
+    found = {"resnet50": _network(bench, "resnet50", resnet(bench.folder), size, torch_resnet)}
+    size = 128 if bench.quick else 320
+    try:
+        module = torch_detector()
+        model = exported(bench.folder, module, "retinanet", size, max(BATCHES))
+    except ImportError as error:
+        print(f"table: the detector is left out: {error}")
+    else:
+        found["retinanet"] = _network(bench, "retinanet", model, size, lambda: module)
+    return found
+
+
+def _network(
+    bench: Bench, name: str, model: Path, size: int, make: Callable[[], Any]
+) -> dict[str, Any]:
+    shape = (3, size, size)
+    text = "x".join(map(str, shape))
+    profiles = [{"min": f"x:1x{text}", "max": f"x:{max(BATCHES)}x{text}"}]
+    options = {"precision": "fp16", "profiles": profiles, "max": max(BATCHES)}
+    begun = time.perf_counter()
+    engine = bench.built(model, **{**options, "profiles": tuple(profiles)})
+    print(f"table: {name} of {size} x {size}, built in {time.perf_counter() - begun:.0f} s")
+    config = bench.common(model, backend=ALONE, output_device="device", **options)
+    rows: dict[str, Any] = {}
+    with ExitStack() as stack:
+        pipes = {
+            side: stack.enter_context(headrace.pipe({**config, **more}))
+            for side, more in {
+                "headrace": {"instance_num": 2},
+                "headrace, graphs": {"instance_num": 2, "cuda_graph": True},
+                "headrace, one caller": {},
+            }.items()
+        }
+        others = _others(bench, model, make)
+        for batch in BATCHES:
+            sides = {
+                "trtexec": partial(_alone_ms, bench, engine, batch),
+                "trtexec, graphs": partial(_alone_ms, bench, engine, batch, graph=True),
+            }
+            request = {"data": resident(bench.cuda, (batch, *shape)), "request_size": batch}
+            for side, pipe in pipes.items():
+                clients = 1 if side == "headrace, one caller" else 3
+                sides[side] = partial(_piped_ms, bench, pipe, request, clients)
+            for side, prepare in others.items():
+                call = _guarded(side, partial(prepare, (batch, *shape)))
+                if call is not None:
+                    sides[side] = partial(_timed, call, bench.seconds / 4)
+            times: dict[str, list[float]] = {side: [] for side in sides}
+            for _ in range(1 if bench.quick else 3):
+                for side, measure in sides.items():
+                    times[side].append(measure())
+            row = {side: statistics.median(values) for side, values in times.items()}
+            row["headrace of trtexec"] = row["trtexec"] / row["headrace"]
+            row["headrace of trtexec, graphs"] = row["trtexec, graphs"] / row["headrace, graphs"]
+            rows[str(batch)] = row
+            told = ", ".join(f"{side} {value:.3f}" for side, value in row.items())
+            print(f"table: {name}, batch {batch}: {told}", flush=True)
+    return rows
+
+
+def _alone_ms(bench: Bench, engine: Any, batch: int, *, graph: bool = False) -> float:
+    """Time the loop of trtexec, two streams."""
+    found = bench.alone(engine, batch, streams=2, graph=graph)
+    return float(1e3 / found.runs_per_s)
+
+
+def _piped_ms(bench: Bench, pipe: Any, request: dict[str, Any], clients: int) -> float:
+    load = drive(lambda _: pipe(dict(request)), clients, bench.seconds / 4)
+    return 1e3 / load.rps
+
+
+def _timed(run: Callable[[], object], seconds: float) -> float:
+    """Give the milliseconds of one call, over ``seconds`` after a warm-up."""
+    for _ in range(5):
+        run()
+    count, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        run()
+        count += 1
+    return 1e3 * (time.perf_counter() - begun) / count
+
+
+def _guarded(side: str, prepare: Callable[[], Callable[[], object]]) -> Any:
+    """Prepare a side and call it once; None, with the reason printed, where it cannot run here."""
+    try:
+        call = prepare()
+        call()
+    except Exception as error:  # noqa: BLE001 - a side that is not there is left out
+        print(f"table: {side} is left out: {type(error).__name__}: {str(error)[:300]}")
+        return None
+    return call
+
+
+def _others(bench: Bench, model: Path, make: Callable[[], Any]) -> dict[str, Callable[..., Any]]:
+    """Give ONNX Runtime's CUDA provider and torch, eager and compiled, where they are."""
+    return {
+        side: prepare
+        for sides in (_onnxruntime, _torch)
+        for side, prepare in sides(bench, model, make)
+    }
+
+
+def _onnxruntime(bench: Bench, model: Path, make: object) -> Iterator[tuple[str, Any]]:
+    try:
+        import onnxruntime
+        import torch  # its libraries of CUDA are the ones that the provider finds
+    except ImportError as error:
+        print(f"table: onnxruntime is left out: {error}")
+        return
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        print("table: this build of ONNX Runtime has no CUDAExecutionProvider")
+        return
+    from headrace_trt.network import prepare_model
+    from headrace_trt.settings import BuildSettings
+
+    half = bench.folder / f"{model.stem}_fp16.onnx"
+    onnx.save(prepare_model(BuildSettings(model=model, precision="fp16")), half)
+    session = onnxruntime.InferenceSession(str(half), providers=["CUDAExecutionProvider"])
+
+    def prepare(shape: tuple[int, ...]) -> Callable[[], object]:
+        x = torch.rand(shape, device="cuda")
+        torch.cuda.synchronize()
+        binding = session.io_binding()
+        binding.bind_input("x", "cuda", 0, np.float32, shape, x.data_ptr())
+        for output in session.get_outputs():
+            binding.bind_output(output.name, "cuda", 0)
+
+        def call() -> None:
+            session.run_with_iobinding(binding)
+            assert x is not None  # it is kept for as long as it is bound
+
+        return call
+
+    yield "onnxruntime, CUDA", prepare
+
+
+def _torch(bench: Bench, model: Path, make: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
+    try:
+        import torch
+
+        eager = make().half().cuda().eval().to(memory_format=torch.channels_last)
+    except ImportError as error:
+        print(f"table: torch is left out: {error}")
+        return
+    networks = {"torch, eager": eager}
+    if not bench.quick:
+        networks["torch, compiled"] = torch.compile(eager, dynamic=False)
+
+    def prepare(network: Any, shape: tuple[int, ...]) -> Callable[[], object]:
+        x = torch.rand(shape, device="cuda").half().contiguous(memory_format=torch.channels_last)
+
+        @torch.inference_mode()
+        def call() -> None:
+            network(x)
+            torch.cuda.current_stream().synchronize()
+
+        return call
+
+    for side, network in networks.items():
+        yield side, partial(prepare, network)
+
+
+def resident(cuda: Any, shape: tuple[int, ...]) -> Any:
+    """Give an array of random numbers on the device."""
+    from headrace_trt.arrays import DeviceArray, StreamRef
+    from headrace_trt.memory import DevicePool, Stream
+
+    stream = Stream(cuda)
+    pool = DevicePool(cuda, stream.handle)
+    values = np.random.default_rng(0).random(shape, np.float32)
+    block = pool.take(values.nbytes)
+    cuda.copy(block.pointer, values.ctypes.data, values.nbytes, stream.handle)
+    cuda.stream_synchronize(stream.handle)
+    ref = StreamRef(0)
+    return DeviceArray(
+        cuda, block.pointer, shape, "float32", ordinal=0, stream=ref, owner=(block, pool)
+    )
