@@ -232,6 +232,12 @@ def test_what_is_inside_says_which_keys_a_request_needs(file, inside):
     assert caught.value.key == "right"
 
 
+def test_what_goes_from_element_to_element_stays_in_the_process():
+    backend = "Process[S[Call(builtins:memoryview),Call(builtins:bytes)]]"  # no view can be copied
+    with headrace.pipe({"backend": backend}) as pipe:
+        assert pipe({"data": b"seen"}) == {"data": b"seen", "result": b"seen"}
+
+
 def test_functions_and_plain_classes_are_known_there(file):
     backend = "Process[S[Triple,Call(builtins:str)]]"
     with headrace.pipe({"import": [file], "backend": backend}) as pipe:

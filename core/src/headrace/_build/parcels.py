@@ -160,10 +160,14 @@ changed, and which that is; keys with other values; keys that were taken out."""
 
 
 def changes(before: Request, after: Request) -> tuple[dict[str, str], Request, list[str]]:
-    """Tell what has become of a request, as `Changes` do before the values are put into a parcel."""
+    """Tell what has become of a request, as `Changes` do before the values are put into a parcel.
+
+    Where there is a ``result``, nobody reads the ``data`` that `S` has left: it is the largest thing
+    between two elements, and need not be one that can be copied.
+    """
     same, new = {}, {}
     for key, value in after.items():
-        if key in before and before[key] is value:
+        if (key in before and before[key] is value) or (key == "data" and "result" in after):
             continue
         # What could have been changed in place is sent back, also where it is an object that came.
         known = [k for k, v in before.items() if v is value] if type(value) in _UNCHANGING else None
