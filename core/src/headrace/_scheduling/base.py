@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._scheduling.admission import enter, interrupted, refuse
 from headrace._scheduling.calls import call_run_here, errand, reentrant, reset
 from headrace._scheduling.driving import Driver
-from headrace._scheduling.entry import DATA_ALONE, DONE, NEW, Entry, checked_weight
+from headrace._scheduling.entry import DATA_ALONE, DONE, NEW, NOBODY, Entry, checked_weight
 from headrace._scheduling.locks import main_thread
 from headrace._scheduling.node import Node
 from headrace._scheduling.process_threads import errands, shared_timer
@@ -81,8 +81,9 @@ class SchedulerBase:
         self._driver = driver = self._driver_type(node, batch_policy, dispatch_policy, self._timer)
         self._workers, self._dispatcher = driver.workers, driver.dispatcher
         # What `call` needs, one attribute away.
-        self._idle_list, self._idle_list_in_main = node.idle_lists
+        self._idle_list, self._slow_list = node.idle_lists
         self._queue = node.queue
+        self._callers, self._backlog = node.callers, driver.workers.backlog
         self._quota = node.quota
         self._linger = limits.batching_timeout_ms > 0 and self.max != 1
         self._unqueued_max = self._weight_for_shortcut(batch_policy)
@@ -186,17 +187,17 @@ class SchedulerBase:
         self,
         request: Request,
         weight: int,
-        *,
+        internal: bool,
         home: SchedulerBase | None,
         rest: Rest | None,
-        internal: bool,
     ) -> Rest | None:
         """Let one request of the calling thread pass the queue; raises its error.
 
         Returns:
             What is left of ``rest``: the nodes after this one to which nobody has moved it on.
         """
-        entry = Entry(request, weight=weight, waits=None if home is None else home.waits())
+        waits = None if home is None else Waits(home._quota, entered=True)
+        entry = Entry(request, NOBODY, weight, None, 0, waits)
         me = get_ident()
         if me == main_thread.ident:
             self.call_many((entry,), internal=internal)

@@ -1,8 +1,9 @@
 """Callers that find an instance free and run their own request, past the queue.
 
 While nobody waits, the free instances lie on the *idle lists* of the node, where a caller takes one
-without the lock: those of swift backends on a list for all callers, the others on one for the main
-thread, which never takes the lock (see `headrace._scheduling.calls`). What keeps that safe:
+without the lock: those of swift backends on one list, the others on another, which the main thread
+uses always, for it never takes the lock (see `headrace._scheduling.calls`), and the other threads
+while no caller waits for a batch that runs. What keeps that safe:
 
 - Popping an instance is a single step of the interpreter: the thread that pops an instance owns it.
 - A caller that has popped an instance **announces it, then looks whether the idle list still stands**. A
@@ -90,34 +91,34 @@ class FastPath(SchedulerBase):
             weight = self.checked(request)
             if "data" not in request:  # it brings other keys
                 request.pop("result", None)
-                return self._call_slowly(
-                    request, MISSING, weight, home=home, rest=rest, internal=internal
-                )
+                return self._call_slowly(request, MISSING, weight, internal, home, rest)
         data = request["data"]
         if "result" in request:
             del request["result"]
         me = get_ident()
         idle = self._idle_list
+        if not idle[0] and (me == main_thread.ident or not (self._callers or self._backlog)):
+            idle = self._slow_list  # where callers wait for batches, `_may_start` has more to ask
         if not (
-            (idle[0] or (me == main_thread.ident and (idle := self._idle_list_in_main)[0]))
+            idle[0]
             and not self._queue.count
             and weight <= self._unqueued_max
             and (home is not None or self._quota.count < self.limits.queue_size)
             and (not self._linger or self._node.idle_count == len(self.instances))
         ):
-            return self._call_slowly(request, data, weight, home=home, rest=rest, internal=internal)
+            return self._call_slowly(request, data, weight, internal, home, rest)
         try:
             # Off the idle list and into the name in one step: an interrupt loses nothing.
             (instance,) = map(_take, idle)
         except IndexError:  # another caller was quicker
-            return self._call_slowly(request, data, weight, home=home, rest=rest, internal=internal)
+            return self._call_slowly(request, data, weight, internal, home, rest)
         error: BaseException | None = None
         try:
             # atomic: an interrupt finds the whole claim, and so does `statistics`.
             instance.ident = me
             instance.holder = request
             # Other idle lists: the instance has been taken out of service, or all end.
-            live = idle is self._idle_list or idle is self._idle_list_in_main
+            live = idle is self._idle_list or idle is self._slow_list
             if live:
                 instance.unqueued += 1
             else:
@@ -141,7 +142,10 @@ class FastPath(SchedulerBase):
                 else:
                     error = self._run_alone(instance, request)
                 request["data"] = data
-            if idle is self._idle_list and error is None and instance.mean_s < SWIFT_S:
+            swift, lost = instance.mean_s < SWIFT_S, instance.lost
+            mine = self._idle_list if swift else self._slow_list
+            serves = swift or lost is None or not (lost.gone or lost.away)
+            if error is None and serves and idle is mine:
                 # atomic: an interrupt finds the instance held, or free.
                 instance.ident = 0
                 instance.holder = None
@@ -149,7 +153,9 @@ class FastPath(SchedulerBase):
                 # end atomic
                 # A thread that joined the queue before this look is seen here. One that joins later
                 # looks at the idle list after that, and sees the instance.
-                if self._queue.count or idle is not self._idle_list:
+                if self._queue.count or (
+                    idle is not self._idle_list and idle is not self._slow_list
+                ):
                     self._look(instance, idle)
             else:
                 self._put_back(instance, idle, error)
@@ -163,7 +169,7 @@ class FastPath(SchedulerBase):
             self._recovered(instance, request, raised)
             raise
         if not live:
-            return self._call_slowly(request, data, weight, home=home, rest=rest, internal=internal)
+            return self._call_slowly(request, data, weight, internal, home, rest)
         if error is not None:
             try:
                 fail(request, error)
@@ -171,36 +177,38 @@ class FastPath(SchedulerBase):
                 del error  # see `Entry.take_error`
         return rest
 
-    def _call_slowly(self, request: Request, data: Any, weight: int, **how: Any) -> Rest | None:
-        """Run one request that finds no instance on an idle list; ``how``: see `call`."""
+    def _call_slowly(self, request: Request, data: Any, weight: int, *way: Any) -> Rest | None:
+        """Run one request that finds no instance on an idle list; ``way``: see `call`."""
+        passes = self._unqueued_max and data is not MISSING
         if get_ident() != main_thread.ident:
             if holds_a_lock():
                 refuse_inside(self)
             if near_stack_end():
                 raise no_room()
-            return self._call_locked(request, data, weight, **how)
-        rest, how["rest"] = how["rest"], None
+            if passes and self._node.has_idle:
+                return self._call_locked(request, data, weight, *way)
+            return self._queue_up(request, weight, *way)
+        internal, home, rest = way
         try:
-            if self._unqueued_max and data is not MISSING:
-                errand(self._call_locked, request, data, weight, **how)
+            if passes:
+                errand(self._call_locked, request, data, weight, internal, home, None)
             else:
-                self._queue_up(request, weight, **how)
+                self._queue_up(request, weight, internal, home, None)
         except BaseException as raised:
             restore(request, data, raised)
             raise
         return rest  # type: ignore[no-any-return]
 
-    def _call_locked(self, request: Request, data: Any, weight: int, **how: Any) -> Rest | None:
+    def _call_locked(self, request: Request, data: Any, weight: int, *way: Any) -> Rest | None:
         """Run one request on an instance that is claimed under the lock, or let it wait."""
-        instance: Instance | None = None
-        if self._unqueued_max and data is not MISSING and self._node.has_idle:
-            try:
-                instance = self._claim(request, weight, how["home"])
-            except BaseException:  # it hit this thread, perhaps after the claim
-                errands.run(self._recover_claim, request)
-                raise
+        _, home, rest = way
+        try:
+            instance = self._claim(request, weight, home)
+        except BaseException:  # it hit this thread, perhaps after the claim
+            errands.run(self._recover_claim, request)
+            raise
         if instance is None:
-            return self._queue_up(request, weight, **how)
+            return self._queue_up(request, weight, *way)
         error: BaseException | None = None
         serial = instance.unqueued
         try:
@@ -221,7 +229,7 @@ class FastPath(SchedulerBase):
             fail(request, error)
         finally:
             del error  # see `Entry.take_error`
-        return how["rest"]  # type: ignore[no-any-return]
+        return rest  # type: ignore[no-any-return]
 
     def _claim(self, request: Request, weight: int, home: SchedulerBase | None) -> Instance | None:
         """Claim an instance for a caller's own request, if it may skip the queue."""
@@ -272,16 +280,15 @@ class FastPath(SchedulerBase):
             lets(self._give_back, instance, error)
             lets(self._dispatch_after, instance, idle)
             return
-        swift, in_main = lists = node.idle_lists
-        dispatches = idle is not swift and idle is not in_main  # other idle lists stand by now
+        swift, slow = lists = node.idle_lists
+        dispatches = idle is not swift and idle is not slow  # other idle lists stand by now
         if not dispatches:
             is_swift = instance.mean_s < SWIFT_S
-            idle = swift if is_swift and not in_main[0] else in_main
+            idle = swift if is_swift and not slow[0] else slow
             # The last that has become swift: a helper thread puts all of them on the other idle list.
-            dispatches = (
-                is_swift and idle is in_main and not self._sorts and self._all_swift(in_main)
-            )
-            self._sorts = self._sorts or dispatches
+            if is_swift and idle is slow and not self._sorts:
+                dispatches = all(one.mean_s < SWIFT_S for one in list(slow[0]))
+                self._sorts = dispatches
         code = "" if error is None else code_of(error)
         failures = instance.failures
         count = failures.get(code, 0) + 1
@@ -294,9 +301,6 @@ class FastPath(SchedulerBase):
         # end atomic
         if self._queue.count or dispatches or lists is not node.idle_lists:
             errands.run(self._dispatch_after, instance, idle)
-
-    def _all_swift(self, idle: IdleList) -> bool:
-        return max([instance.mean_s for instance in list(idle[0])], default=0.0) < SWIFT_S
 
     def _give_back(self, instance: Instance, error: BaseException | None) -> bool:
         """Give an instance back under the lock; tell whether nobody waits for it, or for its end."""

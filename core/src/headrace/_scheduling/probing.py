@@ -191,7 +191,7 @@ class ProbedScheduler(Scheduler):
         weight = self.checked(request)
         request.pop("result", None)
         data = request.get("data", MISSING)
-        return self._call_slowly(request, data, weight, home=home, rest=rest, internal=internal)
+        return self._call_slowly(request, data, weight, internal, home, rest)
 
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
         node = self._node

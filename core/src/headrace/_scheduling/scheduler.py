@@ -182,7 +182,7 @@ class Scheduler(FastPath):
 
     def _replace_idle_lists(self) -> None:
         self._node.idle_lists = lists = new_idle_lists()
-        self._idle_list, self._idle_list_in_main = lists
+        self._idle_list, self._slow_list = lists
 
     def notify(self) -> None:
         """Notify the owners of entries that `exchange` has settled; without any lock."""
