@@ -114,6 +114,25 @@ def test_a_swift_backend_is_called_without_the_lock(pipe):
 
 
 @pytest.mark.usefixtures("takes_turns")
+def test_a_slow_backend_is_called_without_the_lock_while_no_caller_waits(pipe):
+    scheduler = scheduler_of(pipe)
+    node, (instance,) = scheduler._node, scheduler.instances
+    claims, claim = [], scheduler._claim
+    scheduler._claim = lambda *about: claims.append(about) or claim(*about)
+    instance.mean_s = 1.0  # it stays slow for the calls to come
+    pipe({"data": "moves it to the other idle list"})
+    with node.lock:
+        for k in range(8):
+            elsewhere(lambda k=k: pipe({"data": k}))
+    assert not claims
+    node.callers.add("one that waits for a batch")
+    elsewhere(lambda: pipe({"data": 8}))
+    assert len(claims) == 1
+    assert [data for _, data in Step.ran][1:] == list(range(9))
+    assert idle_in(pipe) == [instance]
+
+
+@pytest.mark.usefixtures("takes_turns")
 def test_the_idle_list_is_empty_while_its_instance_runs_and_full_afterwards(pipe):
     scheduler = scheduler_of(pipe)
     (instance,) = scheduler.instances

@@ -9,8 +9,7 @@ import pytest
 
 from headrace._scheduling import process_threads
 from headrace._scheduling.calls import Call
-from headrace._scheduling.fast_path import _may_lock
-from headrace._scheduling.locks import holds_a_lock, near_stack_end, taking
+from headrace._scheduling.locks import holds_a_lock, may_lock, near_stack_end, taking
 from headrace._scheduling.process_threads import Helpers, Timer
 from headrace.errors import BackendError
 
@@ -44,16 +43,16 @@ def test_a_thread_is_known_to_hold_a_lock_until_it_has_left_the_outermost():
 
 
 def test_a_thread_may_take_a_lock_with_room_on_its_stack_and_while_it_holds_none():
-    found = {"main": _may_lock()}
+    found = {"main": may_lock()}
 
     def deep():
-        return _may_lock() if near_stack_end() else deep()
+        return may_lock() if near_stack_end() else deep()
 
     def look():
-        found["another"] = _may_lock()
+        found["another"] = may_lock()
         found["near the end of its stack"] = deep()
         with taking(threading.RLock()):
-            found["inside"] = _may_lock()
+            found["inside"] = may_lock()
 
     elsewhere(look)
     assert [where for where, may in found.items() if may] == ["another"]

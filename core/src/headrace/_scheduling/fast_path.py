@@ -37,7 +37,7 @@ from headrace._scheduling.batch import judged, run_alone, wrapped
 from headrace._scheduling.calls import errand
 from headrace._scheduling.entry import MISSING, fail, refuses_change, restore
 from headrace._scheduling.instance import BARGE_S, RETURNING, SWIFT_S
-from headrace._scheduling.locks import holds_a_lock, main_thread, near_stack_end, no_room
+from headrace._scheduling.locks import holds_a_lock, main_thread, may_lock, near_stack_end, no_room
 from headrace._scheduling.process_threads import errands
 from headrace._scheduling.threads import Caller, Work
 from headrace.errors import code_of
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.instance import IdleList, Instance
     from headrace._scheduling.sleeper import Rest
     from headrace.keys import Request
-
 
 _take = deque.popleft
 
@@ -97,10 +96,8 @@ class FastPath(SchedulerBase):
             del request["result"]
         me = get_ident()
         idle = self._idle_list
-        if not idle[0] and (me == main_thread.ident or not (self._callers or self._backlog)):
-            idle = self._slow_list  # where callers wait for batches, `_may_start` has more to ask
         if not (
-            idle[0]
+            (idle[0] or (idle := self._others(me))[0])
             and not self._queue.count
             and weight <= self._unqueued_max
             and (home is not None or self._quota.count < self.limits.queue_size)
@@ -142,10 +139,9 @@ class FastPath(SchedulerBase):
                 else:
                     error = self._run_alone(instance, request)
                 request["data"] = data
-            swift, lost = instance.mean_s < SWIFT_S, instance.lost
-            mine = self._idle_list if swift else self._slow_list
-            serves = swift or lost is None or not (lost.gone or lost.away)
-            if error is None and serves and idle is mine:
+            if (
+                error is None and idle is self._idle_list and instance.mean_s < SWIFT_S
+            ) or self._stays(instance, idle, error):
                 # atomic: an interrupt finds the instance held, or free.
                 instance.ident = 0
                 instance.holder = None
@@ -176,6 +172,17 @@ class FastPath(SchedulerBase):
             finally:
                 del error  # see `Entry.take_error`
         return rest
+
+    def _others(self, me: int) -> IdleList:
+        """Give the idle list of slow backends, where thread ``me`` may use it: see `_may_start`."""
+        may = me == main_thread.ident or not (self._callers or self._backlog)
+        return self._slow_list if may else self._idle_list
+
+    def _stays(self, instance: Instance, idle: IdleList, error: BaseException | None) -> bool:
+        """Tell whether an instance may simply go back to the idle list of slow backends."""
+        if error is not None or idle is not self._slow_list or instance.mean_s < SWIFT_S:
+            return False
+        return instance.lost is None or not (instance.lost.gone or instance.lost.away)
 
     def _call_slowly(self, request: Request, data: Any, weight: int, *way: Any) -> Rest | None:
         """Run one request that finds no instance on an idle list; ``way``: see `call`."""
@@ -271,7 +278,7 @@ class FastPath(SchedulerBase):
     def _put_back(self, instance: Instance, idle: IdleList, error: BaseException | None) -> None:
         """Give an instance back that may not simply be put back on the idle list it came from."""
         node = self._node
-        if _may_lock():
+        if may_lock():
             if not self._give_back(instance, error):
                 self._lead(instance, idle)
             return
@@ -317,7 +324,7 @@ class FastPath(SchedulerBase):
 
     def _look(self, instance: Instance, idle: IdleList) -> None:
         """See to those who have come meanwhile, after an instance was put on an idle list."""
-        if _may_lock():
+        if may_lock():
             self._lead(instance, idle)
         else:
             errands.run(self._dispatch_after, instance, idle)
@@ -391,8 +398,3 @@ class FastPath(SchedulerBase):
             raise
         if isinstance(raised, Exception) and not isinstance(raised, (RecursionError, MemoryError)):
             raise refuses_change(raised)
-
-
-def _may_lock() -> bool:
-    """Tell whether the calling thread may take a lock now: see `headrace._scheduling.locks`."""
-    return get_ident() != main_thread.ident and not near_stack_end() and not holds_a_lock()

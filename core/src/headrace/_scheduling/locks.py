@@ -140,6 +140,11 @@ def near_stack_end() -> bool:
     return True
 
 
+def may_lock() -> bool:
+    """Tell whether the calling thread may take a lock of the scheduler now."""
+    return get_ident() != main_thread.ident and not near_stack_end() and not holds_a_lock()
+
+
 def no_room() -> RecursionError:
     """Make the error of a call that is too near the end of the stack."""
     return RecursionError("no room on the stack to call the pipeline")
