@@ -9,10 +9,9 @@ import pytest
 
 import headrace
 from headrace import errors
-from headrace._scheduling import named_queues
 from headrace._scheduling.batch import Filler
-from headrace._scheduling.named_queues import NamedQueue
-from headrace.words.queues import _one_by_one
+from headrace.words import queues
+from headrace.words.queues import NamedQueue, _one_by_one
 
 NODES = {
     "out": {"backend": "Send(q)"},
@@ -86,7 +85,7 @@ def test_an_init_that_registers_no_instances_leaves_them_to_the_node(init):
 @pytest.mark.parametrize("way", ["put", "get"])
 def test_who_wakes_after_the_deadline_neither_puts_nor_takes(way, monkeypatch):
     now, items = [0.0], [{"data": 1}] if way == "put" else []
-    monkeypatch.setattr(named_queues, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(queues, "time", SimpleNamespace(monotonic=lambda: now[0]))
     queue = NamedQueue("q", 1)
     queue._items.extend(items)
 

@@ -238,13 +238,14 @@ class _Aside:
         """
         self._check_unheld()
         queues = self._service.commons.queues
-        before = queues.names()
+        before = set(queues)
         try:
             node = self.builder.node(name, schedule)
             self._check_guards(node)
         except BaseException:
             self.builder.close()
-            queues.forget(queues.names() - before)
+            for made in set(queues) - before:  # nobody uses them
+                del queues[made]
             raise
         self._unused = node.scheduler
         return node

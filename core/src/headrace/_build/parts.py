@@ -10,13 +10,12 @@ from headrace._backend import Backend, Shared
 from headrace._build.standing import BatchEnd
 from headrace._checked import Presence
 from headrace._scheduling.calls import OwnThread
-from headrace._scheduling.named_queues import Queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._build.measuring import ElementTimes
-    from headrace._engine.blueprint import Dispatcher
+    from headrace._engine.blueprint import Dispatcher, NamedQueue
     from headrace._scheduling.probes import Probes
 
     Part: TypeAlias = "Backend | Shared | OwnThread | Parts"
@@ -178,7 +177,7 @@ class Commons:
         times: Durations of elements, which stay over a reload; None where nobody asked for them.
     """
 
-    queues: Queues = field(default_factory=Queues)
+    queues: dict[str, NamedQueue] = field(default_factory=dict)
     dispatchers: list[Dispatcher] = field(default_factory=list)
     registered: dict[str, Backend] = field(default_factory=dict)
     probes: Probes | None = None

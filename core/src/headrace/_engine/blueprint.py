@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace._graph.route import Links, is_graph
 from headrace._scheduling.instance import Limits
 from headrace._scheduling.locks import Signal
-from headrace._scheduling.named_queues import Queues
 from headrace._scheduling.probes import Probes
 from headrace._scheduling.probing import ProbedScheduler
 from headrace._scheduling.scheduler import Scheduler
@@ -41,6 +40,16 @@ class Parts(Protocol):
 
     def close(self) -> object:
         """Close all, newest first; a second call does nothing."""
+
+
+class NamedQueue(Protocol):
+    """A queue between nodes, outside of the graph: see `headrace.words.queues`."""
+
+    def close(self) -> None:
+        """Let nobody wait any more."""
+
+    def statistics(self) -> dict[str, int]:
+        """Give what ``stats()`` shows of it."""
 
 
 class Dispatcher(Protocol):
@@ -140,7 +149,7 @@ class Blueprint:
         front: What stands before all nodes, None for nothing.
         probes: Make the probes, by the names that ``stats()`` gives them.
         listen: Called with them, before the nodes are built.
-        queues: The queues that have a name.
+        queues: The queues that have a name; more may come while nodes are built.
         dispatchers: Once all is built, the backends that hand requests over to the graph.
         close: Closes what was built, and gives what that raised; what is still being built is given
             up first.
@@ -154,7 +163,7 @@ class Blueprint:
     front: NodeBlueprint | None = None
     probes: Mapping[str, Callable[[], object]] = field(default_factory=dict)
     listen: Callable[[Any], None] = lambda _: None
-    queues: Queues = field(default_factory=Queues)
+    queues: Mapping[str, NamedQueue] = field(default_factory=dict)
     dispatchers: Sequence[Dispatcher] = ()
     close: Callable[[], Sequence[Exception]] = lambda: ()
     config: Any = None

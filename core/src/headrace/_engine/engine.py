@@ -120,7 +120,7 @@ class Engine:
     def _statistics(self) -> dict[str, Any]:
         order = self.blueprint.order
         nodes = {name: self._nodes[name].statistics() for name in order}
-        queues = self.blueprint.queues.statistics()
+        queues = {name: one.statistics() for name, one in dict(self.blueprint.queues).items()}
         found = {"state": self.state, "nodes": nodes, **({"queues": queues} if queues else {})}
         if self.probes is not None:
             found["probes"] = self.probes.statistics()
@@ -266,7 +266,8 @@ class Engine:
 
     def _finish(self, until: float) -> None:
         """Wait for what is open, fail what is left, and close what was built."""
-        self.blueprint.queues.close()
+        for queue in dict(self.blueprint.queues).values():
+            queue.close()
         # Nodes that call others come first: a node is quiet once no other one hands it requests.
         quiet = self.graph is None or self.graph.wait_ended(until)
         for scheduler in reversed(self._schedulers):

@@ -148,37 +148,36 @@ def _pad(batch: list[Request], weights: Sequence[int], instance: Instance) -> No
         batch.append(copy)
 
 
-def run_alone(
-    instance: Instance, request: Request, node: str, *, needs_result: bool
-) -> BaseException | None:
+def run_alone(instance: Instance, request: Request, node: Node) -> BaseException | None:
     """Run a caller's own request on the instance that it claimed; give its error."""
+    if instance.unqueued & instance.mask:
+        return run_untimed(instance, request, node)
+    begun = time.perf_counter()
     try:
-        if instance.unqueued & instance.mask:
-            outcomes = instance.run([request])
-        else:
-            begun = time.perf_counter()
-            outcomes = instance.run([request])
-            instance.timed(time.perf_counter() - begun)
-            instance.waited.add(0.0)
+        return run_untimed(instance, request, node)  # in no variable: see `Entry.take_error`
+    finally:
+        instance.timed(time.perf_counter() - begun)
+        instance.waited.add(0.0)
+
+
+def run_untimed(instance: Instance, request: Request, node: Node) -> BaseException | None:
+    """Do what `run_alone` does, without looking at a clock."""
+    try:
+        outcomes = instance.run([request])
     except Exception as error:  # noqa: BLE001 - raised past the backend's own guard
-        return wrapped(node, instance, error)
-    return judged(instance, request, outcomes, node, needs_result=needs_result)
+        return wrapped(node.name, instance, error)
+    return judged(instance, request, outcomes, node)
 
 
 def judged(
-    instance: Instance,
-    request: Request,
-    outcomes: list[Exception | None] | None,
-    node: str,
-    *,
-    needs_result: bool,
+    instance: Instance, request: Request, outcomes: list[Exception | None] | None, node: Node
 ) -> BaseException | None:
     """Give the error of a request that was run alone, if it has one."""
     if outcomes is not None and outcomes[0] is not None:
         return _for_owner(outcomes.pop(0))  # see `Entry.take_error`
-    if "result" in request or not needs_result:
+    if "result" in request or not node.needs_result:
         return None
-    return _no_result(node, instance, request)
+    return _no_result(node.name, instance, request)
 
 
 def _for_owner(error: BaseException | None) -> BaseException | None:

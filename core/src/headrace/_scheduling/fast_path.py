@@ -129,13 +129,7 @@ class FastPath(SchedulerBase):
                         error = wrapped(self.name, instance, raised)
                     else:
                         if outcomes is not None or "result" not in request:
-                            error = judged(
-                                instance,
-                                request,
-                                outcomes,
-                                self.name,
-                                needs_result=self._node.needs_result,
-                            )
+                            error = judged(instance, request, outcomes, self._node)
                 else:
                     error = self._run_alone(instance, request)
                 request["data"] = data
@@ -271,7 +265,7 @@ class FastPath(SchedulerBase):
 
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
         """Run a caller's own request on the instance it claimed; give its error."""
-        return run_alone(instance, request, self.name, needs_result=self._node.needs_result)
+        return run_alone(instance, request, self._node)
 
     # Giving an instance back.
 

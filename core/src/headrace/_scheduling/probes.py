@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from headrace.keys import Request
 
-__all__ = ["BatchRecord", "BatchRequest", "Probes"]
 
 _log = logging.getLogger("headrace.probes")
 

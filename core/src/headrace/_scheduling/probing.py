@@ -11,7 +11,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.batch import judged, run, wrapped
+from headrace._scheduling.batch import run, run_untimed
 from headrace._scheduling.calls import served_by
 from headrace._scheduling.driving import Driver
 from headrace._scheduling.entry import MISSING
@@ -23,7 +23,7 @@ from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Caller
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from headrace._scheduling.base import SchedulerBase
     from headrace._scheduling.batch import Outcome
@@ -133,29 +133,34 @@ class ProbedDriver(Driver):
     def _run(work: Work, node: ProbedNode) -> Outcome:  # type: ignore[override]
         started = node.clock()
         errors, interrupt = run(work, node)
-        ended, instance, probes = node.clock(), work.instance, node.probes
+        requests = ((e.request, e.arrival, e.cut, e.weight) for e in work.entries)
         each = errors or [None] * len(work.entries)
         try:
-            if probes.batch_done is not None:
-                about = (node.name, instance.index, len(each), started, ended)
-                probes.batch_done(*about, [*each])
-            if probes.batch_ran is not None:
-                probes.batch_ran(_record(node, work, started, ended, [*each]))
+            _report(node, work.instance, requests, started, node.clock(), each)
         except KeyboardInterrupt as raised:
             interrupt = interrupt or raised
         return errors, interrupt
 
 
-def _record(
+def _report(
     node: ProbedNode,
-    work: Work,
+    instance: Instance,
+    requests: Iterable[tuple[Any, ...]],
     started: float,
     ended: float,
     errors: Sequence[BaseException | None],
-) -> BatchRecord:
-    requests = [BatchRequest(e.request, e.arrival, e.cut, e.weight) for e in work.entries]
-    about = (node.name, work.instance.index, get_ident(), requests, started, ended)
-    return BatchRecord(*about, sum([one.weight for one in requests]), errors)
+) -> None:
+    """Report a batch that has run, to probes that may not call its instance meanwhile.
+
+    Of each request it is given what makes a `BatchRequest`.
+    """
+    name, index, probes = node.name, instance.index, node.probes
+    if probes.batch_done is not None:
+        probes.batch_done(name, index, len(errors), started, ended, [*errors])
+    if probes.batch_ran is not None:
+        batch, me = [*map(BatchRequest._make, requests)], get_ident()
+        weight = sum([one.weight for one in batch])
+        probes.batch_ran(BatchRecord(name, index, me, batch, started, ended, weight, [*errors]))
 
 
 class ProbedScheduler(Scheduler):
@@ -194,23 +199,14 @@ class ProbedScheduler(Scheduler):
         return self._call_slowly(request, data, weight, internal, home, rest)
 
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
-        node = self._node
-        data = request["data"]
+        node, data = self._node, request["data"]
         started = node.clock()
         error: BaseException | None
         try:
-            outcomes = instance.run([request])
-        except Exception as raised:  # noqa: BLE001 - past the backend's own guard
-            error = wrapped(self.name, instance, raised)
+            error = run_untimed(instance, request, node)
         except BaseException as interrupt:
             self._alone_done(instance, request, started, node.clock(), interrupt)
             raise
-        else:
-            error = None
-            if outcomes is not None or "result" not in request:
-                error = judged(
-                    instance, request, outcomes, self.name, needs_result=node.needs_result
-                )
         ended = node.clock()
         if instance.unqueued & SAMPLED and instance.mean_s < FAST_S:
             instance.busy_s += ended - started
@@ -221,7 +217,10 @@ class ProbedScheduler(Scheduler):
         if error is not None:
             request.pop("result", None)
         self._alone_done(instance, request, started, ended, error)
-        return error
+        try:
+            return error
+        finally:
+            del error  # see `Entry.take_error`
 
     def _alone_done(
         self,
@@ -231,20 +230,13 @@ class ProbedScheduler(Scheduler):
         ended: float,
         error: BaseException | None,
     ) -> None:
-        """Report a request that its caller ran, to probes that may not call this instance meanwhile."""
-        name, index, probes = self.name, instance.index, self._node.probes
+        """Report a request that its caller ran."""
+        weight = request.get("request_size", 1)
+        alone = [(request, started, started, weight)]
         try:
-            if probes.batch_done is not None:
-                probes.batch_done(name, index, 1, started, ended, [error])
-            if probes.batch_ran is not None:
-                weight = request.get("request_size", 1)
-                alone = [BatchRequest(request, started, started, weight)]
-                me, errors = get_ident(), [error]
-                probes.batch_ran(
-                    BatchRecord(name, index, me, alone, started, ended, weight, errors)
-                )
+            _report(self._node, instance, alone, started, ended, [error])
         finally:
-            probes.request_done(name, request, started, ended, error)
+            self._node.probes.request_done(self.name, request, started, ended, error)
 
     def count_refused(self, request: Any, error: BaseException) -> None:
         """Count a request that was refused before it entered."""

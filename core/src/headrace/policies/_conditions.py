@@ -14,19 +14,6 @@ if TYPE_CHECKING:
 
     from headrace.policies._contract import InstanceView, Queue
 
-__all__ = [
-    "Condition",
-    "ConditionPolicy",
-    "Count",
-    "Enough",
-    "FreeInstances",
-    "Idle",
-    "Verdict",
-    "Waited",
-    "Weight",
-    "When",
-]
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -61,10 +48,10 @@ class Condition:
         raise TypeError(f"{type(self).__name__} has no verdict")
 
     def __or__(self, other: Condition) -> Condition:
-        return _Any(self, other) if isinstance(other, Condition) else NotImplemented
+        return _Both(self, "|", other) if isinstance(other, Condition) else NotImplemented
 
     def __and__(self, other: Condition) -> Condition:
-        return _All(self, other) if isinstance(other, Condition) else NotImplemented
+        return _Both(self, "&", other) if isinstance(other, Condition) else NotImplemented
 
     def __invert__(self) -> Condition:
         return _Not(self)
@@ -80,35 +67,25 @@ class Condition:
 class _Both(Condition):
     """Two conditions, of which one alone may decide: due in ``a | b``, not due in ``a & b``."""
 
-    sign: ClassVar[str]
-    decides: ClassVar[bool]
-
-    def __init__(self, left: Condition, right: Condition) -> None:
+    def __init__(self, left: Condition, sign: str, right: Condition) -> None:
         self._parts = (left, right)
+        self._sign = sign
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
         """Tell what they say together."""
+        decides = self._sign == "|"
         verdicts = [part.verdict(queue, instance, now) for part in self._parts]
-        deciding = [v for v in verdicts if bool(v.due) is self.decides]
+        deciding = [v.until for v in verdicts if bool(v.due) is decides]
         # It stays so until the last of those that decide may change; else until the first that may.
         if deciding:
-            return Verdict(self.decides, _latest(deciding))
-        return Verdict(not self.decides, _earliest(verdicts))
+            ends = [until for until in deciding if until is not None]
+            return Verdict(decides, max(ends) if len(ends) == len(deciding) else None)
+        ends = [v.until for v in verdicts if v.until is not None]
+        return Verdict(not decides, min(ends, default=None))
 
     def __repr__(self) -> str:
-        return f"({self._parts[0]!r} {self.sign} {self._parts[1]!r})"
-
-
-class _Any(_Both):
-    """Due when one of two is."""
-
-    sign, decides = "|", True
-
-
-class _All(_Both):
-    """Due when both of two are."""
-
-    sign, decides = "&", False
+        left, right = self._parts
+        return f"({left!r} {self._sign} {right!r})"
 
 
 class _Not(Condition):
@@ -124,17 +101,6 @@ class _Not(Condition):
 
     def __repr__(self) -> str:
         return f"~{self._inner!r}"
-
-
-def _earliest(verdicts: list[Verdict]) -> float | None:
-    """Give when the first of them may change, None for never."""
-    return min((v.until for v in verdicts if v.until is not None), default=None)
-
-
-def _latest(verdicts: list[Verdict]) -> float | None:
-    """Give when all of them may have changed, None when one never does."""
-    times = [v.until for v in verdicts]
-    return None if None in times else max(t for t in times if t is not None)
 
 
 class Count(Condition):

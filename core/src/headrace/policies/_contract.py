@@ -10,8 +10,6 @@ from headrace._options import Options as _Options
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["BatchPolicy", "Cut", "DispatchPolicy", "InstanceView", "Queue", "Waiting"]
-
 
 class Waiting(Protocol):
     """A request that waits, as a policy sees it.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from headrace.policies._contract import InstanceView, Queue
 
-__all__ = ["BestFit", "Greedy", "Sized", "oldest_of"]
-
 
 def oldest_of(queue: Queue) -> float:
     """Give when the oldest arrived; a queue that does not say is taken to be in that order."""

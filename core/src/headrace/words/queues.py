@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -9,7 +12,7 @@ from pydantic import Field
 from headrace._options import Options as _Options
 from headrace._plan.word import Word
 from headrace._scheduling.batch import Filler
-from headrace._scheduling.named_queues import DEFAULT_MAX, NamedQueue, Queues
+from headrace._scheduling.locks import taking
 from headrace._scheduling.threads import entries_running_here
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError
 
@@ -23,6 +26,85 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = ["Observer", "Queue", "Recv", "Send"]
+
+_DEFAULT_MAX = 64
+"""How many requests a queue holds that nobody declared."""
+
+
+class NamedQueue:
+    """A bounded first-in first-out queue of shallow copies of requests.
+
+    Attributes:
+        max: How many it holds.
+        dropped: How many an Observer has dropped.
+    """
+
+    def __init__(self, name: str, most: int) -> None:
+        self.name = name
+        self.max = most
+        self.dropped = 0
+        self._items: deque[Request] = deque()
+        self._changed = threading.Condition(threading.RLock())
+        self._closed = False
+
+    def put(self, item: Request, deadline: float | None) -> None:
+        """Append ``item``; wait while the queue is full.
+
+        Raises:
+            DeadlineExceededError: ``deadline`` (seconds of `time.monotonic`) came first.
+            ClosedError: The pipeline was closed.
+        """
+        with taking(self._changed):
+            self._wait(lambda: len(self._items) < self.max, deadline, "full")
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def put_newest(self, item: Request) -> None:
+        """Append ``item``; drop the oldest when the queue is full, and count it."""
+        with taking(self._changed):
+            if len(self._items) >= self.max:
+                self._items.popleft()
+                self.dropped += 1
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def get(self, deadline: float | None) -> Request:
+        """Take the oldest item; wait while there is none.
+
+        Raises:
+            DeadlineExceededError: ``deadline`` came first.
+            ClosedError: The pipeline was closed and the queue is empty.
+        """
+        with taking(self._changed):
+            self._wait(lambda: bool(self._items), deadline, "empty")
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+
+    def close(self) -> None:
+        """Let nobody wait any more; what is in the queue can still be taken."""
+        with taking(self._changed):
+            self._closed = True
+            self._changed.notify_all()
+
+    def _wait(self, ready: Any, deadline: float | None, why: str) -> None:
+        late = False
+        # Who has waited past the deadline does nothing any more: its caller has been told so.
+        while late or not ready():
+            if self._closed:
+                raise ClosedError(f"the pipeline was closed while queue {self.name!r} was {why}")
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise DeadlineExceededError(
+                    f"the time of the request was over while queue {self.name!r} was {why}"
+                )
+            self._changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
+            late = deadline is not None and time.monotonic() >= deadline
+
+    def statistics(self) -> dict[str, int]:
+        """Give how many wait, how many may, and how many were dropped."""
+        with taking(self._changed):
+            return {"waiting": len(self._items), "max": self.max, "dropped": self.dropped}
 
 
 class QueueUser(Word):
@@ -42,7 +124,7 @@ class QueueUser(Word):
         positional = ("queue",)
         queue: str = Field(description="Name of the queue.")
 
-    queues: Queues
+    queues: dict[str, Any]
     waits_while: ClassVar[str | None] = None
     _queue: NamedQueue
 
@@ -52,12 +134,18 @@ class QueueUser(Word):
 
     def init(self, options: Any, context: InitContext) -> None:
         """Find the queue."""
-        self._queue = self.queues.use(options.queue)
+        self._queue = _found(self.queues, options.queue)
 
     def describe(self) -> dict[str, Any]:
         """Give the queue, and whether this word waits for it."""
         waits = self.waits_while is not None
         return {"queue": self._queue.name, "queue_max": self._queue.max, "waits": waits}
+
+
+def _found(queues: dict[str, Any], name: str, most: int = _DEFAULT_MAX) -> NamedQueue:
+    """Give a queue; the first that asks for it makes it. One step of the interpreter: no lock is needed."""
+    queue: NamedQueue = queues.setdefault(name, NamedQueue(name, most))
+    return queue
 
 
 def _deadlines(batch: list[Request]) -> list[float | None]:
@@ -129,7 +217,7 @@ class Queue(QueueUser):
 
         positional = ("queue",)
         queue: str = Field(description="Name of the queue.")
-        max: int = Field(DEFAULT_MAX, ge=1, description="How many requests it holds.")
+        max: int = Field(_DEFAULT_MAX, ge=1, description="How many requests it holds.")
 
     reads = ()
     writes = ()
@@ -140,11 +228,20 @@ class Queue(QueueUser):
     def _expect(cls, element: Element, commons: Commons) -> None:
         """Let its users find it as it is declared, whichever node is built first."""
         options: Any = element.options
-        commons.queues.expect({options.queue: options.max})
+        _found(commons.queues, options.queue, options.max)
 
     def init(self, options: Any, context: InitContext) -> None:
-        """Make the queue."""
-        self._queue = self.queues.declare(options.queue, options.max)
+        """Make the queue.
+
+        Raises:
+            ContractError: There is one of another size.
+        """
+        self._queue = queue = _found(self.queues, options.queue, options.max)
+        if queue.max != options.max:
+            raise ContractError(
+                f"queue {queue.name!r} holds {queue.max}, and is declared with max={options.max} as well",
+                hint="Declare it once, in the init of one node.",
+            )
 
     def forward(self, batch: list[Request]) -> None:
         """Refuse."""
