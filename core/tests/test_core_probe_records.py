@@ -189,7 +189,7 @@ def test_that_an_element_begins_is_told_too(probes):
 def test_what_no_probe_asks_for_is_not_measured(probes):
     with piped("Batches") as pipe:
         pipe({"data": "a"})
-        tree = pipe._engine._nodes["main"].by_element
+        tree = pipe._engine._nodes["main"].elements.by_element
         assert all("forward" not in vars(one) for one in tree.values())
         upper = next(one for one in tree.values() if isinstance(one, Upper))
         assert upper.span is None

@@ -153,7 +153,7 @@ class BuiltExpression:
         self.instances: list[Backend] = [one.backend for one in scheduled]
         self._threads = [one.thread for one in scheduled]
         assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`
-        self._element, self._by_element = plan.backend, self._node.by_element
+        self._element, self._by_element = plan.backend, self._node.elements.by_element
         self.root: Backend = self._by_element.get(id(plan.backend)) or self.instances[0]
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:

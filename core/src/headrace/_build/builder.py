@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._backend import Backend, Shared
-from headrace._build.elements import ElementBuilder, device_of
+from headrace._build.elements import Build, ElementBuilder, device_of
 from headrace._build.elsewhere import plan_of
-from headrace._build.measuring import ElementTimes, Measuring, element_statistics
+from headrace._build.measuring import element_statistics
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import At, Commons, Parts
 from headrace._build.standing import BatchEnd, InThread
@@ -37,33 +37,29 @@ FRONT_WIDTH = 256
 """How many requests may be inside a front of the pipeline's own at a time."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ComposedNode(BuiltNode):
     """One node, built from a plan; or the front of the pipeline.
 
     Attributes:
         plan: The plan of the node, None for the front.
-        shared: The store of its instances.
-        by_element: What was built from each element of the first instance, for ``describe()``.
-        threads: The share of each instance in the thread budget.
+        elements: What has built its elements; for a second door those of the other node.
         registers: The names under which it registered instances for the whole pipeline.
         holds: The names of instances of other nodes that it holds.
-        times: Durations of the elements of all nodes; None where nobody asked for them.
     """
 
-    plan: NodePlan | None = None
-    shared: Shared = field(default_factory=Shared)
-    by_element: dict[int, Backend] = field(default_factory=dict)
-    threads: int = 1
+    plan: NodePlan | None
+    elements: ElementBuilder
+
     registers: set[str] = field(default_factory=set)
     holds: set[str] = field(default_factory=set)
-    times: ElementTimes | None = None
 
     def statistics(self) -> dict[str, Any]:
         """Give what ``Pipeline.stats()`` says of it."""
         found = super().statistics()
-        if self.times is not None:
-            found["elements"] = element_statistics(self.times, self.scheduler.name)
+        times = self.elements.commons.times
+        if times is not None:
+            found["elements"] = element_statistics(times, self.scheduler.name)
         return found
 
     def describe(self, following: Sequence[str]) -> dict[str, Any]:
@@ -71,46 +67,40 @@ class ComposedNode(BuiltNode):
         plan, described = self.plan, super().describe(following)
         if plan is None:
             return described
-        tree = describe_element(plan.backend or plan.entry, self.by_element)
-        described = {"expression": plan.expression, **described, "threads": self.threads}
-        return {**described, "tree": tree}
+        tree = describe_element(plan.backend or plan.entry, self.elements.by_element)
+        threads = self.elements.build.threads
+        return {"expression": plan.expression, **described, "threads": threads, "tree": tree}
 
 
-class Builder:
+class Builder(Build):
     """Builds the nodes of one plan.
 
     Args:
         plan: The checked plan.
-        registered: The instances that are registered already, by name, for what is not in service
-            yet; it is added to. None for those of ``commons``.
-        commons: What belongs to all nodes.
+        service: What has built the pipeline in service, beside which a node is built anew; else None.
 
     Attributes:
         nodes: What has been built.
         front: The front of the pipeline, once it is built.
-        cancelled: Set when nobody waits any more for what is being built.
     """
 
-    def __init__(
-        self,
-        plan: PipelinePlan,
-        *,
-        registered: dict[str, Backend] | None = None,
-        commons: Commons | None = None,
-    ) -> None:
-        self.plan = plan
-        self.cancelled = threading.Event()
+    def __init__(self, plan: PipelinePlan, service: Builder | None = None) -> None:
+        commons = service.commons if service else Commons(times={} if plan.timings else None)
+        super().__init__(
+            plan,
+            plan_of,
+            commons,
+            commons.registered,
+            max(1, (plan.threads or usable_cpus()) // plan.total_instances),
+            frozenset(one.name for one in registered_in(plan.roots)),  # past any queue
+        )
         self.nodes: dict[str, ComposedNode] = {}
         self.front: ComposedNode | None = None
-        self.commons = commons or Commons(times={} if plan.timings else None)
-        self.registered = registered if registered is not None else self.commons.registered
-        self._threads = max(1, (plan.threads or usable_cpus()) // plan.total_instances)
         self._all = Parts()
         self._builds = threading.Lock()
-        self._reached = {one.name for one in registered_in(plan.roots)}  # past any queue
-        if commons is None:
+        if service is None:
             for element in (one for root in plan.roots for one in root.walk()):
-                word_of(element.cls)._expect(element, self.commons)
+                word_of(element.cls)._expect(element, commons)
 
     def close(self) -> list[Exception]:
         """Close all that was built, once nothing is built any more; give what that raised."""
@@ -144,37 +134,13 @@ class Builder:
 
         return with_room(locked)
 
-    def _elements(
-        self,
-        node: NodePlan | None,
-        shared: Shared,
-        schedule: Callable[[list[Backend]], Scheduler] | None = None,
-    ) -> ElementBuilder:
-        commons, measuring = self.commons, None
-        if node is not None and (commons.probes is not None or commons.times is not None):
-            root = node.backend or node.entry
-            measuring = Measuring(node.name, root, commons.probes, commons.times)
-        return ElementBuilder(
-            self.plan,
-            node,
-            shared,
-            self._threads,
-            plan_of,
-            self.registered,
-            commons,
-            self._reached,
-            self.cancelled.is_set,
-            schedule,
-            measuring,
-        )
-
     def _node(self, node: NodePlan, schedule: Schedule) -> ComposedNode:
         def put_queue(backends: list[Backend]) -> Scheduler:
             return schedule(instances_of(node, backends))
 
         parts, shared = self._all.nested(), Shared()
         parts.add(shared)
-        builder = self._elements(node, shared, put_queue)
+        builder = ElementBuilder(self, node, shared, put_queue)
         at = At.begin(parts)
         if node.init is not None:
             builder.element(node.init, replace(at, end=BatchEnd()))
@@ -188,18 +154,14 @@ class Builder:
         self.registered[f"node.{node.name}"] = NodeCall(
             scheduler, self.plan.links[node.name].levels
         )
-        builder.registered = self.commons.registered  # for what a backend builds later
         return ComposedNode(
             scheduler,
             parts,
             builder.instance_parts,
             plan=node,
-            shared=shared,
-            by_element=builder.by_element,
-            threads=self._threads,
+            elements=builder,
             registers={f"node.{node.name}", *builder.registers},
             holds=builder.looked_up - builder.registers,
-            times=self.commons.times,
         )
 
     def _second_door(self, node: NodePlan) -> ComposedNode:
@@ -210,25 +172,19 @@ class Builder:
             self.plan.links[node.name].levels,
             self.plan.links[node.name].timeout_ms,
         )
-        return replace(
-            target,
-            parts=self._all.nested(),
-            instances=[],
-            plan=node,
-            registers=set(),
-            holds=set(),
-        )
+        parts = self._all.nested()
+        return ComposedNode(target.scheduler, parts, plan=node, elements=target.elements)
 
     def _front(self, root: Element, schedule: Schedule) -> ComposedNode:
         parts = self._all.nested()
-        builder = self._elements(None, Shared())
+        builder = ElementBuilder(self, None)
         front = builder.element(root, At.begin(parts))
         if isinstance(front, FrontCall) and front.child.is_plain:
             scheduler = front.child.scheduler
         else:
             # It calls nodes and does not batch: any number of requests are inside at a time.
             scheduler = schedule([Instance(i, front, least=1, most=1) for i in range(FRONT_WIDTH)])
-        return ComposedNode(scheduler, parts, holds=builder.looked_up)
+        return ComposedNode(scheduler, parts, plan=None, elements=builder, holds=builder.looked_up)
 
 
 def instances_of(node: NodePlan, backends: Sequence[Backend]) -> list[Instance]:

@@ -223,11 +223,11 @@ class _Aside:
         self._name = name
         self._service = service
         self._unused: Scheduler | None = None
+        self.builder = Builder(plan, service)
         registers = service.nodes[name].registers
-        registered = {
+        self.builder.registered = {
             key: one for key, one in service.commons.registered.items() if key not in registers
         }
-        self.builder = Builder(plan, registered=registered, commons=service.commons)
 
     def build(self, name: str, schedule: Schedule) -> ComposedNode:
         """Build it; all is closed again when that fails.
@@ -271,8 +271,7 @@ class _Aside:
         self.builder.registered = registered  # its own would keep instances that are retired
         for key, node in self._plan.nodes.items():
             if node.door_to == name:
-                other = service.nodes[key]
-                other.by_element, other.shared = new.by_element, new.shared
+                service.nodes[key].elements = new.elements
 
     def _check_unheld(self) -> None:
         """Refuse to exchange instances that other nodes hold and call past the queue."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, InitContext, Shared, shown_progress
+from headrace._build.measuring import measuring_of
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import LOOK_S, At, Commons
 from headrace._build.standing import BatchEnd, Bound, Guarded, InThread, NotCallable, Passage
@@ -22,7 +24,6 @@ from headrace.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._build.measuring import Measuring
     from headrace._build.parts import Parts
     from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
@@ -35,38 +36,47 @@ def logger_of(backend: str) -> logging.Logger:
 
 
 @dataclass(eq=False)
+class Build:
+    """What all that is built together has in common.
+
+    Attributes:
+        plan: The plan of the whole pipeline.
+        plan_of: Makes the plan of a child that is built elsewhere.
+        commons: What belongs to all nodes of the pipeline.
+        registered: The registered instances of the pipeline, by name: while a node is built beside the
+            one in service those that will be in service with it, else those that are.
+        threads: The share of one instance.
+        reached: The names of instances that some expression calls by name, past any queue.
+        cancelled: Set when nobody waits any more for what is being built.
+    """
+
+    plan: PipelinePlan
+    plan_of: Callable[[ElementBuilder, Element, At], Any]
+    commons: Commons = field(default_factory=Commons)
+    registered: dict[str, Backend] = field(default_factory=dict)
+    threads: int = 1
+    reached: frozenset[str] = frozenset()
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(eq=False)
 class ElementBuilder:
     """Builds the elements of one node, or of the front of the pipeline.
 
     Attributes:
-        plan: The plan of the whole pipeline.
+        build: What belongs to all that is built with it.
         node: The node, None for the front.
         shared: The store of the node's instances.
-        commons: What belongs to all nodes.
-        reached: The names of instances that some expression calls by name, past any queue.
-        threads: The share of one instance.
-        cancelled: Tells whether the build is to be given up.
         put_queue: Puts the queue of the node before its instances; None where there is none.
-        plan_of: Makes the plan of a child that is built elsewhere.
-        measuring: What is measured of the elements; None for nothing.
-        registered: The registered instances of the pipeline, by name: while the node is built those
-            that will be in service with it, then those that are.
         by_element: What was built from each element, the first time.
         registers: The names under which it registered instances.
         looked_up: The names of registered instances that something built here holds.
     """
 
-    plan: PipelinePlan
+    build: Build
     node: NodePlan | None
-    shared: Shared
-    threads: int
-    plan_of: Callable[[ElementBuilder, Element, At], Any]
-    registered: dict[str, Backend] = field(default_factory=dict)
-    commons: Commons = field(default_factory=Commons)
-    reached: set[str] = field(default_factory=set)
-    cancelled: Callable[[], bool] = bool  # which says no
+    shared: Shared = field(default_factory=Shared)
     put_queue: Callable[[list[Backend]], Scheduler] | None = None
-    measuring: Measuring | None = None
     instances: list[Backend] = field(default_factory=list)
     instance_parts: list[Parts] = field(default_factory=list)
     by_element: dict[int, Backend] = field(default_factory=dict)
@@ -74,13 +84,15 @@ class ElementBuilder:
     looked_up: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.name = self.node.name if self.node is not None else "entrypoint"
-        self.keys = self.node.keys if self.node is not None else NodeKeys()
+        node, self.commons = self.node, self.build.commons
+        self.name = node.name if node is not None else "entrypoint"
+        self.keys = node.keys if node is not None else NodeKeys()
+        self._measuring = None if node is None else measuring_of(node, self.commons)
         self._progress = shown_progress()
 
     def element(self, element: Element, at: At) -> Backend:
         """Build one element and all below it."""
-        if self.cancelled():
+        if self.build.cancelled.is_set():
             raise self.failed("the build was given up", element.name, at)
         if element.own_thread:
             return self.in_thread(element, element, at)
@@ -96,7 +108,9 @@ class ElementBuilder:
         """Build an element that is no word, and all below it."""
         if element.named is not None:
             return self._bound(element, element.named, at)
-        prepared = self.child if not element.cls.builds_elsewhere else partial(self.plan_of, self)
+        prepared = (
+            self.child if not element.cls.builds_elsewhere else partial(self.build.plan_of, self)
+        )
         children = tuple([prepared(child, at) for child in element.children])
         return self.backend(element, children, at)
 
@@ -135,7 +149,7 @@ class ElementBuilder:
         if isinstance(backend, Word):
             backend._prepare(self, element, at)
         if element.children or element.target is not None:
-            run = elements_run(self.plan.nodes, [element])
+            run = elements_run(self.build.plan.nodes, [element])
             backend._reposts = any(one.target is not None for one in run)
         context = self._context(element, children, late, at.end.registering(backend))
         backend._start(element.options, context)
@@ -143,8 +157,8 @@ class ElementBuilder:
         backend._warm()
         if cls.builds_elsewhere:
             at.end.exit(backend, element)
-        if self.measuring is not None:
-            self.measuring.add(backend, element, at.index or 0)
+        if self._measuring is not None:
+            self._measuring.add(backend, element, at.index or 0)
         if self.node is None and not cls._reentrant:
             return Guarded(at.end.around(backend))
         return backend
@@ -184,27 +198,27 @@ class ElementBuilder:
             min=keys.min,
             max=keys.max,
             batch_sizes=keys.batch_sizes,
-            threads=self.threads,
+            threads=self.build.threads,
             children=children,
             prefixes=tuple((tuple(p), dict(n)) for p, n in element.prefixes),
             logger=logger_of(element.cls.__name__),
             shared=self.shared,
             progress=self._progress,
-            cancelled=self.cancelled,
+            cancelled=self.build.cancelled.is_set,
             build=lambda text: self._late(text, element, at),
             instance=at.instance,
             scope=at.scope,
             at_batch_end=at_batch_end,
-            allow_import=self.plan.allow_import,
-            span=None if self.measuring is None else self.measuring.span(element, index),
+            allow_import=self.build.plan.allow_import,
+            span=None if self._measuring is None else self._measuring.span(element, index),
         )
 
     def _late(self, text: str, element: Element, at: At) -> Backend:
         """Build an expression that a backend asks for in its ``init``."""
-        if self.plan.late is None:
+        if self.build.plan.late is None:
             raise SetupError(f"there is no pipeline here to build {text!r} in")
         node = self.node.name if self.node is not None else None
-        planned = self.plan.late(text, node, element.frames)
+        planned = self.build.plan.late(text, node, element.frames)
         if at.thread is None:
             give_threads(planned)
         # A batch end that stands around what is built already, and has nothing to do, is left so.
@@ -229,9 +243,11 @@ class ElementBuilder:
 
     def register(self, name: str, built: Backend) -> Backend:
         """Make an instance known to the whole pipeline; give what is to be called."""
-        self.registered[name] = self.guarded(built) if name in self.reached else built
+        if name in self.build.reached:
+            built = self.guarded(built)
+        self.build.registered[name] = built
         self.registers.add(name)
-        return self.registered[name]
+        return built
 
     def schedule(self, backends: list[Backend]) -> Backend:
         """Put the queue of the node before its instances."""
@@ -243,7 +259,7 @@ class ElementBuilder:
         if not named.registered:
             return at.local[id(named.element)]
         self.looked_up.add(named.name)
-        built = self.registered.get(named.name)
+        built = self.build.registered.get(named.name)
         if built is None:
             raise SetupError(
                 f"{named.name!r} is asked for in init, where it is not built yet",

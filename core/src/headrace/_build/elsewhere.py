@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Shared
-from headrace._build.elements import ElementBuilder
+from headrace._build.elements import Build, ElementBuilder
 from headrace._build.parcels import packed, unpacked
 from headrace._build.parts import At, Parts
 from headrace._build.standing import BatchEnd, Standing
@@ -93,7 +93,7 @@ class ChildPlan:
         plan = PipelinePlan({}, [], files=files, allow_import=about["allow_import"])
         parts, shared = Parts(), Shared()
         parts.add(shared)
-        builder = ElementBuilder(plan, node, shared, about["threads"], plan_of)
+        builder = ElementBuilder(Build(plan, plan_of, threads=about["threads"]), node, shared)
         try:
             at = replace(At.begin(parts, index=about["index"]), end=BatchEnd())
             child = at.end.around(builder.element(element, at), element)
@@ -109,14 +109,14 @@ def plan_of(builder: ElementBuilder, element: Element, at: At) -> ChildPlan:
     Raises:
         SetupError: It names classes or functions that cannot be pickled.
     """
-    plan, node = builder.plan, builder.node
+    build, node = builder.build, builder.node
     about = {
         "node": builder.name,
         "keys": node.keys if node is not None else None,
         "index": at.index or 0,
         "element": element,
-        "threads": builder.threads,
-        "allow_import": plan.allow_import,
+        "threads": build.threads,
+        "allow_import": build.plan.allow_import,
     }
     try:
         content = packed(about)
@@ -127,7 +127,7 @@ def plan_of(builder: ElementBuilder, element: Element, at: At) -> ChildPlan:
             hint="Let its classes and functions be importable: put them into a module, or into a "
             "file that the configuration names under `import`.",
         ) from error
-    return ChildPlan(element, tuple(path for path, _ in plan.files), content)
+    return ChildPlan(element, tuple(path for path, _ in build.plan.files), content)
 
 
 class BuiltElsewhere(Standing):

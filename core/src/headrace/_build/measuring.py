@@ -6,21 +6,19 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from headrace._plan.element import Element, takes_dependency
+from headrace._plan.element import Element, NodePlan, takes_dependency
 from headrace._scheduling.instance import FAST_S, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import Backend
+    from headrace._build.parts import Commons, ElementTimes
     from headrace._scheduling.probes import Probes
 
 
 _SAMPLED = 15
 """Mask of the counter of runs: an element as fast as `FAST_S` has one run in 16 timed."""
-
-ElementTimes = dict[tuple[str, int, str], Timings]
-"""Durations by node, index of the instance and path of the element."""
 
 
 def paths_of(root: Element) -> dict[int, str]:
@@ -85,6 +83,13 @@ class Measuring:
             run = _told(run, began, done) if began or done else run
         if run != getattr(backend, name):
             setattr(backend, name, run)
+
+
+def measuring_of(node: NodePlan, commons: Commons) -> Measuring | None:
+    """Give what is measured of the elements of a node; None for nothing."""
+    if commons.probes is None and commons.times is None:
+        return None
+    return Measuring(node.name, node.backend or node.entry, commons.probes, commons.times)
 
 
 def _told(

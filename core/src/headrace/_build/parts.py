@@ -14,9 +14,12 @@ from headrace._scheduling.calls import OwnThread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._build.measuring import ElementTimes
     from headrace._engine.blueprint import Dispatcher, NamedQueue
+    from headrace._scheduling.instance import Timings
     from headrace._scheduling.probes import Probes
+
+    ElementTimes: TypeAlias = dict[tuple[str, int, str], Timings]
+    """Durations by node, index of the instance and path of the element."""
 
     Part: TypeAlias = "Backend | Shared | OwnThread | Parts"
 

@@ -12,7 +12,6 @@ from headrace._expression.templates import (
     Placeholder,
     TemplateError,
     Values,
-    quoted_template,
     split_bare,
     split_quoted,
 )
@@ -20,6 +19,7 @@ from headrace._expression.tree import (
     NAME,
     PLAIN_NAME,
     WORD_CHARACTER,
+    Template,
     describe,
     first_hidden,
     has_surrogate,
@@ -147,7 +147,7 @@ class Scanner:
         except TemplateError as error:
             raise self._template_error(error, start + 1, hint=error.hint) from None
         if self.values is None and any(isinstance(piece, Placeholder) for piece in pieces):
-            return quoted_template(pieces)
+            return Template(self.text[start : self.end])
         return self.joined(pieces, start)
 
     def name_of(self, word: str, start: int) -> str:

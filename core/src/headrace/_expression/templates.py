@@ -15,7 +15,7 @@ import json
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace._expression.tree import WORD_CHARACTER, Template, escape, has_surrogate, shorten
+from headrace._expression.tree import WORD_CHARACTER, has_surrogate, shorten
 from headrace.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -154,36 +154,6 @@ def _decoded(run: str, at: int, *, double: bool) -> str:
         offset = max(0, at - len(run)) + (lone.start() if lone else 0)
         raise TemplateError(offset, "a lone surrogate cannot be encoded", code="syntax")
     return text
-
-
-def quoted_template(pieces: list[Piece]) -> Template:
-    """Write pieces canonically between double quotes."""
-    out: list[str] = []
-    for piece, following in zip(pieces, [*pieces[1:], ""], strict=True):
-        if isinstance(piece, str):
-            out.append(_chunk(piece, following))
-        elif piece.name is None:
-            out.append("{node_name}")
-        elif piece.default is None:
-            out.append(f"${{{piece.name}}}")
-        else:
-            out.append(f"${{{piece.name}:-{_default(piece.default)}}}")
-    return Template(f'"{"".join(out)}"')
-
-
-def _chunk(text: str, following: Piece) -> str:
-    """Write a literal text so that its last character does not join a placeholder after it."""
-    before_node = isinstance(following, Placeholder) and following.name is None
-    if isinstance(following, Placeholder) and text.endswith("$"):
-        return escape(text[:-1]) + "\\u0024"
-    if before_node and text.endswith("{"):
-        return escape(text[:-1]) + "\\u007b"
-    return escape(text)
-
-
-def _default(text: str) -> str:
-    parts = re.split(r"([${}])", text)
-    return "".join(f"\\u{ord(p):04x}" if p in {"$", "{", "}"} else escape(p) for p in parts)
 
 
 # What placeholders stand for.

@@ -145,7 +145,7 @@ class Call(_Node):
 
 
 class Template(str):
-    """A text with placeholders, in its canonical spelling, quotes included.
+    """A word or quoted text with placeholders, as it was written, quotes included.
 
     Only `parse` makes it; `read_expression` puts the text or value in its place.
     """
