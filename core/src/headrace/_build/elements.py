@@ -288,11 +288,10 @@ class ElementBuilder:
         parts = at.parts.nested()
         parts.add(thread)  # before it runs, so that it is ended whatever comes
         thread.start()
-        outer = InThread(thread, element.name if inner is not element else "BackgroundThread")
         inside = replace(at, thread=thread, parts=parts, end=BatchEnd())
         child = inside.end.around(thread.call(build, inner, inside, look_s=LOOK_S), inner)
-        context = self._context(element, (child,), at, inside.end.registering(outer))
-        outer._start(None, replace(context, prefixes=()))
+        name = element.name if inner is not element else "BackgroundThread"
+        outer = InThread(child, thread, name)
         parts.add(outer)
         at.end.exit(outer, element)
         if inner is not element:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend, InitContext
+from headrace._backend import Backend
 from headrace._checked import weight_of
 from headrace._plan.word import word_of
 from headrace._portable import error_text, without_locals
@@ -87,18 +87,13 @@ class Guarded(Standing):
         return self.run(self.child, batch)
 
 
-class InThread(Backend):
+class InThread(Standing):
     """A backend that one thread owns: its ``init``, every ``forward`` and its ``close``."""
 
-    def __init__(self, thread: OwnThread, name: str) -> None:
+    def __init__(self, child: Backend, thread: OwnThread, name: str) -> None:
+        super().__init__(child)
         self.thread = thread
         self._name = name
-
-    def init(self, options: Any, context: InitContext) -> None:
-        """Take over the range of what was built in the thread."""
-        (self.child,) = context.children
-        self.min, self.max = self.child.min, self.child.max
-        self.rerun = self.child.rerun  # type: ignore[misc]
 
     def run(self, forward: Forward, *args: Any) -> Outcomes:
         """Run something of the backend in its thread."""
@@ -107,9 +102,6 @@ class InThread(Backend):
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run it on the batch in its thread."""
         return self.run(self.child, batch)
-
-    def _last_label(self, request: Request) -> str:
-        return self.child._last_label(request)
 
 
 class Bound(Standing):

@@ -16,6 +16,8 @@ from pydantic import (
 
 from headrace._options import Options
 
+_Name = Annotated[str, Field(min_length=1)]
+
 
 class NodeKeys(Options):
     """The keys that configure a node itself; options of its backends stand beside them."""
@@ -29,10 +31,8 @@ class NodeKeys(Options):
     batching_timeout: float = Field(
         0, ge=0, le=1e9, description="How long the oldest request waits for company, milliseconds."
     )
-    batch_sizes: tuple[int, ...] | None = Field(
-        None,
-        description="The only weights that a batch may have.",
-        json_schema_extra={"minItems": 1, "items": {"minimum": 1}},
+    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+        None, min_length=1, description="The only weights that a batch may have."
     )
     pad: bool = Field(False, description="Fill batches that are too small with copies.")
     queue_size: int = Field(1024, ge=1, description="How many requests that entered here may wait.")
@@ -42,10 +42,8 @@ class NodeKeys(Options):
     timeout_ms: float | None = Field(
         None, gt=0, le=1e12, description="Longest time from arrival to the end, milliseconds."
     )
-    device: str | tuple[str, ...] | None = Field(
-        None,
-        description="The device, or a list that is spread over the instances.",
-        json_schema_extra={"minItems": 1, "minLength": 1},
+    device: _Name | Annotated[tuple[_Name, ...], Field(min_length=1)] | None = Field(
+        None, description="The device, or a list that is spread over the instances."
     )
     batch_policy: str = Field("greedy", description="The policy that cuts batches.")
     dispatch_policy: str = Field("best_fit", description="The policy that chooses the instance.")
@@ -59,16 +57,7 @@ class NodeKeys(Options):
     @field_validator("batch_sizes")
     @classmethod
     def _sizes(cls, sizes: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if sizes is not None and (not sizes or min(sizes) < 1):
-            raise ValueError("expected at least one size, and sizes of at least 1")
         return None if sizes is None else tuple(sorted(set(sizes)))
-
-    @field_validator("device")
-    @classmethod
-    def _devices(cls, device: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
-        if device == () or device == "":
-            raise ValueError("expected the name of a device, or a list of some")
-        return device
 
     @model_validator(mode="after")
     def _ranges(self) -> NodeKeys:
@@ -98,7 +87,6 @@ class GlobalKeys(Options):
     )
 
 
-_Name = Annotated[str, Field(min_length=1)]
 _Targets = _Name | Annotated[list[_Name], Field(min_length=1)]
 _Sources = Annotated[dict[_Name, _Targets], Field(min_length=1)]
 _EXPECTED = {

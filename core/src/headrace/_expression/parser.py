@@ -95,7 +95,7 @@ class _Parser(Scanner):
             name_start = self.at
             word = self.word()
             if not word:
-                raise self.missing("name", found)
+                raise self.unexpected("a name")
         name, name_span = self.name_of(word, name_start), (name_start, self.end)
         if self.peek() == "(":
             args = yield self.arguments()
@@ -189,7 +189,8 @@ class _Parser(Scanner):
                 return (yield self.list_of_values())
             word = self.word()
             if not word:
-                raise self.missing("value", found)
+                key = self.open[-1].key if self.open else None
+                raise self.unexpected("a value" if key is None else f"a value for {shorten(key)!r}")
         if self.peek() in ("(", "["):
             return (yield self.element(word, start))
         return self._word_value(word, start)

@@ -107,7 +107,7 @@ class Scanner:
             self.comma = -1
             return ""
         if not found or found not in marks:
-            raise self._not_separated(bracket, found)
+            raise self.unexpected(bracket.wants)
         self.comma = self.at
         self.take()
         return found
@@ -194,17 +194,13 @@ class Scanner:
 
     def finish(self) -> None:
         """Refuse whatever follows the finished expression."""
-        found = self.peek()
-        if not found:
-            return
-        if found in ")]":
-            message = f"expected the end of the text, got {found!r}, for which nothing is open"
-            raise self.refuse(message, self.at)
-        if found in ",;":
-            message = f"expected the end of the text, got {found!r}"
+        found, hint = self.peek(), None
+        if found and found in ")]":
+            hint = "Nothing is open that it could close."
+        elif found and found in ",;":
             hint = "Several elements stand in a container: S[A,B] runs A, then B."
-            raise self.refuse(message, self.at, hint=hint)
-        raise self.unexpected("the end of the text")
+        if found:
+            raise self.unexpected("the end of the text", hint)
 
     # The errors, which the caller raises.
 
@@ -223,52 +219,32 @@ class Scanner:
             Problem(code=code, message=message, span=(start, end), text=self.text, hint=hint)
         )
 
-    def unexpected(self, expected: str) -> ConfigError:
-        """Make the error for a character that nothing allows here."""
-        found = self.text[self.at]
-        if " " < found <= "~":
-            return self.refuse(f"expected {expected}, got {found!r}", self.at)
-        if first_hidden(found) == 0:
-            hint = "Remove it; control and invisible characters are allowed nowhere."
-        else:
-            hint = "Put the text in quotes: outside them only ASCII is allowed."
-        return self.refuse(f"expected {expected}, got {describe(found)}", self.at, hint=hint)
-
-    def missing(self, what: str, found: str) -> ConfigError:
-        """Make the error for ``found`` where a name or value has to stand."""
-        frame = self.open[-1] if self.open else None
+    def unexpected(self, expected: str, hint: str | None = None) -> ConfigError:
+        """Make the error for what follows where ``expected`` has to stand."""
+        found, bracket = self.peek(), self.open[-1] if self.open else None
         if not found:
-            return self._ended(what, frame)
-        if frame is not None and frame.key is not None:
-            return self.unexpected(f"a value for {shorten(frame.key)!r}")
-        if self.comma >= 0 and frame is not None and found == frame.closer:
+            return self._ended(expected, bracket)
+        if bracket is not None and found == bracket.closer and self.comma >= 0:
             mark = self.text[self.comma]
-            return self.refuse(f"trailing {mark!r}: expected a {what} after it", self.comma)
-        return self.unexpected(f"a {what}")
+            return self.refuse(f"trailing {mark!r}: expected {expected} after it", self.comma)
+        got = describe(found)
+        if bracket is not None and found in ")]" and found != bracket.closer:
+            got += f"; open is the {self.text[bracket.at]!r} at {bracket.at}"
+        elif first_hidden(found) == 0:
+            hint = "Remove it; control and invisible characters are allowed nowhere."
+        elif not found.isascii():
+            hint = "Put the text in quotes: outside them only ASCII is allowed."
+        return self.refuse(f"expected {expected}, got {got}", self.at, hint=hint)
 
-    def _not_separated(self, frame: Open, found: str) -> ConfigError:
-        """Make the error for ``found`` where a separator or closer has to stand."""
-        if not found:
-            return self._unclosed(frame, frame.wants)
-        if found in ")]":
-            mark = self.text[frame.at]
-            message = f"expected {frame.wants}, got {found!r}; open is the {mark!r} at {frame.at}"
-            return self.refuse(message, self.at)
-        return self.unexpected(frame.wants)
-
-    def _ended(self, what: str, frame: Open | None) -> ConfigError:
+    def _ended(self, expected: str, bracket: Open | None) -> ConfigError:
         """Make the error for a text that ends too early."""
         length = len(self.text)
-        if frame is not None:
-            return self._unclosed(frame, f"a {what}")
+        if bracket is not None:
+            ended = f"expected {expected}, but the text ended after {length} characters"
+            return self.refuse(f"{self.text[bracket.at]!r} is never closed: {ended}", bracket.at)
         if not self.end:
             return self.refuse("empty expression: expected a name", 0, length)
-        return self.refuse(f"expected a {what}, but the text ended", length)
-
-    def _unclosed(self, frame: Open, expected: str) -> ConfigError:
-        mark, count = self.text[frame.at], len(self.text)
-        ended = f"expected {expected}, but the text ended after {count} characters"
-        return self.refuse(f"{mark!r} is never closed: {ended}", frame.at)
+        return self.refuse(f"expected {expected}, but the text ended", length)
 
     def _template_error(self, error: TemplateError, start: int, *, hint: str | None) -> ConfigError:
         """Give an error inside a word or quoted text its place in the whole text."""
