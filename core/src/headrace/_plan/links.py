@@ -237,17 +237,8 @@ def _check_predecessors(
 
 def _always_before(name: str, node: str, before: Mapping[str, list[str]]) -> bool:
     """Tell whether every way from a root to ``node`` goes through ``name``."""
-    if name in before[node]:
-        return True
-    seen, todo = {node}, [node]
-    while todo:
-        current = todo.pop()
-        if not before[current]:
-            return False
-        new = [one for one in before[current] if one != name and one not in seen]
-        seen.update(new)
-        todo += new
-    return True
+    others = {one: [n for n in names if n != name] for one, names in before.items()}
+    return name in before[node] or all(before[one] for one in _closure(node, others))
 
 
 # What the links and the expressions of nodes say together.

@@ -141,16 +141,14 @@ def _options(
 # Policies.
 
 
-def plan_policies(
-    planning: Planning, origins: dict[str, str]
-) -> tuple[PolicyPlan, PolicyPlan] | None:
+def plan_policies(planning: Planning) -> tuple[PolicyPlan, PolicyPlan] | None:
     """Plan the two policies of the node that was entered; None when one is wrong."""
     batch = _policy(planning, "batch_policy", BATCH_POLICY)
     dispatch = _policy(planning, "dispatch_policy", DISPATCH_POLICY)
     if batch is not None and dispatch is not None and batch.cls is dispatch.cls:
         batch = dispatch = _one_for_both(planning, batch, dispatch)
-    first = batch and _planned(planning, batch, origins)
-    second = first if batch is dispatch else dispatch and _planned(planning, dispatch, origins)
+    first = batch and _planned(planning, batch)
+    second = first if batch is dispatch else dispatch and _planned(planning, dispatch)
     return (first, second) if first is not None and second is not None else None
 
 
@@ -182,9 +180,9 @@ def _one_for_both(planning: Planning, batch: _Named, dispatch: _Named) -> _Named
     return None
 
 
-def _planned(planning: Planning, found: _Named, origins: dict[str, str]) -> PolicyPlan | None:
+def _planned(planning: Planning, found: _Named) -> PolicyPlan | None:
     """Plan a policy: what its options may be are keys of the node as well."""
-    keys = planning.keys or NodeKeys()
+    origins, keys = planning.parameters.origins, planning.parameters.keys
     stated = {
         name: (getattr(keys, name), origins[name])
         for name in NodeKeys.model_fields

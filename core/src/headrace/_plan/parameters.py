@@ -20,6 +20,7 @@ from headrace.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from headrace._config.nodekeys import NodeKeys
     from headrace._expression.tree import Call
 
 
@@ -111,6 +112,8 @@ class Parameters:
         node: Name of the node.
         table: The node's keys.
         shared: The global keys.
+        keys: The keys of the node itself, checked; None for the front of the pipeline.
+        origins: Where each of those came from.
 
     Attributes:
         used_globals: The global keys that the node has.
@@ -127,6 +130,8 @@ class Parameters:
     node: str
     table: Mapping[str, Written]
     shared: Mapping[str, Written]
+    keys: NodeKeys | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
     used_globals: set[str] = field(default_factory=set)
     effective: set[str] = field(default_factory=set)
     overruled: dict[str, tuple[Found, list[str]]] = field(default_factory=dict)

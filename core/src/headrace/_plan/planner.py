@@ -107,7 +107,7 @@ class Planner(Resolver):
         keys, _ = check_keys(GlobalKeys, {}, table, "global", self.problems)
         parameters = Parameters("global", {}, table)
         self.all_parameters.append(parameters)
-        with self.within("global", None, parameters):
+        with self.within(parameters):
             found = parameters.key("entrypoint")
             element = None if found is None else self.expression(found)
             if element is not None:
@@ -119,9 +119,16 @@ class Planner(Resolver):
         """Plan one node; a name that it should register and does not is known as wrong."""
         self._begun.append(name)
         self._unfinished.append(name)
-        _NodePlanner(self, name).plan()
+        table, shared = self.shape.nodes[name], self.shape.globals
+        keys, origins = check_keys(NodeKeys, table, shared, name, self.problems)
+        self.all_parameters.append(Parameters(name, table, shared, keys, origins))
+        before = len(self.problems)
+        with self.within(self.all_parameters[-1]):
+            plan = self._planned_node(keys, origins)
         self._unfinished.pop()
-        if name not in self.nodes:
+        if plan is not None and len(self.problems) == before:
+            self.nodes[name] = plan
+        else:
             self.register_wrong(name, 0)
 
     def _registered_names(self) -> dict[str, str]:
@@ -152,7 +159,7 @@ class Planner(Resolver):
         for name in self.shape.definitions:
             (one,) = self.definitions[name]
             source = replace(one.source, origin="definition", expanding=(name,))
-            with self.within(node, NodeKeys(), Parameters(node, {}, {})):
+            with self.within(Parameters(node, {}, {}, NodeKeys())):
                 self.by_itself(one.written, source)
 
     def by_itself(self, written: Written, source: Source) -> Element | None:
@@ -161,6 +168,127 @@ class Planner(Resolver):
         if call is None:
             return None
         return self.plan(call, Scope(entry=True, named=True, slot=open_slot(call), lenient=True))
+
+    # One node.
+
+    def _planned_node(self, keys: NodeKeys, origins: dict[str, str]) -> NodePlan | None:
+        """Plan the node that was entered."""
+        policies = plan_policies(self)
+        door_to = self._second_door()
+        init = self._key("init")
+        if init is None and self.parameters.key("init") is not None:
+            self.register_wrong(self.node, keys.instance_num)
+        entry = self._entry() if door_to is None else self._key("backend")
+        if entry is None or policies is None:
+            return None
+        plan = NodePlan(self.node, keys, origins, entry, *policies, init, door_to)
+        self._finish(plan)
+        return plan
+
+    def _key(self, key: str) -> Element | None:
+        found = self.parameters.key(key)
+        return None if found is None else self.expression(found, entry=True)
+
+    def _entry(self) -> Element | None:
+        """Plan the whole node: what the user, a plugin or `DEFAULT_NODE` says that it is."""
+        if self.parameters.key("node_entrypoint") is not None:
+            return self._key("node_entrypoint")
+        text, source = DEFAULT_NODE, Source(f"{self.node}.node_entrypoint")
+        init = self.parameters.key("init")
+        if init is not None and not self._only_prepares():
+            text = _DEFAULT_FRONT
+            if not self._is_registered(init):
+                return None
+        else:
+            try:
+                hooked = registry.node_entrypoint()
+            except PluginError as error:
+                self.problems.add(error.code, error.what, hint=error.hint)
+                return None
+            if hooked is not None:
+                text, distribution = hooked
+                source = Source(f"node_entrypoint of {distribution}", origin="definition")
+        call = self.read(Written(text, Path()), source)
+        return None if call is None else self.plan(call, Scope(depth=-_AROUND, entry=True))
+
+    def _only_prepares(self) -> bool:
+        """Tell whether ``init`` leaves the instances of ``backend`` to the default expression."""
+        made = self.registered.keys() & {f"node.{self.node}", f"{self.node}.0"}
+        return self.parameters.key("backend") is not None and not made
+
+    def _is_registered(self, init: Found) -> bool:
+        """Check that ``init`` has registered what the node is called through."""
+        name = f"node.{self.node}"
+        if name in self.registered:
+            return True
+        self.problems.add(
+            "unknown_instance",
+            f"init registers nothing as {name!r}, through which the node is called",
+            **init.place(),
+            hint="Add Register[...] to it, or write a node_entrypoint.",
+        )
+        return False
+
+    def _finish(self, plan: NodePlan) -> None:
+        """Find what the node is called through, and check that it can be."""
+        name = f"node.{plan.name}"
+        named = self.registered.setdefault(name, Named(name, plan.entry, plan.name))
+        if named.element is None:
+            return
+        first = self.registered.get(f"{plan.name}.0")
+        if first is not None:
+            plan.instance = first.element
+        for root in roots_of(plan):
+            give_threads_to_instances(root)
+        own = [n for n in self.registered.values() if n.node == plan.name and n.index is None]
+        check_used(self, own)
+        door = called(named.element)
+        for element in (one for root in roots_of(plan) for one in root.walk()):
+            if word_of(element.cls)._gathers and element.children and element is not door:
+                what = f"a node has one {element.cls.__name__}, the one that it is called through"
+                self.add("scheduling", what, element.call)
+        self.check_called(door)
+        self._check_range(plan, door)
+
+    def _check_range(self, plan: NodePlan, door: Element) -> None:
+        """Check that the keys of the node leave something of the range that the classes tell."""
+        root = plan.instance
+        if root is None:
+            gathers = word_of(door.cls)._gathers and door.children
+            root = door.children[0] if gathers else door
+        low, high = narrowed(root.range, plan.keys)
+        if plan.door_to is not None or low <= high:
+            return
+        keys = [found for k in ("min", "max", "batch_sizes") if (found := self.parameters.key(k))]
+        says = ", ".join(f"{one.key} = {getattr(plan.keys, str(one.key))}" for one in keys)
+        shown = plan.backend.name if plan.backend is not None else root.name
+        takes = f"{root.range[0]} to {root.range[1] or 'any number'}"
+        message = f"no batch fits: {shown} takes {takes}, and the node says {says}"
+        self.problems.add("range", message, **keys[-1].place())
+
+    def _second_door(self) -> str | None:
+        """Give the node that this one is another door to: its backend is ``Forward[node.x]``."""
+        found = self.parameters.key("backend")
+        others = ("init", "node_entrypoint")
+        if found is None or any(self.parameters.key(key) is not None for key in others):
+            return None
+        for call in _parsed_quietly(found.written.value, self.node):
+            target = core_word(call.name)._door_to(call)
+            if target in self.shape.nodes:
+                self._check_keys_of_door(str(target))
+                return target
+        return None
+
+    def _check_keys_of_door(self, target: str) -> None:
+        for key in NODE_KEYS:
+            written = None if key in _OF_A_DOOR else self.parameters.own_key(key)
+            if written is not None:
+                self.problems.add(
+                    "door",
+                    f"{self.node!r} is another door to {target!r} and has no {key!r} of its own",
+                    **written.place(at_key=True),
+                    hint=f"Write it in {target!r}.",
+                )
 
     # What is built late.
 
@@ -173,11 +301,11 @@ class Planner(Resolver):
         other = Planner(self.shape, self.files, Problems(), allow_import=self.allow_import)
         other.registered, other.nodes = dict(self.registered), dict(self.nodes)
         other._begun = list(self.shape.nodes)
-        table = self.shape.nodes.get(node, {}) if node is not None else {}
-        parameters = Parameters(node or "global", table, self.shape.globals)
+        name = node or "global"
+        table = self.shape.nodes[node] if node is not None else {}
         keys = self.nodes[node].keys if node is not None else None
-        source = Source(f"{node or 'global'}: built in init")
-        with other.within(node or "global", keys, parameters):
+        source = Source(f"{name}: built in init")
+        with other.within(Parameters(name, table, self.shape.globals, keys)):
             call = other.read(Written(text, Path()), source)
             element = None if call is None else other.plan(call, Scope(frames=frames))
             if element is not None:
@@ -193,163 +321,6 @@ class Planner(Resolver):
         return element
 
 
-class _NodePlanner:
-    """Plans one node of a pipeline."""
-
-    def __init__(self, planner: Resolver, name: str) -> None:
-        self.planner = planner
-        self.name = name
-        self.problems = planner.problems
-        table, shared = planner.shape.nodes[name], planner.shape.globals
-        self.parameters = Parameters(name, table, shared)
-        planner.all_parameters.append(self.parameters)
-        self.keys, self.origins = check_keys(NodeKeys, table, shared, name, self.problems)
-
-    def plan(self) -> None:
-        """Plan it; it is put under ``planner.nodes`` when nothing in it is wrong."""
-        before = len(self.problems)
-        with self.planner.within(self.name, self.keys, self.parameters):
-            policies = plan_policies(self.planner, self.origins)
-            door_to = self._second_door()
-            init = self._key("init")
-            if init is None and self.parameters.key("init") is not None:
-                self.planner.register_wrong(self.name, self.keys.instance_num)
-            entry = self._entry() if door_to is None else self._key("backend")
-            if entry is None or policies is None:
-                return
-            plan = NodePlan(self.name, self.keys, self.origins, entry, *policies, init, door_to)
-            self._finish(plan)
-        if len(self.problems) == before:
-            self.planner.nodes[self.name] = plan
-
-    # Expressions.
-
-    def _key(self, key: str) -> Element | None:
-        found = self.parameters.key(key)
-        if found is None:
-            return None
-        return self.planner.expression(found, entry=True)
-
-    def _entry(self) -> Element | None:
-        if self.parameters.key("node_entrypoint") is not None:
-            return self._key("node_entrypoint")
-        found = self.parameters.key("init")
-        if found is not None and not self._only_prepares():
-            return self._core(_DEFAULT_FRONT) if self._is_registered(found) else None
-        try:
-            hooked = registry.node_entrypoint()
-        except PluginError as error:
-            self.problems.add(error.code, error.what, hint=error.hint)
-            return None
-        if hooked is None:
-            return self._core(DEFAULT_NODE)
-        text, distribution = hooked
-        source = Source(f"node_entrypoint of {distribution}", origin="definition")
-        call = self.planner.read(Written(text, Path()), source)
-        return None if call is None else self.planner.plan(call, Scope(entry=True))
-
-    def _only_prepares(self) -> bool:
-        """Tell whether ``init`` leaves the instances of ``backend`` to the default expression."""
-        registered, name = self.planner.registered, self.name
-        made = f"node.{name}" in registered or f"{name}.0" in registered
-        return self.parameters.key("backend") is not None and not made
-
-    def _is_registered(self, init: Found) -> bool:
-        """Check that ``init`` has registered what the node is called through."""
-        name = f"node.{self.name}"
-        if name in self.planner.registered:
-            return True
-        self.problems.add(
-            "unknown_instance",
-            f"init registers nothing as {name!r}, through which the node is called",
-            **init.place(),
-            hint="Add Register[...] to it, or write a node_entrypoint.",
-        )
-        return False
-
-    def _core(self, text: str) -> Element | None:
-        source = Source(f"{self.name}.node_entrypoint")
-        call = self.planner.read(Written(text, Path()), source)
-        return None if call is None else self.planner.plan(call, Scope(depth=-_AROUND, entry=True))
-
-    # The whole.
-
-    def _finish(self, plan: NodePlan) -> None:
-        """Find what the node is called through, and check that it can be."""
-        registered = self.planner.registered
-        named = registered.get(f"node.{self.name}")
-        if named is None:
-            named = registered[f"node.{self.name}"] = Named(
-                f"node.{self.name}", plan.entry, self.name
-            )
-        if named.element is None:
-            return
-        first = registered.get(f"{self.name}.0")
-        if first is not None:
-            plan.instance = first.element
-        roots = roots_of(plan)
-        for root in roots:
-            give_threads_to_instances(root)
-        own = [n for n in registered.values() if n.node == self.name and n.index is None]
-        check_used(self.planner, own)
-        door = called(named.element)
-        self._check_one_queue(roots, door)
-        self.planner.check_called(door)
-        self._check_range(plan, door)
-
-    def _check_one_queue(self, roots: list[Element], door: Element) -> None:
-        """Check that what gathers requests in a node is what the node is called through."""
-        for element in (one for root in roots for one in root.walk()):
-            if word_of(element.cls)._gathers and element.children and element is not door:
-                message = (
-                    f"a node has one {element.cls.__name__}, the one that it is called through"
-                )
-                self.planner.add("scheduling", message, element.call)
-
-    def _check_range(self, plan: NodePlan, door: Element) -> None:
-        """Check that the keys of the node leave something of the range that the classes tell."""
-        root = plan.instance
-        if root is None:
-            gathers = word_of(door.cls)._gathers and door.children
-            root = door.children[0] if gathers else door
-        low, high = narrowed(root.range, self.keys)
-        if plan.door_to is not None or low <= high:
-            return
-        keys = [found for k in ("min", "max", "batch_sizes") if (found := self.parameters.key(k))]
-        says = ", ".join(f"{one.key} = {getattr(plan.keys, str(one.key))}" for one in keys)
-        shown = plan.backend.name if plan.backend is not None else root.name
-        takes = f"{root.range[0]} to {root.range[1] or 'any number'}"
-        message = f"no batch fits: {shown} takes {takes}, and the node says {says}"
-        self.problems.add("range", message, **keys[-1].place())
-
-    # A second door to another node.
-
-    def _second_door(self) -> str | None:
-        """Give the node that this one is another door to: its backend is ``Forward[node.x]``."""
-        found = self.parameters.key("backend")
-        others = ("init", "node_entrypoint")
-        if found is None or any(self.parameters.key(key) is not None for key in others):
-            return None
-        try:
-            text = str(found.written.value)
-            call = read_expression(text, node_name=self.name, environ={})
-        except ConfigError:
-            return None  # it is reported where the backend is planned
-        target = core_word(call.name)._door_to(call)
-        if target is None or target not in self.planner.shape.nodes:
-            return None
-        for key in NODE_KEYS:
-            written = None if key in _OF_A_DOOR else self.parameters.own_key(key)
-            if written is not None:
-                self.problems.add(
-                    "door",
-                    f"{self.name!r} is another door to {target!r} and has no {key!r} of its own",
-                    **written.place(at_key=True),
-                    hint=f"Write it in {target!r}.",
-                )
-        return target
-
-
 def _parsed_quietly(text: Any, node: str) -> list[Call]:
     """Read an expression, or nothing: what is wrong is reported when its node is planned."""
     try:
@@ -361,7 +332,7 @@ def _parsed_quietly(text: Any, node: str) -> list[Call]:
 def plan_expression(text: str, files: Files, problems: Problems) -> Element | None:
     """Plan one expression by itself, as ``explain`` does: options may be missing."""
     planner = Planner(Shape(), files, problems)
-    with planner.within("main", NodeKeys(), Parameters("main", {}, {})):
+    with planner.within(Parameters("main", {}, {}, NodeKeys())):
         element = planner.by_itself(Written(text, Path()), Source("expression"))
     if element is not None:
         give_threads_to_instances(element)

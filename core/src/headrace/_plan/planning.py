@@ -19,7 +19,6 @@ from headrace._registry.registry import registry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from headrace._config.nodekeys import NodeKeys
     from headrace._config.shape import Shape
     from headrace._expression.tree import Call
     from headrace._plan.parameters import Parameters
@@ -109,7 +108,7 @@ class Planning(ABC):
     nodes: dict[str, NodePlan] = field(default_factory=dict)
     all_parameters: list[Parameters] = field(default_factory=list)
     too_large: bool = False
-    _entered: list[tuple[str, NodeKeys | None, Parameters]] = field(default_factory=list)
+    _entered: list[Parameters] = field(default_factory=list)
     _begun: list[str] = field(default_factory=list)
     _unfinished: list[str] = field(default_factory=list)
     _homes: dict[str, str] = field(default_factory=dict)
@@ -143,33 +142,28 @@ class Planning(ABC):
     # The node that is being planned.
 
     @contextmanager
-    def within(self, node: str, keys: NodeKeys | None, parameters: Parameters) -> Iterator[None]:
+    def within(self, parameters: Parameters) -> Iterator[None]:
         """Plan something with the keys of a node; nodes that it names may be planned in between."""
-        self._entered.append((node, keys, parameters))
+        self._entered.append(parameters)
         try:
             yield
         finally:
             self._entered.pop()
 
     @property
+    def parameters(self) -> Parameters:
+        """Parameters of the node that is being planned, its own keys among them."""
+        return self._entered[-1]
+
+    @property
     def node(self) -> str:
-        """Name of the node that is being planned."""
-        return self._entered[-1][0]
+        """Name of that node."""
+        return self.parameters.node
 
     @property
     def known_node(self) -> str | None:
         """Name of that node; None for the pipeline's front."""
-        return None if self.keys is None else self.node
-
-    @property
-    def keys(self) -> NodeKeys | None:
-        """Keys of that node; None for the pipeline's front."""
-        return self._entered[-1][1]
-
-    @property
-    def parameters(self) -> Parameters:
-        """Parameters of that node."""
-        return self._entered[-1][2]
+        return None if self.parameters.keys is None else self.node
 
     def file_of(self, node: str) -> str | None:
         """Give the file that holds a node, None for a dict."""

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 
 from headrace._config.problems import MAX_DEPTH, SUGGESTED, key_place
 from headrace._expression.parser import read_expression
-from headrace._plan import brackets
 from headrace._plan.declared import states_range, static_range
-from headrace._plan.element import Element, Named
+from headrace._plan.element import Element, Named, takes_dependency
 from headrace._plan.options import OptionsReader
 from headrace._plan.planning import MAX_ELEMENTS, Definition, Planning
 from headrace._plan.scope import (
     DefinitionUse,
     Scope,
     Source,
+    joined,
     open_slot,
     place_of,
     plain_value,
+    too_deep,
+    use_behind,
     with_bracket,
 )
 from headrace._plan.word import Use, core_word, why_not_callable, word_of
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._config.document import Written
-    from headrace._expression.tree import Call
+    from headrace._expression.tree import Args, Call
     from headrace._plan.parameters import Found
     from headrace._registry.registry import BackendSpec
 
@@ -48,7 +50,7 @@ class Resolver(Planning):
         """Plan one element and all below it; None when something in it is wrong."""
         if not self._goes_on(call, scope):
             return None
-        named = scope.lookup(call.name) or self.named(call.name)
+        named = self._instance(call, scope)
         if named is not None:
             return self.reference(call, named, scope)
         known = self.definitions.get(call.part, ())
@@ -120,7 +122,7 @@ class Resolver(Planning):
         except ConfigError as error:
             self.problems.extend(error.problems, file=written.file, path=source.path)
             return None
-        deep = brackets.too_deep(call)
+        deep = too_deep(call, _joins)
         if deep is None:
             return call
         self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", deep)
@@ -139,6 +141,10 @@ class Resolver(Planning):
             self.add("not_callable", message, element.call)
 
     # An instance.
+
+    def _instance(self, call: Call, scope: Scope) -> Named | None:
+        """Give the instance that a name stands for here, None when it stands for none."""
+        return scope.lookup(call.name) or self.named(call.name)
 
     def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
         """Plan a name that stands for an instance, perhaps with what it depends on."""
@@ -241,14 +247,17 @@ class Resolver(Planning):
         reader = OptionsReader(call, cls.Options, self, spec.plugin, scope.lenient)
         options, origins = reader.read()
         element = Element(call.name, call, spec, cls, options, origins, frames=scope.frames)
-        phases = brackets.joined(self, call.phases, scope) if word._joins else call.phases
+        phases = call.phases
+        if word._joins:
+            phases = joined(phases, lambda one: _joins(one) and not self._instance(one, scope))
         use = Use(self, element, scope, phases)
-        good = brackets.check_arity(use)
-        brackets.check_prefixes(use)
+        good = _check_arity(use)
+        _check_prefixes(use)
         wrong = options is None and not scope.lenient
         if not good or (wrong and word._registers_names):
             if word._registers_names and not scope.lenient:
-                self.register_wrong(self.node, 0 if self.keys is None else self.keys.instance_num)
+                keys = self.parameters.keys
+                self.register_wrong(self.node, 0 if keys is None else keys.instance_num)
             self.plan_all(use.children[word._names :], scope)
             return None
         planned = word._plan(use) if phases else element
@@ -311,3 +320,77 @@ class Resolver(Planning):
         local = [name for frame in scope.frames for name in frame]
         other = [*self.registered, *self.definitions, *registry.names(self.files)]
         return self.problems.nearest(call.part, [*local, *other])
+
+
+# The bracket of a name: how many stand in it, with which prefixes.
+
+
+def _check_arity(use: Use) -> bool:
+    """Check the number of children; report it if it is wrong."""
+    call, cls, phases, scope = use.element.call, use.element.cls, use.phases, use.scope
+    count = len(use.children)
+    least, most = _takes(cls)
+    if not phases and (call is scope.slot or (scope.named and takes_dependency(cls))):
+        return True
+    if phases and most != 0 and len(phases) != cls.phases:
+        has = f"{cls.phases} phases in brackets, separated by ';', got {len(phases)}"
+        hint = None
+        if cls.phases == 1:
+            has = f"one phase in brackets, got {len(phases)} separated by ';'"
+            hint = "';' has a meaning in IoC only; write ','."
+        use.add("arity", f"{call.name} has {has}", hint=hint)
+        return False
+    if least <= count and (most is None or count <= most):
+        return True
+    if most == 0 and use_behind(call) is not None:
+        use.refuse_bracket(call)
+    elif most == 0:
+        use.add("arity", f"{call.name} takes nothing in brackets")
+    else:
+        wanted = f"{least}" if least == most else f"{least} or more"
+        if most is not None and least != most:
+            wanted = f"{least} to {most}"
+        use.add("arity", f"{call.name} takes {wanted} in brackets, got {count}")
+    return False
+
+
+def _takes(cls: type[Backend]) -> tuple[int, int | None]:
+    if takes_dependency(cls) and cls.takes == 0:
+        return 1, 1
+    return (cls.takes, cls.takes) if isinstance(cls.takes, int) else cls.takes
+
+
+def _joins(call: Call) -> bool:
+    """Tell whether joining an ``S`` with the one around it changes nothing but the nesting."""
+    if call.prefix is not None or len(call.args) or not core_word(call.name)._joins:
+        return False
+    return len(call.phases) == 1 and call.phases[0][0].prefix is None
+
+
+def _check_prefixes(use: Use) -> None:
+    """Report the prefixes before the children that their container does not understand."""
+    for phase in use.phases:
+        for index, child in enumerate(phase):
+            wrong = child.prefix and _wrong(use.element, child, child.prefix, first=index == 0)
+            if wrong and child.prefix is not None:
+                message, hint = wrong
+                use.add("prefix", message, child, span=child.prefix.span, hint=hint)
+
+
+def _wrong(
+    element: Element, child: Call, prefix: Args, *, first: bool
+) -> tuple[str, str | None] | None:
+    """Say what is wrong with the prefix of a child, and what to do; None for nothing."""
+    understood = element.cls.prefixes
+    wrong = [str(v) for v in prefix.positional if "*" not in understood and v not in understood]
+    wrong += [f"{key}=" for key, _ in prefix.named if f"{key}=" not in understood]
+    if wrong:
+        knows = ", ".join("any flag" if p == "*" else f"({p})" for p in understood)
+        hint = f"It understands {knows}." if knows else "It understands none."
+        return f"{element.name} does not understand the prefix ({wrong[0]})", hint
+    found = word_of(element.cls)._check_prefix(element, child, first=first)
+    if found is not None:
+        return found
+    if any(not isinstance(value, str) for key, value in prefix.named if key == "key"):
+        return "(key=...) takes the name of a key", None
+    return None

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from headrace._config.problems import MAX_DEPTH
 from headrace._expression.tree import Args, Call
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace._backend import Backend
     from headrace._config.document import Written
     from headrace._plan.element import Named, Place, Prefix
@@ -131,6 +134,46 @@ def use_behind(call: Call) -> Call | None:
     """Give the use of a definition from which a name in its text has its bracket, or None."""
     uses = (use.call for use in call.source.uses)
     return next((use for use in uses if call.phases and use.phases is call.phases), None)
+
+
+# Nesting. A name that ``joins`` adds no level where it stands directly in another such name.
+
+
+def too_deep(tree: Call, joins: Callable[[Call], bool]) -> Call | None:
+    """Give a name that is nested too deep, lists and expressions in args included; None for none."""
+    todo: list[tuple[Any, int, Call]] = [(tree, 0, tree)]
+    while todo:
+        item, depth, place = todo.pop()
+        if depth > MAX_DEPTH:
+            return place
+        if isinstance(item, tuple):
+            todo.extend((part, depth + 1, place) for part in item)
+        elif isinstance(item, Call):
+            inside = joins(item)
+            todo.extend(
+                (child, depth if inside and joins(child) else depth + 1, child)
+                for child in item.children
+            )
+            for args in filter(None, (item.args, item.prefix)):
+                values = (*args.positional, *(value for _, value in args.named))
+                todo.extend((value, depth + 1, item) for value in values)
+    return None
+
+
+def joined(phases: Phases, joins: Callable[[Call], bool]) -> Phases:
+    """Put what stands in names that ``joins`` in their place, to any depth, without recursion."""
+    result = []
+    for phase in phases:
+        flat: list[Call] = []
+        todo = list(reversed(phase))
+        while todo:
+            call = todo.pop()
+            if joins(call):
+                todo.extend(reversed(call.phases[0]))
+            else:
+                flat.append(call)
+        result.append(tuple(flat))
+    return tuple(result)
 
 
 # Values of args.

@@ -123,7 +123,7 @@ class InstancesRegister(_Registering):
         allowed = _may_stand(use)
         (call,) = use.children
         child = use.plan(call, entry=False)
-        keys = use.planning.keys
+        keys = use.planning.parameters.keys
         for index in range(keys.instance_num if keys is not None else 1):
             _register(use, f"{use.planning.node}.{index}", child, index)
         if child is None or not allowed:
