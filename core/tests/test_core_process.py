@@ -19,8 +19,8 @@ import pytest
 import headrace
 from headrace._build import parcels as known
 from headrace._build import spawn
-from headrace._build.channel import pickled
-from headrace._build.parcels import parcels, unpack
+from headrace._build.channel import Channel
+from headrace._build.parcels import pack, unpack
 from headrace._checked import Presence
 from headrace.errors import (
     BackendError,
@@ -471,11 +471,7 @@ def test_arrays_arrive_as_they_were():
         "masked": numpy.ma.masked_array([1, 2], mask=[True, False]),
     }
     for _ in range(2):  # the second time each dtype is known
-        content, buffers = pickled(parcels([values]))
-        (parcel,) = pickle.loads(
-            content, buffers=[(bytes if one.readonly else bytearray)(one) for one in buffers]
-        )
-        found = unpack(parcel)
+        (found,) = there_and_back([values])
         assert {*found} == {*values}
         for key, one in values.items():
             assert type(found[key]) is type(one), key
@@ -483,18 +479,34 @@ def test_arrays_arrive_as_they_were():
             assert found[key].dtype.metadata == one.dtype.metadata, key
             assert found[key].flags.writeable == one.flags.writeable, key
             numpy.testing.assert_array_equal(found[key], one)
-    content, buffers = pickled(parcels([{"a": values["large"]}, {"a": values["large"]}]))
-    assert len(buffers) == 1
+
+
+def there_and_back(requests):
+    """Give requests as another process would make them again."""
+    channel = Channel(-1, -1, spawn.memory_file())
+    told, bad = pack(requests, channel)
+    assert bad == {}
+    found, unknown = unpack(pickle.loads(pickle.dumps(told)), channel)
+    assert unknown == []
+    return found
+
+
+def test_what_stands_in_several_places_is_sent_once_and_is_one_object_there():
+    large, parts = bytearray(3000), ["a", "list"]
+    first, second = there_and_back([{"a": large, "b": parts}, {"c": parts, "d": large}])
+    assert first == {"a": large, "b": parts}
+    assert first["a"] is second["d"]
+    assert first["b"] is second["c"]
+    assert first["b"] is not parts
 
 
 def test_what_is_known_of_arrays_does_not_grow_with_their_dtypes():
     numpy = pytest.importorskip("numpy")
     for count in range(300):
         array = numpy.zeros(1, dtype=[(f"field_{count}", "u1")])
-        ((values, arrays),) = parcels([{"data": array}])
-        assert unpack((values, arrays))["data"].dtype == array.dtype
+        assert there_and_back([{"data": array}])[0]["data"].dtype == array.dtype
     assert len(known._makers) <= known._MOST_KEPT
-    assert len(known._made) <= known._MOST_KEPT
+    assert len(known._makers_known) <= known._MOST_KEPT
 
 
 def test_bytes_go_there_and_back(file):
@@ -693,7 +705,7 @@ def test_a_start_that_fails_says_how(starts, capfd, how, told):
 
 
 def test_a_start_that_is_given_up_says_so_and_ends_its_process():
-    supervisor = Supervisor("given-up", pickled(None), Restarts(0), Presence(), bool)
+    supervisor = Supervisor("given-up", {}, Restarts(0), Presence(), bool)
     with pytest.raises(SetupError, match="the build was given up"):
         supervisor.start(lambda: True)
     assert supervisor.over

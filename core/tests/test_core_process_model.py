@@ -31,7 +31,7 @@ from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, E
 from headrace._scheduling.instance import Limits
 from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Runner
-from headrace._worker import _run
+from headrace._worker import run
 from headrace.errors import (
     BackendError,
     ClosedError,
@@ -71,11 +71,14 @@ class HandChannel:
         self.model, self.child = model, child
         self.awaits = False
 
-    def send(self, content, *, awaits=False):
+    def begin(self):
+        """Nothing is put beside a message here."""
+
+    def send(self, told, *, awaits=False):
         if self.child.dead:
             raise EOFError
-        self.kind, batch = pickle.loads(content[0], buffers=content[1])
-        self.batch = [unpack(one) for one in batch]
+        self.told = pickle.loads(pickle.dumps(told))
+        self.batch, _ = unpack(self.told, self)
         self.awaits = awaits
 
     def receive(self, timeout_s=None):
@@ -104,9 +107,7 @@ class HandChannel:
                 model.died(numbers)
                 raise EOFError
         self.awaits = False
-        answers = _run(model.far, self.batch)
-        told = [((same, (new, {}), gone), outcome) for (same, new, gone), outcome in answers]
-        return "answers", 0, told
+        return pickle.loads(pickle.dumps((0, *run(model.far, self.told, self))))
 
     def overdue(self, timeout_s, numbers):
         self.model.let_pass(timeout_s)
@@ -118,7 +119,7 @@ class HandChannel:
         self.child.kill()
         raise EOFError
 
-    def shutdown(self):
+    def end(self):
         """The end of the other process is told by hand."""
 
 
@@ -132,16 +133,13 @@ class HandChild:
         self.supervisor = supervisor
         self.about = {**ABOUT, "process": HandChild.count, "tree": {}}
         self.channel = HandChannel(model, self)
-        self.ended = threading.Event()
+        self.ended, self.heard = threading.Event(), 0
         self.status, self.dead = None, False
 
     def kill(self):
         if not self.dead:
             self.dead, self.status = True, -9
             self.supervisor.see_end(self)
-
-    def wait_heard(self, count):
-        assert count == 0
 
     def end(self):
         self.ended.set()
@@ -158,7 +156,7 @@ class HandSupervisor(Supervisor):
     """
 
     def __init__(self, model, limit, presence, changed):
-        super().__init__("model", (b"", []), Restarts(limit), presence, changed)
+        super().__init__("model", {}, Restarts(limit), presence, changed)
         self.model, self.starts = model, []
         self._began(HandChild(model, self))
 

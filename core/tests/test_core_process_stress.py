@@ -5,15 +5,14 @@ from __future__ import annotations
 import array
 import binascii
 import os
-import pickle
 import random
-import socket
 import threading
 
 import pytest
 
 import headrace
-from headrace._build.channel import Channel, pickled
+from headrace._build import channel
+from headrace._build.parcels import pack, unpack
 from headrace._build.spawn import memory_file
 from headrace.errors import InstanceLostError
 
@@ -125,27 +124,29 @@ def test_too_little_memory_fails_its_request(file):
 
 def test_what_the_system_copies_in_parts_arrives_whole(monkeypatch):
     # Linux copies at most 2 GiB in one call; here it is as if that were 100 kB.
-    most, write, read, read_into = 100_000, os.pwritev, os.pread, os.preadv
-    cut = lambda views: [memoryview(views[0])[:most]]  # noqa: E731
-    monkeypatch.setattr(os, "pwritev", lambda file, views, at: write(file, cut(views), at))
-    monkeypatch.setattr(os, "pread", lambda file, size, at: read(file, min(size, most), at))
+    most, write, read_into = 100_000, os.pwrite, os.preadv
+    monkeypatch.setattr(channel, "_MOST_COPIED_BYTES", 3 * most)
+    monkeypatch.setattr(os, "pwrite", lambda file, view, at: write(file, view[:most], at))
+    cut = lambda views: [views[0][:most]]  # noqa: E731
     monkeypatch.setattr(os, "preadv", lambda file, views, at: read_into(file, cut(views), at))
-    (ours, theirs), out, back = socket.socketpair(), memory_file(), memory_file()
-    here, there = Channel(ours, out, back), Channel(theirs, os.dup(back), os.dup(out))
     draw = random.Random(0)
-    content = [draw.randbytes(350_001), bytearray(draw.randbytes(99_999)), draw.randbytes(100_000)]
-    numbers = array.array("B", draw.randbytes(1_000_003))
-    try:
-        here.send(pickled([*map(pickle.PickleBuffer, content), numbers]))
-        *parts, last = there.receive()
-        there.send(pickled([pickle.PickleBuffer(parts[1]), bytes(parts[0])]))
-        changeable, unchangeable = here.receive()
-    finally:
-        here.close()
-        there.close()
-    assert [bytes(one) for one in parts] == [bytes(one) for one in content]
-    assert last == numbers
-    assert (changeable, unchangeable) == (content[1], content[0])
+    sent = {
+        "bytes": draw.randbytes(1_350_001),
+        "bytearray": bytearray(draw.randbytes(99_999)),
+        "array": array.array("B", draw.randbytes(1_000_003)),
+        "small": draw.randbytes(100_000),
+    }
+    here = channel.Channel(-1, -1, file := memory_file())
+    there = channel.Channel(-1, -1, os.dup(file))
+    told, _ = pack([sent], here)
+    assert unpack(told, there) == ([sent], [])
+    here.begin()
+    assert os.fstat(file).st_size > sum(map(len, sent.values()))
+    monkeypatch.setattr(channel, "_KEPT_BYTES", 2 << 20)
+    for _ in range(2):
+        told, _ = pack([{"small": sent["small"]}], here)
+        assert unpack(told, there) == ([{"small": sent["small"]}], [])
+    assert os.fstat(file).st_size < 2 << 20
 
 
 def _available_bytes():

@@ -17,20 +17,18 @@ from contextlib import ExitStack, suppress
 from logging.handlers import QueueHandler
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.channel import Channel, UnreadableError, pickled
-from headrace._build.parcels import apart, changes, parcels, together, unpack
+from headrace._build.channel import Channel
+from headrace._build.parcels import changes, pack, unpack
 from headrace._build.spawn import end_with_parent
 from headrace._portable import error_text, portable
-from headrace.errors import ContractError, InputError
+from headrace.errors import InputError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
-    from headrace._build.channel import Content
     from headrace._build.elsewhere import BuiltElsewhere
-    from headrace.keys import Request
+    from headrace._build.parcels import Told
 
-    Answer = tuple[tuple[dict[str, str], Request, list[str]], Exception | None]
-    """What has become of a request, see `changes`, and its outcome."""
+    Answer = tuple[Told, list[tuple[dict[str, str], list[str]]], dict[int, str]]
 
 _LENGTH = struct.Struct("<Q")
 
@@ -39,15 +37,14 @@ def main(files: tuple[int, int, int, int], parent: int) -> None:
     """Serve the process that started this one, until it closes the channel.
 
     Args:
-        files: Descriptors: the socket of the channel, the file to write, the file to read, and the
-            socket for all that is no answer.
+        files: Descriptors: those of the channel, and the socket for all that is no answer.
         parent: The number of that process.
     """
     for file in files:
         os.set_inheritable(file, False)
     teller = _Teller(socket.socket(fileno=files[3]))
     end_with_parent(parent, teller.wait_for_end)
-    channel = Channel(socket.socket(fileno=files[0]), files[1], files[2])
+    channel = Channel(*files[:3])
     with suppress(EOFError), ExitStack() as closing:
         _serve(channel, teller, closing)
     channel.close()
@@ -72,9 +69,7 @@ class _Teller(QueueHandler):
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """Send a log record, as `QueueHandler` has made it ready."""
-        content = dict(vars(record))
-        good, bad = apart(content)
-        self.tell("log", {key: content[key] for key in good} if bad else content)
+        self.tell("log", {key: portable(one) for key, one in vars(record).items()})
 
     def warn(self, message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
         """Send a warning; in the place of `warnings.showwarning`."""
@@ -115,23 +110,9 @@ def _serve(channel: Channel, teller: _Teller, closing: ExitStack) -> None:
         teller.tell("built", portable(error))
         return
     teller.tell("built", about)
-    answers: list[Any] = []
     while True:
-        try:
-            kind, batch = channel.receive()
-        except UnreadableError:
-            channel.send(pickled(("unread", teller.count, None)))
-            continue
-        if kind == "again":
-            channel.send(_apart(answers, teller.count))
-            continue
-        answers = []  # before the next are made
-        if kind == "batch":
-            answers = _run(backend, [unpack(one) for one in batch])
-        else:
-            answers = _run_apart(backend, batch)
-        batch = None
-        channel.send(_answered(answers, teller.count))
+        answer = run(backend, channel.receive(), channel)
+        channel.send((teller.count, *answer))
 
 
 def _about(built: BuiltElsewhere) -> dict[str, Any]:
@@ -148,54 +129,39 @@ def _about(built: BuiltElsewhere) -> dict[str, Any]:
     }
 
 
-def _run(backend: Backend, batch: list[Request]) -> list[Answer]:
-    """Run a batch; give per request what has become of it, and its outcome."""
+def run(backend: Backend, told: Told, channel: Channel) -> Answer:
+    """Run a batch; give what has become of it.
+
+    Returns:
+        What the requests hold now, their outcomes under None; per request the keys that hold what another
+        one held, and those that were taken out; what cannot be sent, by its number.
+    """
+    requests, bad = unpack(told, channel)
+    batch = (
+        [one for one, faults in zip(requests, bad, strict=True) if not faults] if bad else requests
+    )
     before = [dict(request) for request in batch]
-    outcomes: Any = (backend(batch) if batch else None) or [None] * len(batch)
-    return [
-        (changes(was, now), portable(outcome))
-        for was, now, outcome in zip(before, batch, outcomes, strict=True)
-    ]
+    outcomes: Any = iter((backend(batch) if batch else None) or [None] * len(batch))
+    pairs = zip(before, batch, strict=True)
+    answers: list[dict[Any, Any]] = []
+    others: list[tuple[dict[str, str], list[str]]] = []
+    for faults in bad or [{}] * len(requests):
+        if faults:
+            answers.append({None: _unknown(faults)})
+            others.append(({}, []))
+            continue
+        same, new, gone = changes(*next(pairs))
+        outcome = portable(next(outcomes))
+        answers.append(new if outcome is None else {**new, None: outcome})
+        others.append((same, gone))
+    new_told, lost = pack(answers, channel)
+    return new_told, others, {number: error_text(error) for number, error in lost.items()}
 
 
-def _run_apart(backend: Backend, batch: list[dict[str, bytes]]) -> list[Answer]:
-    """Run a batch of which each value was sent by itself: what is unknown here fails its request."""
-    remade = [together(parcel) for parcel in batch]
-    answers = iter(_run(backend, [good for good, bad in remade if not bad]))
-    return [next(answers) if not bad else (_NOTHING, _unknown(bad)) for _, bad in remade]
-
-
-_NOTHING: tuple[dict[str, str], Request, list[str]] = ({}, {}, [])
-
-
-def _unknown(bad: dict[str, Exception]) -> InputError:
-    key, error = next(iter(bad.items()))
+def _unknown(faults: dict[str, Exception]) -> InputError:
+    key, error = next(iter(faults.items()))
     return InputError(
         f"what was sent is unknown in another process: {error_text(error)}",
         key=key,
         expected="something of a class in a module, or in a file that the configuration imports",
     )
-
-
-def _answered(answers: list[Answer], count: int) -> Content:
-    """Pickle answers, the values of each in a parcel."""
-    try:
-        new = iter(parcels([made[1] for made, _ in answers]))
-        told = [((same, next(new), gone), error) for (same, _, gone), error in answers]
-        return pickled(("answers", count, told))
-    except Exception:  # noqa: BLE001 - whatever its values raise; which of them, is told
-        return _apart(answers, count)
-
-
-def _apart(answers: list[Answer], count: int) -> Content:
-    """Pickle answers with each value by itself: what cannot be sent fails its request."""
-    each = []
-    for (same, new, gone), outcome in answers:
-        good, bad = apart(new)
-        for key, error in bad.items():
-            outcome = outcome or ContractError(
-                f"what it wrote to {key!r} cannot be sent back from its process: {error_text(error)}",
-                hint="Write what pickle takes: arrays, numbers, texts, lists, dicts.",
-            )
-        each.append((same, {} if bad else good, [] if bad else gone, pickle.dumps(outcome, 5)))
-    return pickled(("apart", count, each))

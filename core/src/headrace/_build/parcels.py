@@ -1,4 +1,4 @@
-"""What two processes tell each other, as bytes: elements, and what has become of requests."""
+"""What two processes tell each other: elements as bytes, the values of requests, and what became of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
-from headrace._build.channel import LARGE_BYTES
 from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Iterable, Mapping
 
+    from headrace._build.channel import Channel
     from headrace.keys import Request
 
 
@@ -53,63 +53,135 @@ def unpacked(content: bytes) -> Any:
     return _Unpickler(io.BytesIO(content)).load()
 
 
-# Requests.
+# The values of requests. Each travels by itself, so that what cannot is known by its key.
 
 
-Parcel = tuple["Request", "dict[str, tuple[bytes, Any, Any]]"]
-"""The values of a request, and beside them its arrays: how each is made, its shape, and its buffer."""
+LARGE_BYTES = 2048
+"""From this size on a buffer is put beside the message."""
+
+_PLAIN = frozenset({int, float, complex, bool, type(None), str, bytes})
+"""Exact types whose values go as they are: nobody can change them, and every process knows them."""
+
+_BYTES, _ARRAY, _PICKLE = range(3)
+"""How a value is told that does not go as it is."""
+
+Told = tuple[list[Any], list[dict[Any, int]]]
+"""Values, each once; and per request which of them it holds, by key."""
 
 
-def parcels(requests: Iterable[Request], keys: Container[str] | None = None) -> list[Parcel]:
-    """Give requests as they are pickled: large ``bytes`` and arrays as buffers, which no pickle copies.
+def pack(
+    requests: Iterable[Request], channel: Channel, keys: Container[str] | None = None
+) -> tuple[Told, dict[int, Exception]]:
+    """Tell requests in plain values, and put their arrays, large ``bytes`` and other buffers into a channel.
 
     An array of numpy is not left to pickle, which takes longer for its type than for all the rest of a
-    small request. One that stands there several times is sent once.
+    small request.
 
     Args:
         requests: The requests, or other values by their keys.
+        channel: What the message goes through.
         keys: Those that go along; None for all.
+
+    Returns:
+        The requests, and what was wrong with the values that cannot be sent, by their numbers.
     """
     kind = getattr(sys.modules.get("numpy"), "ndarray", None)
-    found = []
-    known: dict[int, tuple[bytes, Any, Any]] = {}
+    told: list[Any] = []
+    found: list[dict[Any, int]] = []
+    numbers: dict[int, int] = {}
+    bad: dict[int, Exception] = {}
+    channel.begin()
     for request in requests:
-        values, arrays = {}, {}
+        held: dict[Any, int] = {}
         for key, value in request.items():
             if keys is not None and key not in keys:
                 continue
+            held[key] = number = numbers.setdefault(id(value), len(told))
+            if number < len(told):
+                continue
             cls = type(value)
-            if cls is kind and (maker := _maker(value)) is not None:
-                one = known.get(id(value))
-                if one is None:
-                    one = known[id(value)] = maker, value.shape, pickle.PickleBuffer(value)
-                arrays[key] = one
-            elif cls is bytes and len(value) >= LARGE_BYTES:
-                values[key] = pickle.PickleBuffer(value)
-            else:
-                values[key] = value
-        found.append((values, arrays))
-    return found
+            if cls in _PLAIN and (cls is not bytes or len(value) < LARGE_BYTES):
+                told.append(value)
+                continue
+            try:
+                if cls is bytes or cls is bytearray:
+                    size = len(value)
+                    told.append((_BYTES, channel.put(value, size), size, cls is bytearray))
+                elif cls is kind and (maker := _maker(value)) is not None:
+                    at, size = channel.put(value, value.nbytes), value.nbytes
+                    told.append((_ARRAY, at, size, value.flags.writeable, maker, value.shape))
+                else:
+                    told.append((_PICKLE, *_pickled(value, channel)))
+            except Exception as error:  # noqa: BLE001 - whatever a value raises
+                bad[number] = error
+                told.append(None)
+        found.append(held)
+    return (told, found), bad
 
 
-def unpack(parcel: Parcel) -> Request:
-    """Give the values of a parcel again."""
-    values, arrays = parcel
-    for key, (maker, shape, buffer) in arrays.items():
-        made = _made.get(maker)
-        if made is None:
-            if len(_made) >= _MOST_KEPT:
-                _made.clear()
-            made = _made[maker] = pickle.loads(maker)  # noqa: S301 - from the other of our two processes
-        values[key] = made[0](buffer, made[1], shape, "C")
-    return values
+def unpack(told: Told, channel: Channel) -> tuple[list[dict[Any, Any]], list[dict[Any, Exception]]]:
+    """Make requests again, and tell per request what was wrong with values that are not known here, by key."""
+    values, bad = [], {}
+    for number, value in enumerate(told[0]):
+        if type(value) is tuple:
+            try:
+                value = _made(value, channel)
+            except Exception as error:  # noqa: BLE001 - whatever a class does, or one that is unknown
+                bad[number], value = error, None
+        values.append(value)
+    requests = [{key: values[number] for key, number in held.items()} for held in told[1]]
+    return requests, faults(told, bad) if bad else []
+
+
+def faults(told: Told, bad: Mapping[int, Any]) -> list[dict[Any, Any]]:
+    """Give per request what was wrong with its values, by key."""
+    return [{key: bad[n] for key, n in held.items() if n in bad} for held in told[1]]
+
+
+def _pickled(value: Any, channel: Channel) -> tuple[bytes | None, list[tuple[int, int, bool]]]:
+    places: list[tuple[int, int, bool]] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < LARGE_BYTES:
+            return True
+        places.append((channel.put(raw, raw.nbytes), raw.nbytes, not raw.readonly))
+        return False
+
+    content = pickle.dumps(value, 5, buffer_callback=keep)
+    if len(content) < LARGE_BYTES:
+        return content, places
+    places.append((channel.put(content, len(content)), len(content), False))
+    return None, places
+
+
+def _made(told: tuple[Any, ...], channel: Channel) -> Any:
+    if told[0] == _PICKLE:
+        _, content, places = told
+        buffers = [_taken(channel, *place) for place in places]
+        content = buffers.pop() if content is None else content
+        return pickle.loads(content, buffers=buffers)  # noqa: S301 - from the other of our two processes
+    buffer = _taken(channel, *told[1:4])
+    if told[0] == _BYTES:
+        return buffer
+    _, _, _, _, maker, shape = told
+    known = _makers_known.get(maker)
+    if known is None:
+        if len(_makers_known) >= _MOST_KEPT:
+            _makers_known.clear()
+        known = _makers_known[maker] = pickle.loads(maker)  # noqa: S301 - as above
+    return known[0](shape, known[1], buffer)
+
+
+def _taken(channel: Channel, at: int, size: int, changes: bool) -> Any:
+    return channel.take(at, size, bytearray if changes else bytes)
 
 
 _makers: dict[int, tuple[Any, bytes | None]] = {}
 """By the identity of a dtype, which is kept here: the bytes that stand for it."""
 
-_made: dict[bytes, tuple[Any, Any]] = {}
-"""By such bytes: the function that makes an array of a buffer, and the dtype."""
+_makers_known: dict[bytes, tuple[Any, Any]] = {}
+"""By such bytes: the class of arrays, and the dtype."""
 
 _MOST_KEPT = 256
 
@@ -121,56 +193,33 @@ def _maker(array: Any) -> bytes | None:
     dtype = array.dtype
     known = _makers.get(id(dtype))
     if known is None:
-        function, args = array.__reduce_ex__(5)[:2]
-        by_buffer = len(args) == 4 and isinstance(args[0], pickle.PickleBuffer)
+        by_buffer = isinstance(array.__reduce_ex__(5)[1][0], pickle.PickleBuffer)
         if len(_makers) >= _MOST_KEPT:
             _makers.clear()
-        maker = pickle.dumps((function, dtype), 5) if by_buffer and args[3] == "C" else None
+        maker = pickle.dumps((type(array), dtype), 5) if by_buffer else None
         known = _makers[id(dtype)] = dtype, maker
     return known[1]
 
 
-def apart(values: dict[str, Any]) -> tuple[dict[str, bytes], dict[str, Exception]]:
-    """Pickle each value by itself; give those that can be pickled, and what was wrong with others."""
-    good: dict[str, bytes] = {}
-    bad: dict[str, Exception] = {}
-    for key, value in values.items():
-        try:
-            good[key] = pickle.dumps(value, 5)
-        except Exception as error:  # noqa: BLE001 - whatever a value raises
-            bad[key] = error
-    return good, bad
-
-
-def together(parts: dict[str, bytes]) -> tuple[dict[str, Any], dict[str, Exception]]:
-    """Make the values again that `apart` gave; give what was wrong with those that cannot be made."""
-    good: dict[str, Any] = {}
-    bad: dict[str, Exception] = {}
-    for key, part in parts.items():
-        try:
-            good[key] = pickle.loads(part)  # noqa: S301 - from the other of our two processes
-        except Exception as error:  # noqa: BLE001 - whatever a class does, or one that is unknown
-            bad[key] = error
-    return good, bad
-
-
-Changes = tuple[dict[str, str], Parcel, list[str]]
-"""What a backend has made of a request: keys that hold what another key held before and nobody can have
-changed, and which that is; keys with other values; keys that were taken out."""
+# What has become of a request.
 
 
 def changes(before: Request, after: Request) -> tuple[dict[str, str], Request, list[str]]:
-    """Tell what has become of a request, as `Changes` do before the values are put into a parcel.
+    """Tell what has become of a request.
 
     Where there is a ``result``, nobody reads the ``data`` that `S` has left: it is the largest thing
     between two elements, and need not be one that can be copied.
+
+    Returns:
+        Keys that hold what another key held before and nobody can have changed, and which that is;
+        keys with other values; keys that were taken out.
     """
     same, new = {}, {}
     for key, value in after.items():
         if (key in before and before[key] is value) or (key == "data" and "result" in after):
             continue
         # What could have been changed in place is sent back, also where it is an object that came.
-        known = [k for k, v in before.items() if v is value] if type(value) in _UNCHANGING else None
+        known = [k for k, v in before.items() if v is value] if type(value) in _PLAIN else None
         if known:
             same[key] = known[0]
         else:
@@ -178,14 +227,10 @@ def changes(before: Request, after: Request) -> tuple[dict[str, str], Request, l
     return same, new, [key for key in before if key not in after]
 
 
-_UNCHANGING = frozenset({bytes, str, int, float, complex, bool, type(None)})
-
-
-def apply(found: Changes, request: Request) -> None:
+def apply(same: dict[str, str], new: Request, gone: list[str], request: Request) -> None:
     """Do to a request what has become of its copy."""
-    same, new, gone = found
     kept = {key: request[source] for key, source in same.items()} if same else same
     for key in gone:
         request.pop(key, None)
     request.update(kept)
-    request.update(unpack(new))
+    request.update(new)

@@ -17,7 +17,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.channel import Channel
+from headrace._build.channel import END, Channel
 from headrace._build.parts import LOOK_S
 from headrace._build.spawn import memory_file, spawn, wait_for_end
 from headrace._portable import error_text
@@ -27,7 +27,6 @@ from headrace.errors import InstanceLostError, SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._build.channel import Content
     from headrace._checked import Presence
 
 _log = logging.getLogger("headrace.process")
@@ -82,16 +81,18 @@ class Child:
     """
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
         self._told, tells = socket.socketpair()
-        out, back = memory_file(), memory_file()
-        self.channel = Channel(ours, out, back)
+        file = memory_file()
+        taken, sink = os.pipe()
+        source, answers = os.pipe()
+        self._ends = taken, answers  # kept: so no write meets a broken pipe, and `end` is read
+        self.channel = Channel(source, sink, file)
         self.ended = threading.Event()
         self.heard = 0
         self._heard = threading.Condition()
         self.status: int | None = None
         self.about: dict[str, Any] = {}
-        files = (theirs.fileno(), back, out, tells.fileno())
+        files = (taken, answers, file, tells.fileno())
         code = _CODE.format(path=[str(one) for one in sys.path], files=files, parent=os.getpid())
         try:
             self.process = spawn(code, files)
@@ -99,7 +100,6 @@ class Child:
             self.close()
             raise
         finally:
-            theirs.close()
             tells.close()
 
     def wait(self, built: Callable[[Any], None]) -> int:
@@ -124,15 +124,18 @@ class Child:
         self.process.kill()
 
     def end(self) -> None:
-        """Let whoever waits for it see that it has ended."""
+        """Let whoever waits for it see that it has ended, also where one that it has started lives on."""
         self.ended.set()
         with self._heard:
             self._heard.notify_all()
+        os.write(self._ends[1], END)
 
     def close(self) -> None:
         """Give its descriptors back; nobody uses them any more."""
         self.channel.close()
         self._told.close()
+        for end in self._ends:
+            os.close(end)
 
     def _hear(self, built: Callable[[Any], None]) -> bool:
         """Take one message; False when there can be no more."""
@@ -184,7 +187,7 @@ class Supervisor:
 
     Args:
         name: Of the thread.
-        first: What each new process is told first, pickled.
+        first: What each new process is told first.
         restarts: How often it is started again.
         presence: Is told while there is no process, and when there will be none any more.
         changed: Called when a process lives, or none is started any more.
@@ -193,7 +196,7 @@ class Supervisor:
     def __init__(
         self,
         name: str,
-        first: Content,
+        first: dict[str, Any],
         restarts: Restarts,
         presence: Presence,
         changed: Callable[[], object],
@@ -272,7 +275,7 @@ class Supervisor:
         if starting is not None:
             starting.kill()
         elif child is not None:
-            child.channel.shutdown()  # it takes this for the end
+            child.channel.end()
             if not child.ended.wait(_CLOSE_S):
                 child.kill()
         if self._thread.is_alive():
@@ -317,8 +320,7 @@ class Supervisor:
             self._starting = child
             if self._closing:
                 child.kill()
-        with contextlib.suppress(EOFError):
-            child.channel.send(self._first)
+        child.channel.send(self._first)
         child.status = child.wait(built)
         died = SetupError(f"the process ended {how_ended(child.status)}")
         return self._left(child, failure[0] if failure else died)
@@ -339,7 +341,6 @@ class Supervisor:
         with self._changed:
             self._starting = self._child = None
         pause_s = self._ended(why)
-        child.channel.shutdown()  # for whoever reads, where another process keeps the other end open
         child.end()
         with self._changed:
             if child is not self._given:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.channel import pickled
 from headrace._checked import Presence
 from headrace._options import Options as _Options
 from headrace._plan.declared import keys_named
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from headrace.words._supervisor import Child
 
 __all__ = ["Process"]
-
-_ENDING_S = 1.0
-"""How long a process has that has closed its end, before it is killed."""
 
 
 class Process(Word):
@@ -117,7 +113,7 @@ class Process(Word):
         )
         self.supervisor = Supervisor(
             f"headrace-{context.node_name}-{context.instance_index}-process",
-            pickled({"plan": plan, "levels": _levels()}),
+            {"plan": plan, "levels": _levels()},
             Restarts(options.restart_limit),
             self._lost or Presence(),
             self._siblings.look,
@@ -251,9 +247,7 @@ class Process(Word):
 
     def _death(self, child: Child, hung: bool = False) -> InstanceLostError:
         """Make the error of a batch whose process has died, once that is noted everywhere."""
-        if not child.ended.wait(_ENDING_S):
-            child.kill()  # it has only closed its end
-            child.ended.wait()
+        child.ended.wait()
         hint = "X is slower than the deadlines, or hangs." if hung else None
         if not hung and child.status == -9:
             hint = "The system kills so what takes more memory than there is."
