@@ -424,3 +424,24 @@ def test_a_long_text_of_an_error_leaves_room_for_its_status(client):
     with pytest.raises(InferenceServerException, match=r"\.\.\.$") as caught:
         c.infer("m", element(b"a"))
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        ("inference.GRPCInferenceService/ModelInfer", "unary_unary"),
+        ("inference.GRPCInferenceService/ServerMetadata", "unary_unary"),
+        ("grpc.health.v1.Health/Check", "unary_unary"),
+        ("grpc.health.v1.Health/Watch", "unary_stream"),
+        ("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "stream_stream"),
+    ],
+)
+def test_a_message_that_cannot_be_read_is_an_error_of_the_client(client, method, kind):
+    server = client({"m": {"backend": "Identity"}}).server
+    wrong = b"\xff\xff"
+    with grpc.insecure_channel(f"{server.host}:{server.grpc_port}") as channel:
+        call = getattr(channel, kind)(f"/{method}")
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call(iter([wrong]) if kind == "stream_stream" else wrong, timeout=60))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert ("code", "input") in [tuple(one) for one in caught.value.trailing_metadata()]

@@ -60,6 +60,9 @@ def test_keys_open_what_they_are_good_for(serving, keys):
     assert status("/run/b", "secret-of-one", "POST") == 403
     assert status("/v2/models/b", "secret-of-one") == 403
     assert httpx.get(f"{server.url}/v2").headers["www-authenticate"] == "Bearer"
+    unknown = httpx.get(f"{server.url}/v2/models/c/ready")  # which needs no key, and tells no names
+    assert unknown.status_code == 404
+    assert unknown.json()["error"] == "Request for unknown model: 'c' is not found"
 
 
 def test_keys_hold_for_grpc_too(serving, keys):

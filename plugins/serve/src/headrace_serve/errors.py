@@ -76,7 +76,7 @@ class DisconnectedError(Exception):
 class UnknownModelError(ServeError):
     """No model of this name, or no such version of it, is served.
 
-    The text begins as Triton's does, which clients look for.
+    The text begins as Triton's does, which clients look for. It lists what is served, as far as it is told that.
     """
 
     code = "unknown_model"
@@ -85,13 +85,13 @@ class UnknownModelError(ServeError):
         self.name = name
         self.version = version
         known = sorted(served)
-        if version:
-            what = f"Request for unknown model: {name!r} has no version {version!r}; it has {', '.join(known)}"
-        else:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"served are: {', '.join(known)}"
-            what = f"Request for unknown model: {name!r} is not found; {hint}"
-        super().__init__(what)
+        near = [] if version else difflib.get_close_matches(name, known, n=1)
+        what = f"{name!r} has no version {version!r}" if version else f"{name!r} is not found"
+        if near:
+            what += f"; did you mean {near[0]!r}?"
+        elif known:
+            what += f"; {'it has' if version else 'served are:'} {', '.join(known)}"
+        super().__init__(f"Request for unknown model: {what}")
 
 
 class BodyTooLargeError(ServeError):

@@ -164,6 +164,11 @@ class Calls:
             trailing.append(("grpc-status-details-bin", details))
         await context.abort(status, text, trailing_metadata=tuple(trailing))
 
+    async def refuse(self, name: str, context: Any, error: Exception) -> None:
+        """End a call of a stream, which has not begun, with the status of an error."""
+        self._service.counters.begin("grpc")
+        await self.abort(context, error, None, AccessLine(name))
+
     def told(self, error: Exception, line: AccessLine) -> Refusal:
         """Give what a client is told of an error, and note it."""
         told = refusal(error, debug=self._service.debug_errors)

@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from headrace.errors import InputError
 from headrace_serve.errors import UnknownModelError
+from headrace_serve.grpc_calls import parsed
 from headrace_serve.grpc_messages import message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from headrace_serve.access_log import AccessLine
+    from headrace_serve.grpc_calls import Calls
     from headrace_serve.service import Service
 
 __all__ = ["health_methods"]
@@ -21,38 +25,46 @@ _REQUEST: Final = message("grpc.health.v1.HealthCheckRequest")
 _RESPONSE: Final = message("grpc.health.v1.HealthCheckResponse")
 
 
-def health_methods(service: Service) -> dict[str, Any]:
+def health_methods(service: Service, calls: Calls) -> dict[str, Any]:
     """Give the handlers: of the server for ``""`` and the protocol's name, else of the model of that name."""
 
-    def status_of(name: str) -> str:
-        if name in _SERVER:
-            return "SERVING" if service.ready else "NOT_SERVING"
-        try:
-            model = service.models.find(name)
-        except UnknownModelError:
-            return "SERVICE_UNKNOWN"
-        return "SERVING" if service.is_ready(model) else "NOT_SERVING"
-
-    async def check(request: Any, context: Any) -> Any:
-        status = status_of(request.service)
+    async def check(request: Any, context: Any, line: AccessLine) -> bytes:
+        status = _status_of(service, request.service)
         if status == "SERVICE_UNKNOWN":
-            text = f"there is no model {request.service!r}"
-            await context.abort(grpc.StatusCode.NOT_FOUND, text)
-        return _RESPONSE(status=status)
+            raise UnknownModelError(request.service)  # without the names: this needs no key
+        return _encoded(status)
 
-    async def watch(request: Any, context: Any) -> AsyncIterator[Any]:
+    async def watch(data: bytes, context: Any) -> AsyncIterator[bytes]:
+        try:
+            request = parsed(_REQUEST.FromString, data)
+        except InputError as error:
+            await calls.refuse("HealthWatch", context, error)
         told = None
         while not service.draining:
-            now = status_of(request.service)
+            now = _status_of(service, request.service)
             if now != told:
                 told = now
-                yield _RESPONSE(status=now)
+                yield _encoded(now)
             await service.changes.wait()
         if told != "NOT_SERVING":
-            yield _RESPONSE(status="NOT_SERVING")
+            yield _encoded("NOT_SERVING")
 
-    codec = (_REQUEST.FromString, _RESPONSE.SerializeToString)
     return {
-        "Check": grpc.unary_unary_rpc_method_handler(check, *codec),
-        "Watch": grpc.unary_stream_rpc_method_handler(watch, *codec),
+        "Check": calls.unary("HealthCheck", _REQUEST.FromString, check, None),
+        "Watch": grpc.unary_stream_rpc_method_handler(watch),
     }
+
+
+def _status_of(service: Service, name: str) -> str:
+    if name in _SERVER:
+        return "SERVING" if service.ready else "NOT_SERVING"
+    try:
+        model = service.models.find(name)
+    except UnknownModelError:
+        return "SERVICE_UNKNOWN"
+    return "SERVING" if service.is_ready(model) else "NOT_SERVING"
+
+
+def _encoded(status: str) -> bytes:
+    made: bytes = _RESPONSE(status=status).SerializeToString()
+    return made

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from headrace_serve.grpc_messages import FILES, SERVICES
+from headrace.errors import InputError
+from headrace_serve.grpc_calls import parsed
+from headrace_serve.grpc_messages import FILES, SERVICES, message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from headrace_serve.grpc_calls import Calls
 
 __all__ = ["reflection"]
 
@@ -29,15 +33,22 @@ def _file_with(symbol: str) -> bytes | None:
     return _BY_NAME[_BY_SYMBOL[symbol]] if symbol else None
 
 
-def reflection(answered: Any) -> Any:
+def reflection(package: str, calls: Calls) -> Any:
     """Give the handler for a stream of questions.
 
     Args:
-        answered: The class of the answers, of one version of the service.
+        package: That of one version of the service.
+        calls: Refuses what cannot be read.
     """
+    asked = message(f"{package}.ServerReflectionRequest")
+    answered = message(f"{package}.ServerReflectionResponse")
 
-    async def respond(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        async for request in requests:
+    async def respond(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async for data in requests:
+            try:
+                request = parsed(asked.FromString, data)
+            except InputError as error:
+                await calls.refuse("ServerReflectionInfo", context, error)
             made = answered(valid_host=request.host, original_request=request)
             which = request.WhichOneof("message_request")
             file = None
@@ -53,6 +64,6 @@ def reflection(answered: Any) -> Any:
             elif which != "list_services":
                 made.error_response.error_code = grpc.StatusCode.NOT_FOUND.value[0]
                 made.error_response.error_message = "there is no such file or symbol"
-            yield made
+            yield made.SerializeToString()
 
     return respond

@@ -58,15 +58,13 @@ def add_services(server: Any, service: Service) -> None:
     methods.update(extension_methods(service, calls))
     handlers = [
         grpc.method_handlers_generic_handler(_INFERENCE, methods),
-        grpc.method_handlers_generic_handler("grpc.health.v1.Health", health_methods(service)),
+        grpc.method_handlers_generic_handler(
+            "grpc.health.v1.Health", health_methods(service, calls)
+        ),
     ]
     for version in ("v1", "v1alpha"):
         package = f"grpc.reflection.{version}"
-        asked = message(f"{package}.ServerReflectionRequest")
-        answered = message(f"{package}.ServerReflectionResponse")
-        info = grpc.stream_stream_rpc_method_handler(
-            reflection(answered), asked.FromString, answered.SerializeToString
-        )
+        info = grpc.stream_stream_rpc_method_handler(reflection(package, calls))
         handlers.append(
             grpc.method_handlers_generic_handler(
                 f"{package}.ServerReflection", {"ServerReflectionInfo": info}
@@ -123,8 +121,7 @@ class _Front:
         try:
             self._calls.authenticate(context, "infer")
         except UnauthenticatedError as error:
-            self._service.counters.begin("grpc")
-            await self._calls.abort(context, error, None, AccessLine("ModelStreamInfer"))
+            await self._calls.refuse("ModelStreamInfer", context, error)
         running: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(_STREAMED)
         tasks: set[asyncio.Task[bytes]] = set()
 

@@ -8,7 +8,7 @@ import sys
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import MissingDependencyError, SetupError
+from headrace.errors import SetupError
 from headrace_serve.tls import grpc_credentials
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace_serve.tls import Certificates
 
 __all__ = [
-    "BACKLOG", "bound", "check_grpc", "listen", "new_loop", "open_grpc", "reaches_others", "url_of",
+    "BACKLOG", "bound", "listen", "new_loop", "open_grpc", "reaches_others", "url_of",
 ]  # fmt: skip
 
 _LARGEST = (1 << 31) - 1
@@ -26,23 +26,6 @@ _LARGEST = (1 << 31) - 1
 
 BACKLOG = 2048
 """Connections that the system takes before the server does."""
-
-
-def check_grpc() -> None:
-    """Check that gRPC can be served.
-
-    Raises:
-        MissingDependencyError: grpcio or protobuf is not installed.
-    """
-    try:
-        import google.protobuf  # noqa: F401
-        import grpc  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"serving gRPC needs {error.name}",
-            distribution="headrace-serve",
-            hint="Install it: pip install headrace-serve",
-        ) from error
 
 
 async def open_grpc(

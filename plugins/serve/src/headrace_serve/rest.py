@@ -17,6 +17,7 @@ from headrace_serve import described, openapi, rest_extensions
 from headrace_serve.errors import (
     DisconnectedError,
     UnavailableError,
+    UnknownModelError,
     UnsupportedError,
     refusal,
 )
@@ -279,7 +280,10 @@ async def _model(exchange: Exchange) -> Any:
 
 
 async def _model_ready(exchange: Exchange) -> Reply:
-    model = await _model(exchange)
+    try:
+        model = await _model(exchange)
+    except UnknownModelError as error:  # without the names: this needs no key
+        raise UnknownModelError(error.name, error.version) from None
     ready = exchange.service.is_ready(model)
     return Reply.json({"name": model.name, "ready": ready}, 200 if ready else 503)
 

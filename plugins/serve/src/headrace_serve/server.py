@@ -15,7 +15,6 @@ from headrace.errors import ClosedError, SetupError
 from headrace_serve.http_protocol import protocol_class
 from headrace_serve.listening import (
     BACKLOG,
-    check_grpc,
     listen,
     new_loop,
     open_grpc,
@@ -101,13 +100,10 @@ class Server:
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
-            MissingDependencyError: gRPC is asked for, and grpcio is not installed.
         """
         self.host = host
         self.port = port
         self.grpc_port = grpc_port
-        if grpc_port is not None:
-            check_grpc()
         self._shared = worker is not None
         self._tls = tls
         self._certificates = None if tls is None else tls.read()
