@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from headrace.errors import PluginError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Set as AbstractSet
 
     from headrace._plan.element import PipelinePlan
 
@@ -119,11 +118,64 @@ class PipelineConfig:
 
     def _changed(self, node: str, changes: Mapping[str, Any]) -> PipelineConfig:
         """Give this configuration with other keys of one node, read and checked as a whole."""
-        options = self._plan.nodes[node].option_names if node in self.nodes else set()
-        document = _document_changed(
-            self._document, self.nodes, node, changes, options, single=self._shape.single
-        )
+        document = self._document_changed(node, changes)
         return with_room(lambda: self._of(document, self._allow_import))
+
+    def _document_changed(self, node: str, changes: Mapping[str, Any]) -> Document:
+        """Lay changes over one node of the configuration, which stays as it is.
+
+        Args:
+            node: The node.
+            changes: New values of keys of the node; None takes a key away. Relative paths in them start
+                from the working directory.
+
+        Raises:
+            ConfigError: There is no such node, or a key cannot be changed.
+            TypeError: ``changes`` is no mapping.
+        """
+        if not isinstance(changes, Mapping):
+            raise TypeError(
+                f"changes are a mapping of keys to values, got {type(changes).__name__}"
+            )
+        problems = Problems()
+        if node not in self.nodes:
+            problems.add(
+                "unknown_node",
+                f"no node is called {node!r}",
+                suggestion=nearest(node, self.nodes) if isinstance(node, str) else None,
+                hint=f"There are: {', '.join(self.nodes)}.",
+            )
+            problems.raise_if_any()
+        document, single = self._document, self._shape.single
+        table = document.top[node] if not single else None
+        keys: dict[str, Any] = dict(table.keys if isinstance(table, Table) else document.top)
+        names = {*keys, *NODE_KEYS, *self._plan.nodes[node].option_names}
+        written = read_document({node: dict(changes)}).top[node]
+        assert isinstance(written, Table)  # noqa: S101 - a mapping was read
+        for key, new in written.keys.items():
+            place = key_place(None, f"{node}.{key}", key, new.value, at_key=True)
+            if key in _FIXED:
+                problems.add("fixed", f"reload cannot change {key!r}", **place, hint=_FIXED[key])
+            elif new.value is None and not names & {key, key.rpartition("::")[2]}:
+                problems.add(
+                    "unknown_key",
+                    f"node {node!r} has no key {key!r} that could be taken away",
+                    **place,
+                    suggestion=nearest(key, sorted(names)),
+                )
+            elif single and key == "backend" and not isinstance(new.value, str):
+                place = key_place(None, f"{node}.{key}", key, new.value)
+                problems.add("type", "backend is a text, an expression", **place)
+            if new.value is None:
+                keys.pop(key, None)
+            elif single and isinstance(new.value, dict):
+                keys[key] = read_document({key: new.value}).top[key]
+            else:
+                keys[key] = new
+        problems.raise_if_any()
+        if isinstance(table, Table):
+            keys = {**document.top, node: Table(keys, table.base, table.file)}
+        return Document(keys, document.imports, document.file)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -199,8 +251,6 @@ def _run_imports(
     return tuple(tables.items())
 
 
-# Changes, as `Pipeline.reload` asks for them.
-
 _FIXED = {
     **dict.fromkeys(NODE_ONLY, "The way of requests from node to node stays as it was built."),
     **dict.fromkeys(("queue_size", "queue_full"), "The queue stays, with those who wait in it."),
@@ -208,69 +258,3 @@ _FIXED = {
     **dict.fromkeys(("extends", "import", "global", "define"), "It is no key of a node."),
 }
 """Keys that cannot be changed, and why."""
-
-
-def _document_changed(
-    document: Document,
-    nodes: Sequence[str],
-    node: str,
-    changes: Mapping[str, Any],
-    options: AbstractSet[str],
-    *,
-    single: bool,
-) -> Document:
-    """Lay changes over one node of a configuration; neither of the two is changed itself.
-
-    Args:
-        document: The configuration.
-        nodes: The names of its nodes.
-        node: The node.
-        changes: New values of keys of the node; None takes a key away. Relative paths in them start
-            from the working directory.
-        options: The options that the backends of the node have.
-        single: Whether the configuration is one node without a table of its own.
-
-    Raises:
-        ConfigError: There is no such node, or a key cannot be changed.
-        TypeError: ``changes`` is no mapping.
-    """
-    if not isinstance(changes, Mapping):
-        raise TypeError(f"changes are a mapping of keys to values, got {type(changes).__name__}")
-    problems = Problems()
-    if node not in nodes:
-        problems.add(
-            "unknown_node",
-            f"no node is called {node!r}",
-            suggestion=nearest(node, nodes) if isinstance(node, str) else None,
-            hint=f"There are: {', '.join(nodes)}.",
-        )
-        problems.raise_if_any()
-    table = document.top[node] if not single else None
-    keys: dict[str, Any] = dict(table.keys if isinstance(table, Table) else document.top)
-    names = {*keys, *NODE_KEYS, *options}
-    written = read_document({node: dict(changes)}).top[node]
-    assert isinstance(written, Table)  # noqa: S101 - a mapping was read
-    for key, new in written.keys.items():
-        place = key_place(None, f"{node}.{key}", key, new.value, at_key=True)
-        if key in _FIXED:
-            problems.add("fixed", f"reload cannot change {key!r}", **place, hint=_FIXED[key])
-        elif new.value is None and not names & {key, key.rpartition("::")[2]}:
-            problems.add(
-                "unknown_key",
-                f"node {node!r} has no key {key!r} that could be taken away",
-                **place,
-                suggestion=nearest(key, sorted(names)),
-            )
-        elif single and key == "backend" and not isinstance(new.value, str):
-            place = key_place(None, f"{node}.{key}", key, new.value)
-            problems.add("type", "backend is a text, an expression", **place)
-        if new.value is None:
-            keys.pop(key, None)
-        elif single and isinstance(new.value, dict):
-            keys[key] = read_document({key: new.value}).top[key]
-        else:
-            keys[key] = new
-    problems.raise_if_any()
-    if isinstance(table, Table):
-        keys = {**document.top, node: Table(keys, table.base, table.file)}
-    return Document(keys, document.imports, document.file)

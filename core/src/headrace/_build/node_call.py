@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._build.standing import Standing
-from headrace._graph.entries import Elements, entry_at
+from headrace._graph.entries import Elements
 from headrace._scheduling.queue import HANDED
 from headrace._scheduling.threads import entries_running_here
-from headrace.errors import ClosedError, ContractError, InputError, NoResultError
+from headrace.errors import ClosedError, ContractError, NoResultError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,22 +19,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
-
-
-class _Item(NamedTuple):
-    """One item of a batch, as requests of the node.
-
-    Attributes:
-        entries: One entry, or with ``each`` one per element; none where there is no list.
-        elements: What the entries are the elements of, None without ``each``.
-        deadline: That of the request which the item is, on the clock of ``time.monotonic()``.
-        error: Why there is nothing to run.
-    """
-
-    entries: list[Entry]
-    elements: Elements | None = None
-    deadline: float | None = None
-    error: InputError | None = None
 
 
 class NodeCall(Backend):
@@ -78,10 +62,9 @@ class NodeCall(Backend):
         items = [self._item(one, outer.get(id(one)), enters=enters) for one in batch]
         entries = [entry for item in items for entry in item.entries]
         if entries:
-            listed = [one for one in items if one.elements and not one.elements.may_fail_alone]
-            groups = [item.entries for item in listed]
+            groups = [one.entries for one in items if self.levels and not one.may_fail_alone]
             self.scheduler.call_many(entries, internal=True, groups=groups)
-        outcomes = [self._outcome(item) for item in items]
+        outcomes = [self._outcome(*one) for one in zip(batch, items, strict=True)]
         if not any(outcomes):
             return None
         try:
@@ -89,32 +72,23 @@ class NodeCall(Backend):
         finally:
             del outcomes  # see `Entry.take_error`
 
-    def _item(self, request: Request, parent: Entry | None, *, enters: bool) -> _Item:
+    def _item(self, request: Request, parent: Entry | None, *, enters: bool) -> Elements:
         deadline, priority = (None, 0) if parent is None else (parent.deadline, parent.priority)
         waits = self.scheduler.waits(entered=False) if enters else HANDED
         request.pop("result", None)
-        if not self.levels:
-            entry = entry_at(self, request, deadline=deadline, priority=priority, waits=waits)
-            return _Item([entry])
-        try:
-            elements = Elements(self, request)
-        except InputError as error:
-            return _Item([], error=error)
-        entries = elements.entries(deadline=deadline, priority=priority, waits=waits)
-        return _Item(entries, elements, deadline)
+        return Elements(self, request, deadline=deadline, priority=priority, waits=waits)
 
-    def _outcome(self, item: _Item) -> BaseException | None:
-        if item.error is not None:
-            return item.error
-        if item.elements is not None:
-            return item.elements.gather(item.entries, item.deadline)
-        (entry,) = item.entries
-        if entry.error is None and "result" not in entry.request:  # allowed where an `or` follows
-            name = self.scheduler.name
-            error = NoResultError(f"node {name!r} gave no 'result'", node=name)
-            self.scheduler.count_late(error)
-            return error
-        return entry.take_error()
+    def _outcome(self, request: Request, item: Elements) -> BaseException | None:
+        error = item.gather()
+        try:
+            if error is not None or "result" in request:
+                return error
+        finally:
+            del error  # see `Entry.take_error`
+        name = self.scheduler.name  # it may end so where an `or` follows
+        missing = NoResultError(f"node {name!r} gave no 'result'", node=name)
+        self.scheduler.count_late(missing)
+        return missing
 
 
 class FrontCall(Standing):

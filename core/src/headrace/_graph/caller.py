@@ -141,12 +141,12 @@ def _run_entries(visit: Visit, waits: Quota, *, internal: bool) -> None:
         waits: Counts the waits of the request.
         internal: Whether closing does not refuse it.
     """
-    elements = Elements(visit.step, visit.request)
-    entries = elements.entries(waits=waits)
+    elements = Elements(visit.step, visit.request, waits=waits)
+    entries = elements.entries
     if entries:
         groups = [] if elements.may_fail_alone else [entries]
         visit.step.scheduler.call_many(entries, internal=internal, groups=groups)
-    failure = elements.gather(entries)
+    failure = elements.gather()
     if failure is not None:
         try:
             raise failure

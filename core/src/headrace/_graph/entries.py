@@ -16,7 +16,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace._graph.route import Each
     from headrace._graph.traversal import Failure
@@ -99,87 +99,80 @@ class Elements:
     node with ``each`` may have an ``each`` of its own: lists in lists.
 
     Attributes:
-        requests: One shallow copy per element, or the request itself.
+        entries: One per element, on a shallow copy, or that of the request itself. One that cannot run is
+            done, and counted; there are none where the outermost list is empty, or is no list.
         may_fail_alone: Whether the error of an element may be less than that of the request.
     """
 
-    def __init__(self, node: Called, request: Request) -> None:
-        """Make the requests.
+    def __init__(self, node: Called, request: Request, owner: Owner = NOBODY, **terms: Any) -> None:
+        """Make the entries.
 
         Args:
             node: The node.
             request: The request of the node.
-
-        Raises:
-            InputError: The key of the outermost list is missing, or holds none; it is counted.
+            owner: That of all entries.
+            terms: See `entry_at`. The ``deadline`` is that of the request, not the limit of the node.
         """
-        levels = node.levels
-        self.requests: list[Request] = [] if levels else [request]
-        self.may_fail_alone = any(each.keep_errors for each in levels)
-        self._node = node
-        # By its place among the requests: why an element that should hold a list is refused.
-        self._refused: dict[int, InputError] = {}
+        self.entries: list[Entry] = []
+        self.may_fail_alone = any(each.keep_errors for each in node.levels)
+        self._scheduler = node.scheduler
+        self._deadline: float | None = terms.get("deadline")
+        self._top: _Group | None = None
+        self._no_list: InputError | None = None
+        if not node.levels:
+            self._add(entry_at(node, request, owner, **terms))
+            return
         try:
-            self._top = self._group(levels, request) if levels else None
+            self._top = self._group(
+                node.levels, request, lambda one: entry_at(node, one, owner, **terms)
+            )
         except InputError as error:
-            self._node.scheduler.count_refused(request, error)
-            raise
+            node.scheduler.count_refused(request, error)
+            self._no_list = error
 
-    def _group(self, levels: Sequence[Each], request: Request) -> _Group:
+    def _group(
+        self, levels: Sequence[Each], request: Request, make: Callable[[Request], Entry]
+    ) -> _Group:
         each, *below = levels
         copies = _copies(each, request)
         parts: list[int | _Group] = []
         for copy in copies:
-            if below:
-                try:
-                    parts.append(self._group(below, copy))
-                    continue
-                except InputError as error:
-                    self._refused[len(self.requests)] = error
-            parts.append(len(self.requests))
-            self.requests.append(copy)
+            if not below:
+                parts.append(self._add(make(copy)))
+                continue
+            try:
+                parts.append(self._group(below, copy, make))
+            except InputError as error:
+                entry = make(copy)
+                if entry.error is None:
+                    entry.refuse(error)
+                    self._scheduler.count_refused(copy, error)
+                parts.append(self._add(entry))
         return _Group(each, request, copies, parts)
 
-    def entries(
-        self,
-        owner: Owner = NOBODY,
-        deadline: float | None = None,
-        priority: int = 0,
-        waits: Quota | None = None,
-    ) -> list[Entry]:
-        """Make an entry per request, see `entry_at`; one that cannot run is done, and counted."""
-        made = []
-        for place, request in enumerate(self.requests):
-            entry = entry_at(self._node, request, owner, deadline, priority, waits)
-            error = self._refused.get(place)
-            if error is not None and entry.error is None:
-                entry.refuse(error)
-                self._node.scheduler.count_refused(request, error)
-            made.append(entry)
-        return made
+    def _add(self, entry: Entry) -> int:
+        self.entries.append(entry)
+        return len(self.entries) - 1
 
-    def gather(
-        self, entries: Sequence[Entry], deadline: float | None = None
-    ) -> BaseException | None:
+    def gather(self) -> BaseException | None:
         """Put the results of all elements into the request; give the error that fails it, if any.
 
         With ``each_errors = "none"`` an element may fail alone. What ends the request as a whole, its
-        own deadline, a close or a full queue, is not the failure of an element.
-
-        Args:
-            entries: What has run; they forget their errors.
-            deadline: That of the request, on the clock of ``time.monotonic()``; not the limit of the
-                node.
+        own deadline, a close or a full queue, is not the failure of an element. The entries, which have
+        run, forget their errors.
         """
-        errors = [entry.take_error() for entry in entries]
+        if self._top is None:
+            error, self._no_list = self._no_list, None
+            return error or self.entries[0].take_error()
+        errors = [entry.take_error() for entry in self.entries]
         failed = [e for e in errors if e is not None and code_of(e) != "cancelled"]
         if failed and not self.may_fail_alone:
             return failed[0]  # the others may have been cancelled for it
-        late = deadline is not None and time.monotonic() >= deadline
-        error = _gather(self._top, errors, late=late) if self._top is not None else None
-        if error is not None and not any(error is one for one in errors):
-            self._node.scheduler.count_late(error)
-        return error
+        late = self._deadline is not None and time.monotonic() >= self._deadline
+        failure = _gather(self._top, errors, late=late)
+        if failure is not None and not any(failure is one for one in errors):
+            self._scheduler.count_late(failure)
+        return failure
 
 
 def _copies(each: Each, request: Request) -> list[Request]:

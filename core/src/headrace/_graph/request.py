@@ -18,7 +18,7 @@ from headrace._scheduling.entry import (
     refuses_change,
 )
 from headrace._scheduling.scheduler import cancel_all
-from headrace.errors import HeadraceError, OverloadedError
+from headrace.errors import OverloadedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,23 +89,23 @@ class GraphRequest:
 
     def _entries(self, visit: Visit) -> list[Entry]:
         """Make the entries that are to run for a visit, and note them; none when it ends at once."""
-        step, deadline, priority = visit.step, self.deadline, self._entry.priority
+        step, deadline, priority, waits = (
+            visit.step,
+            self.deadline,
+            self._entry.priority,
+            self._waits,
+        )
         if not step.levels:
             owner = _NodeOwner(self, visit)
-            entry = entry_at(step, visit.request, owner, deadline, priority, self._waits)
+            entry = entry_at(step, visit.request, owner, deadline, priority, waits)
             self._open[entry] = step.scheduler
             return [entry]
-        try:
-            elements = Elements(step, visit.request)
-        except HeadraceError as error:
-            self._ended.append((visit, error, None))
-            return []
-        several = _EachOwner(self, visit, elements)
-        entries = several.entries = elements.entries(several, deadline, priority, self._waits)
-        if not entries:
-            self._ended.append((visit, elements.gather([]), None))
-        self._open.update(dict.fromkeys(entries, step.scheduler))
-        return entries
+        several = _EachOwner(self, visit, deadline=deadline, priority=priority, waits=waits)
+        elements = several.elements
+        if not elements.entries:
+            self._ended.append((visit, elements.gather(), None))
+        self._open.update(dict.fromkeys(elements.entries, step.scheduler))
+        return elements.entries
 
     def _submit(
         self,
@@ -317,14 +317,13 @@ class _NodeOwner:
 class _EachOwner:
     """The owner of the entries of all elements of one visit."""
 
-    __slots__ = ("elements", "entries", "left", "request", "visit")
+    __slots__ = ("elements", "left", "request", "visit")
 
-    def __init__(self, request: GraphRequest, visit: Visit, elements: Elements) -> None:
+    def __init__(self, request: GraphRequest, visit: Visit, **terms: Any) -> None:
         self.request = request
         self.visit = visit
-        self.elements = elements
-        self.entries: list[Entry] = []
-        self.left = list(range(len(elements.requests)))  # the thread that pops 0 is the last
+        self.elements = elements = Elements(visit.step, visit.request, self, **terms)
+        self.left = list(range(len(elements.entries)))  # the thread that pops 0 is the last
 
     def finished(self, entry: Entry) -> None:
         """Count one element; with the last, or one that fails the request, let that go on."""
@@ -338,10 +337,10 @@ class _EachOwner:
             if not last:
                 return
             try:
-                error = self.elements.gather(self.entries, self.request.deadline)
+                error = self.elements.gather()
             except Exception as raised:  # noqa: BLE001 - anybody's dict
                 error = unable(self.visit.step, raised)
                 self.visit.step.scheduler.count_late(error)
         self.request.node_done(self.visit, error)
-        for one in self.entries if last else ():
+        for one in self.elements.entries if last else ():
             one.take_error()
