@@ -136,7 +136,6 @@ class Engine:
         }
         return {"headrace": headrace.__version__, "nodes": nodes}
 
-    @reentrant(later=lambda _: True)
     def busy(self) -> bool:
         """Tell whether a backend still runs, or hangs in its ``close``."""
         return (

@@ -278,13 +278,8 @@ class Scheduler(FastPath):
         with self._node.section, self._node.lock:
             return [instance for instance in self.instances if instance.holder is None]
 
-    @reentrant(later=lambda scheduler: scheduler._busy())
     def busy(self) -> bool:
-        """Tell whether a batch runs."""
-        with self._node.section, self._node.lock:
-            return self._busy()
-
-    def _busy(self) -> bool:
+        """Tell whether a batch runs; it takes no lock."""
         return any(instance.holder is not None for instance in self._node.every)
 
     @reentrant(later=lambda scheduler: scheduler._statistics_anyhow())
