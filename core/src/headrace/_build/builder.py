@@ -111,11 +111,8 @@ class Builder(Build):
     def node(self, name: str, schedule: Schedule) -> ComposedNode:
         """Build one node and register it."""
         node = self.plan.nodes[name]
-
-        def build() -> ComposedNode:
-            return self._second_door(node) if node.door_to else self._node(node, schedule)
-
-        self.nodes[name] = built = self._alone(build)
+        build = self._second_door if node.door_to else self._node
+        self.nodes[name] = built = self._alone(lambda: build(node, schedule))
         return built
 
     def build_front(self, front: Element, schedule: Schedule) -> ComposedNode:
@@ -164,7 +161,7 @@ class Builder(Build):
             holds=builder.looked_up - builder.registers,
         )
 
-    def _second_door(self, node: NodePlan) -> ComposedNode:
+    def _second_door(self, node: NodePlan, _: Schedule) -> ComposedNode:
         """Make a second door to a node: the same queue, batches and instances."""
         target = self.nodes[node.door_to or ""]
         self.registered[f"node.{node.name}"] = NodeCall(

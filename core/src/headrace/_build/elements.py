@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, InitContext, Shared, shown_progress
-from headrace._build.measuring import measuring_of
+from headrace._build.measuring import Measuring
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import LOOK_S, At, Commons
 from headrace._build.standing import BatchEnd, Bound, Guarded, InThread, NotCallable, Passage
@@ -87,7 +87,7 @@ class ElementBuilder:
         node, self.commons = self.node, self.build.commons
         self.name = node.name if node is not None else "entrypoint"
         self.keys = node.keys if node is not None else NodeKeys()
-        self._measuring = None if node is None else measuring_of(node, self.commons)
+        self._measuring = Measuring(node, self.commons)
         self._progress = shown_progress()
 
     def element(self, element: Element, at: At) -> Backend:
@@ -157,8 +157,7 @@ class ElementBuilder:
         backend._warm()
         if cls.builds_elsewhere:
             at.end.exit(backend, element)
-        if self._measuring is not None:
-            self._measuring.add(backend, element, at.index or 0)
+        self._measuring.add(backend, element, at.index or 0)
         if self.node is None and not cls._reentrant:
             return Guarded(at.end.around(backend))
         return backend
@@ -210,7 +209,7 @@ class ElementBuilder:
             scope=at.scope,
             at_batch_end=at_batch_end,
             allow_import=self.build.plan.allow_import,
-            span=None if self._measuring is None else self._measuring.span(element, index),
+            span=self._measuring.span(element, index),
         )
 
     def _late(self, text: str, element: Element, at: At) -> Backend:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._build.parts import Commons, ElementTimes
-    from headrace._scheduling.probes import Probes
 
 
 _SAMPLED = 15
@@ -38,22 +37,21 @@ def paths_of(root: Element) -> dict[int, str]:
 
 
 class Measuring:
-    """What is measured of the elements of one node.
+    """What is measured of the elements of one node: nothing where nobody asked.
+
+    What stands outside of the node's tree in ``describe()`` is not measured.
 
     Args:
-        node: The node.
-        root: The root of its tree in ``describe()``; what stands elsewhere is not measured.
-        probes: The probes that hear of it, None for none.
-        times: Where sampled durations are kept, None where nobody asked for them.
+        node: The node, None for the front of the pipeline.
+        commons: Says which probes hear of it, and where sampled durations are kept.
     """
 
-    def __init__(
-        self, node: str, root: Element, probes: Probes | None, times: ElementTimes | None
-    ) -> None:
-        self._node = node
-        self._paths = paths_of(root)
-        self._probes = probes
-        self._times = times
+    def __init__(self, node: NodePlan | None, commons: Commons) -> None:
+        self._probes = commons.probes
+        self._times = commons.times
+        self._paths: dict[int, str] = {}
+        if node is not None and (self._probes is not None or self._times is not None):
+            self._node, self._paths = node.name, paths_of(node.backend or node.entry)
 
     def span(
         self, element: Element, instance: int
@@ -83,13 +81,6 @@ class Measuring:
             run = _told(run, began, done) if began or done else run
         if run != getattr(backend, name):
             setattr(backend, name, run)
-
-
-def measuring_of(node: NodePlan, commons: Commons) -> Measuring | None:
-    """Give what is measured of the elements of a node; None for nothing."""
-    if commons.probes is None and commons.times is None:
-        return None
-    return Measuring(node.name, node.backend or node.entry, commons.probes, commons.times)
 
 
 def _told(
