@@ -272,6 +272,35 @@ def test_broken_hooks_make_one_plugin_broken_and_leave_the_others(site, code):
     assert record("headrace-bad").reason
 
 
+TWO_PROBES = """
+from headrace.hookspecs import hookimpl
+@hookimpl
+def headrace_probes():
+    return {{"Diary": {path!r}}}
+"""
+
+
+@pytest.mark.parametrize(("second", "state"), [("hrt_b:Diary", "broken"), ("hrt_a:Diary", "ok")])
+def test_a_plugin_offers_each_name_once(site, second, state):
+    modules = {"hrt_h1": "hrt_a:Diary", "hrt_h2": second}
+    points = "[headrace.plugins]\nh1 = hrt_h1\nh2 = hrt_h2\n"
+    hooks = {name: TWO_PROBES.format(path=path) for name, path in modules.items()}
+    site.add("headrace-two", points, hooks)
+    site.add("headrace-same", "[headrace.backends]\nA = hrt_a:A\nA = hrt_b:A\n")
+    assert record("headrace-two").state == state
+    assert ("'Diary' twice" in (record("headrace-two").reason or "")) == (state == "broken")
+    assert "'A' twice" in record("headrace-same").reason
+
+
+def test_the_hooks_of_a_plugin_that_fails_leave_nothing_of_it(site):
+    code = HOOKS.format(definitions={"Twice": "Identity"}, entrypoint=4, module="x")
+    points = "[headrace.plugins]\nh = hrt_half\n[headrace.backends]\nHalf = hrt_x:Half\n"
+    site.add("headrace-half", points, {"hrt_half": code})
+    assert not any(record("headrace-half").hooks.values())
+    assert problem({"backend": "Twice"}).code == "unknown_backend"
+    assert problem({"backend": "Half"}).code == "plugin_broken"
+
+
 # Registering.
 
 

@@ -142,14 +142,14 @@ def _plugin(points: list[EntryPoint]) -> Plugin:
     """Read what one distribution says of itself, and ask its hooks if it can be used."""
     paths = [(point, _BLANKS_AND_EXTRAS.sub("", point.value)) for point in points]
     name = paths[0][1].partition(":")[0].partition(".")[0]  # however broken the rest is
-    backends: dict[str, str] = {}
+    offered = [(point.name, path) for point, path in paths if point.group == _BACKENDS]
+    backends = dict(offered)
     plugin = Plugin(normalised_plugin(name), name, "unknown", "", backends, _hooks_of(()))
     try:
-        for point, path in paths:
-            if point.group == _BACKENDS:
-                _add(backends, "backend", point.name, path)
         plugin = _named(plugin, points[0].dist)
         plugin = _compared(plugin)
+        for name, path in offered:
+            _add(backends, "backend", name, path)
     except Exception as error:  # noqa: BLE001 - one plugin's bad metadata must not stop the others
         plugin = plugin._refused("broken", f"its metadata cannot be used: {error}")
     if (allowed := os.environ.get("HEADRACE_PLUGINS")) is not None:
