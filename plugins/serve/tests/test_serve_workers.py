@@ -15,6 +15,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from headrace.errors import ConfigError
+from headrace_serve import workers
 from headrace_serve.limits import Limits
 from headrace_serve.settings import Settings
 from headrace_serve.workers import Supervisor
@@ -243,6 +244,37 @@ def test_processes_share_the_ports_and_are_started_again(tmp_path, start):
     assert process.wait(60) == 0, process.stderr.read()
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/v2")
+
+
+INHERITED = """
+import sys
+from headrace_serve import workers
+from headrace_serve.settings import Settings
+
+workers.REUSES_PORTS = False  # as on macOS
+if __name__ == "__main__":
+    sys.exit(workers.run_workers(Settings(models=("m.toml",), port=0), 2))
+"""
+
+
+@linux
+def test_where_ports_are_not_shared_all_inherit_one_socket(tmp_path):
+    (tmp_path / "pid.py").write_text(PID)
+    (tmp_path / "m.toml").write_text('import = ["pid.py"]\nbackend = "ServePid"\n')
+    command = [sys.executable, "-c", INHERITED]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        url = process.stderr.readline().removeprefix("serving ").strip()
+        (first,) = seen(url, 1)
+        os.kill(first, signal.SIGKILL)
+        assert seen(url, 1) != {first}  # the other, or the next
+        process.terminate()
+        assert process.wait(60) == 0, process.stderr.read()
+
+
+def test_grpc_needs_ports_that_are_shared(monkeypatch):
+    monkeypatch.setattr(workers, "REUSES_PORTS", False)
+    with pytest.raises(ConfigError, match="gRPC with --workers needs Linux"):
+        workers.run_workers(Settings(models=("m.toml",), grpc_port=0), 2)
 
 
 THREADS = """

@@ -82,7 +82,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         typer.Option(
             min=1,
             help="Whole processes that share the ports, each with all models and bounds of its own;"
-            " on Linux.",
+            " gRPC is shared on Linux alone.",
         ),
     ] = 1,
     max_timeout_ms: Annotated[

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from headrace_serve.tls import Certificates
 
 __all__ = [
-    "BACKLOG", "bound", "listen", "new_loop", "open_grpc", "reaches_others", "url_of",
+    "BACKLOG", "REUSES_PORTS", "bound", "listen", "new_loop", "open_grpc", "reaches_others", "url_of",
 ]  # fmt: skip
 
 _LARGEST = (1 << 31) - 1
 """The largest number that a setting of gRPC holds."""
+
+REUSES_PORTS = sys.platform == "linux"
+"""Whether the kernel spreads connections over the processes that listen on one port (SO_REUSEPORT)."""
 
 BACKLOG = 2048
 """Connections that the system takes before the server does."""

@@ -37,6 +37,7 @@ def run(
     listening: Listening | None = None,
     *,
     worker: int | None = None,
+    listener: socket.socket | None = None,
     started: Callable[[Server], None] | None = None,
 ) -> int:
     """Serve until a signal, drain, and give the exit status.
@@ -45,6 +46,7 @@ def run(
         settings: What is served, and how.
         listening: Called with the addresses once it listens.
         worker: The number of this process among those that share the ports.
+        listener: A socket that listens already, which they share; None: each has its own.
         started: Called when it listens, in the place of saying so.
 
     Raises:
@@ -52,7 +54,7 @@ def run(
     """
     if settings.access_log:
         _print_access_log()
-    server = settings.server(worker)
+    server = settings.server(worker, listener)
     who = "" if worker is None else f"worker {worker}: "
     with signals() as came:
         server.start()

@@ -79,6 +79,7 @@ class Server:
         allow_import: bool = True,
         cors_origins: Sequence[str] = (),
         worker: int | None = None,
+        listener: socket.socket | None = None,
     ) -> None:
         """Build the models.
 
@@ -95,8 +96,10 @@ class Server:
             allow: What is off else: ``repository``, ``shared-memory``; see the page.
             allow_import: Whether configurations may import code.
             cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages browsers let read answers.
-            worker: The number of this process among several that listen on the same ports (Linux
-                alone); None: it is the only one.
+            worker: The number of this process among several that listen on the same ports; None: it is
+                the only one.
+            listener: A socket that listens for REST already, which those processes share; None: each has
+                its own on the port, which is to be had on Linux alone.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
@@ -104,7 +107,7 @@ class Server:
         self.host = host
         self.port = port
         self.grpc_port = grpc_port
-        self._shared = worker is not None
+        self._shared = worker is not None and listener is None
         self._tls = tls
         self._certificates = None if tls is None else tls.read()
         catalogue = build_models(models, allow_import=allow_import)
@@ -129,7 +132,7 @@ class Server:
         self._service.worker = worker
         self._service.connections = lambda: len(self._state.connections)
         self._grpc: Any = None
-        self._listener: socket.socket | None = None
+        self._listener = listener
         self._connection: Any = None
         self._listening: asyncio.AbstractServer | None = None
         self._changing = threading.Lock()
@@ -165,7 +168,7 @@ class Server:
         if self._thread is not None:
             raise RuntimeError("a server is started once")
         try:
-            listener = listen(self.host, self.port, shared=self._shared)
+            listener = self._listener or listen(self.host, self.port, shared=self._shared)
         except OSError as error:
             self._service.models.close(2.0)
             self._closed = True

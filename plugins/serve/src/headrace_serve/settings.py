@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
 from headrace_serve.entries import read_models
@@ -14,6 +14,9 @@ from headrace_serve.manager import load_manager
 from headrace_serve.models import check_models
 from headrace_serve.server import Server
 from headrace_serve.tls import Tls
+
+if TYPE_CHECKING:
+    import socket
 
 __all__ = ["Settings"]
 
@@ -115,8 +118,8 @@ class Settings:
         if tls is not None:
             tls.read()
 
-    def server(self, worker: int | None = None) -> Server:
-        """Build the server; it does not listen yet. Raises what `Server` does."""
+    def server(self, worker: int | None = None, listener: socket.socket | None = None) -> Server:
+        """Build the server; it does not listen yet. Arguments and errors are those of `Server`."""
         return Server(
             **self.read(),
             tls=self._tls(),
@@ -130,6 +133,7 @@ class Settings:
             allow_import=self.allow_import,
             cors_origins=self.cors_origins,
             worker=worker,
+            listener=listener,
         )
 
     def _tls(self) -> Tls | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -39,8 +40,10 @@ def main() -> int:
             json.dump(server.threads(), told_back)
         threading.Thread(target=watch, name="headrace-serve-parent", daemon=True).start()
 
+    settings = Settings.from_json(told["settings"])
+    listener = None if told["listener"] is None else socket.socket(fileno=told["listener"])
     try:
-        return run(Settings.from_json(told["settings"]), worker=number, started=started)
+        return run(settings, worker=number, listener=listener, started=started)
     except HeadraceError as error:
         say(f"worker {number}: error: {error}")
         return _WRONG

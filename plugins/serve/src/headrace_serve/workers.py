@@ -1,7 +1,8 @@
 """``--workers``: whole processes that share the ports, started again when they die.
 
-Each has every model, its own queues and its own bounds. The kernel spreads connections over them
-(SO_REUSEPORT), so a process that is not there gets none, and each answers for itself whether it is ready.
+Each has every model, its own queues and its own bounds. On Linux the kernel spreads connections over them
+(SO_REUSEPORT), so a process that is not there gets none, and each answers for itself whether it is ready. Elsewhere
+all inherit one socket, of which most connections come to one of them, and there is no gRPC.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem, SetupError
-from headrace_serve.listening import bound, reaches_others, url_of
+from headrace_serve.listening import REUSES_PORTS, bound, listen, reaches_others, url_of
 from headrace_serve.running import HANGUP, OPEN, announce, say, signals
 
 if TYPE_CHECKING:
@@ -204,22 +205,16 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
         listening: Called with the addresses once all listen.
 
     Raises:
-        ConfigError: A setting or a configuration is wrong, or this is not Linux.
+        ConfigError: A setting or a configuration is wrong, or the platform cannot do it.
         SetupError: A port cannot be listened on.
     """
-    if sys.platform != "linux":
-        raise ConfigError(
-            Problem(
-                "serve",
-                "--workers needs Linux, whose kernel spreads connections over processes",
-                hint="Serve with one process, and take cores by Process[X] in the pipeline.",
-            )
-        )
+    _check_platform(settings)
     settings.shared(settings.port, settings.grpc_port).check()
-    # Bound and not listening: the ports stay ours, and the processes get all connections.
+    # On Linux bound and not listening: the ports stay ours, and the processes get all connections.
     held = [_held(settings.host, settings.port)]
     if settings.grpc_port is not None:
         held.append(_held(settings.host, settings.grpc_port))
+    inherited = None if REUSES_PORTS else held[0].fileno()
     ports = [one.getsockname()[1] for one in held] + [None]
     shared = settings.shared(ports[0], ports[1])
     cores = _usable_cores()
@@ -241,7 +236,7 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
 
     supervisor = Supervisor(
         count,
-        lambda number: _spawn(number, shared, each, threads, events),
+        lambda number: _spawn(number, shared, inherited, each, threads, events),
         all_ready=all_ready,
         end_s=shared.drain_delay_s + shared.drain_timeout_s + _GRACE_S,
         events=events,
@@ -261,8 +256,21 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
                 one.close()
 
 
+def _check_platform(settings: Settings) -> None:
+    if sys.platform == "win32":
+        what = "--workers needs sockets that processes inherit, which Windows does not have"
+    elif settings.grpc_port is not None and not REUSES_PORTS:
+        what = "gRPC with --workers needs Linux, whose kernel spreads connections over processes"
+    else:
+        return
+    hint = "Serve with one process, and take cores by Process[X] in the pipeline."
+    raise ConfigError(Problem("serve", what, hint=hint))
+
+
 def _held(host: str, port: int) -> Any:
     try:
+        if not REUSES_PORTS:
+            return listen(host, port)
         return bound(host, port, shared=True)
     except OSError as error:
         raise SetupError(
@@ -273,12 +281,17 @@ def _held(host: str, port: int) -> Any:
 
 def _usable_cores() -> int:
     said = os.environ.get(_CPU_COUNT, "")
-    return int(said) if said.isdecimal() and int(said) > 0 else len(os.sched_getaffinity(0))
+    if said.isdecimal() and int(said) > 0:
+        return int(said)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _spawn(
     number: int,
     settings: Settings,
+    listener: int | None,
     cores: int,
     threads: dict[str, int],
     events: queue.SimpleQueue[Any],
@@ -288,6 +301,7 @@ def _spawn(
     Args:
         number: From 1.
         settings: What it serves.
+        listener: The file of the socket that all inherit; None: each has one of its own.
         cores: Its share of the cores, over which its pipelines divide their threads.
         threads: Takes how many threads each model may run there.
         events: Where the threads put what they tell.
@@ -298,12 +312,14 @@ def _spawn(
         [sys.executable, "-m", "headrace_serve.worker"],
         stdin=subprocess.PIPE,
         env={**os.environ, _CPU_COUNT: str(cores)},
-        pass_fds=[writing],
+        pass_fds=[writing] if listener is None else [writing, listener],
         start_new_session=True,
         text=True,
     )
     os.close(writing)
-    told = {"worker": number, "ready": writing, "settings": settings.to_json()}
+    told = {
+        "worker": number, "ready": writing, "listener": listener, "settings": settings.to_json()
+    }  # fmt: skip
     stdin: Any = process.stdin
     with contextlib.suppress(BrokenPipeError):  # it has ended, which is noticed below
         stdin.write(json.dumps(told) + "\n")
